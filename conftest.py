@@ -1,5 +1,5 @@
-"""For every test: our modules beside the standard `platform`, the flag that writes golden files anew, and which tests
-may run side by side.
+"""Configures every test: our modules beside the standard `platform`, the flag that writes golden files, and which tests
+may run at the same time.
 
 A bare `pytest` has imported the standard library's `platform` before it reads this file; with the folder as its
 `__path__`, `platform.search` is found there as it is under `python -m platform.search`. A child of a test that runs
@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what hands tests to the processes of `pytest -n`: file by file to whichever is free, but all that start
-    Ray to one of them.
+    """Returns the scheduler of `pytest -n`: file by file to whichever process is free, but all that start Ray to one of
+    them.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -56,12 +56,12 @@ _RAY = frozenset({"ray", "search"})
 
 @functools.cache
 def _phase(file: Path) -> str:
-    """The phase that `file` has a marker of: of several a search, then Ray; "" where it has none."""
+    """Returns the phase that `file` has a marker of, a search before Ray; "" where it has none."""
     text = file.read_text(encoding="utf-8")
     return next((name for name in ("search", "ray", "contract") if f"pytest.mark.{name}" in text), "")
 
 
 @pytest.fixture
 def regenerate_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be written in place of compared."""
+    """Returns whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--regenerate-golden"))

@@ -51,18 +51,18 @@ class Axes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """The features of a product of axes: fields of [rows] for what must divide something, and with one axis each,
-    before that of rows, for what is free, so that a formula is computed over the axes that it depends on alone.
+    """The features of a product of axes: fields of [rows] for what must divide something, and, before that axis, one
+    axis for each free one, so that a formula is computed over the axes that it depends on alone.
     """
 
     columns: Columns
     layouts: LayoutArrays
     num_points: int
-    """Points looked at."""
+    """Number of points considered."""
 
 
 def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
-    """Every point of `axes` whose degrees divide devices, heads, blocks, sequence and global batch."""
+    """Returns every point of `axes` whose degrees divide devices, heads, blocks, sequence and global batch."""
     model, devices = recipe.model, cluster.num_devices
     pipelines = [
         degree

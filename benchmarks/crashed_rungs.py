@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""How many rungs of recorded searches ended in an out-of-memory error, and which of them a search leaves out today.
+"""Counts the rungs of recorded searches that ended in an out-of-memory error, and those that a search leaves out today.
 
     python -m benchmarks.crashed_rungs studies/NAME/journal.jsonl [...]
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.cost_model.ordering import known_columns
-from platform.loop.jobs import foreseen_gib, memory_points
+from platform.loop.jobs import memory_points, predicted_gib
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Costs, Problem
 from platform.study.history import History
@@ -38,15 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         history = History(Tail(path).read(last=True))
         ran, left_out = counted(history)
         assert history.header is not None
-        print(f"{path} ({history.header.cluster.label}, {history.header.searcher}): {_said(ran, left_out)}")
+        print(f"{path} ({history.header.cluster.label}, {history.header.searcher}): {_summary(ran, left_out)}")
         total.update(ran)
         held.update(left_out)
-    print(f"all: {_said(total, held)}")
+    print(f"all: {_summary(total, held)}")
     return 0
 
 
 def counted(history: History) -> tuple[Counter[str], Counter[str]]:
-    """Rungs of the search by outcome: all that were run, and those of them that are left out today."""
+    """Returns the rungs of the search by outcome: all that were run, and those that are left out today."""
     assert history.header is not None
     rungs: defaultdict[str, list[Measurement]] = defaultdict(list)
     for each in history.measurements:
@@ -82,21 +82,21 @@ def counted(history: History) -> tuple[Counter[str], Counter[str]]:
 
 
 def _by_its_own(candidate: Candidate, found: Sequence[Measurement], history: History) -> set[int]:
-    """Rungs that those below them in the trial place above the head-room."""
+    """Returns the rungs that those below them in the trial place above the head-room."""
     assert history.header is not None
     cluster, cap_gib = history.header.cluster, history.header.cap_gib
     ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in found))
-    foreseen = foreseen_gib(ladder, cluster, cap_gib)
+    predicted = predicted_gib(ladder, cluster, cap_gib)
     limit_gib = with_headroom_gib(min(cluster.device_memory_gib, cap_gib or math.inf), 0.0)
     over: set[int] = set()
     for place, each in enumerate(found):
-        needs_gib = predict_gib(memory_points(found[:place]), each.batch.micro_batch, foreseen)
+        needs_gib = predict_gib(memory_points(found[:place]), each.batch.micro_batch, predicted)
         if needs_gib is not None and needs_gib > limit_gib:
             over.add(each.batch.micro_batch)
     return over
 
 
-def _said(ran: Counter[str], left_out: Counter[str]) -> str:
+def _summary(ran: Counter[str], left_out: Counter[str]) -> str:
     others = ", ".join(f"{num} {outcome}" for outcome, num in left_out.items() if num and outcome != Outcome.OOM)
     crashed = ran[Outcome.OOM] - left_out[Outcome.OOM]
     return (

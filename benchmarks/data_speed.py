@@ -1,4 +1,4 @@
-"""Tokens/s of `platform.prepare` with two workers and of the reader, and the reader's share of a step. From the
+"""Times `platform.prepare` with two workers and the reader in tokens/s, and the reader's share of a step. From the
 checkout:
 
 python -m benchmarks.data_speed
@@ -20,9 +20,9 @@ from trainers.data import INCLUDED_TEXT, ParquetTokens
 INPUT_MIB = 256
 SEQ_LEN, GLOBAL_BATCH, RANKS = 1024, 64, 8
 PACED_STEPS = 300
-"""More than two windows of the reader."""
+"""Steps of the reader at a GPU's pace: more than two of its windows."""
 GPU_TOKENS_PER_S = 135_000
-"""Tokens/s that one process consumes at about the fastest: GPT-2 at length 1024 under DDP on one H200."""
+"""Tokens/s of the fastest consumer: GPT-2 at length 1024 under DDP in one process on one H200."""
 
 
 def corpus(path: Path) -> None:
@@ -34,7 +34,7 @@ def corpus(path: Path) -> None:
 
 
 def read(folder: Path, seed: int | None) -> str:
-    """Takes rank 0's samples as fast as they come, then at the pace of a GPU, and says what that took."""
+    """Reads rank 0's samples as fast as they come, then at the pace of a GPU; returns what that took as text."""
     source = ParquetTokens(folder, vocab_size=256, seq_len=SEQ_LEN, global_batch=GLOBAL_BATCH, shuffle_seed=seed)
     indices = range(GLOBAL_BATCH // RANKS)
     steps = source.num_sequences // GLOBAL_BATCH

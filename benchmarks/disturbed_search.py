@@ -1,4 +1,4 @@
-"""A search that is disturbed beside one that is not: do both end with the same winner? Run
+"""Compares a search that is disturbed with one that is not: do both end with the same winner? Run
 
 python -m benchmarks.disturbed_search NAME SPACE [--runs N] [options of platform.search]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.winners import TITLES, arguments, in_turn, point_of, read_options, search, told
+from benchmarks.winners import TITLES, arguments, in_turn, point_of, read_options, search, table_row
 from platform.loop.policy import Kind
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import is_study, read
@@ -28,16 +28,17 @@ from trainers.values.measurement import Outcome
 
 WORKER = "RayTrainWorker"
 INTO_A_RUNG_S = 2.0
-"""After a rung's begin, steps run."""
+"""Seconds after a rung's begin at which its steps run."""
 WORKER_DIES, DRIVER_DIES = "a train worker", "the driver"
 MEASURED_BEFORE = {WORKER_DIES: 1, DRIVER_DIES: 2}
-"""Who gets SIGKILL, in this order, and the measurements that the journal has by then: a guided search may end after
-three."""
+"""Victims of SIGKILL, in this order, with the measurements that the journal has by then: a guided search may end after
+three.
+"""
 LONGEST_S = 900.0
 
 
 def main() -> int:
-    """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost, and
+    """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost, or
     where the search ended before it could be disturbed.
     """
     options, of_search = read_options((__doc__ or "").splitlines()[0])
@@ -48,18 +49,18 @@ def main() -> int:
     calm = search(studies, names[0], begin, of_search)
     calm_s = time.monotonic() - began_s
 
-    began_s, said, kept = time.monotonic(), list[str](), set[str]()
+    began_s, log, kept = time.monotonic(), list[str](), set[str]()
     if not is_study(studies / names[1]):
-        said = disturb(studies, names[1], begin, of_search)
+        log = disturb(studies, names[1], begin, of_search)
         kept = _measured(studies / names[1])
     disturbed = search(studies, names[1], begin, of_search, spent_s=time.monotonic() - began_s)
     disturbed_s = time.monotonic() - began_s
 
-    print("\n".join([TITLES, told("calm", calm), told("disturbed", disturbed)]))
+    print("\n".join([TITLES, table_row("calm", calm), table_row("disturbed", disturbed)]))
     print(f"wall seconds of this command: {calm_s:.0f} calm, {disturbed_s:.0f} disturbed; both sessions of it")
     lost = kept - _measured(studies / names[1])
     if kept:
-        print("\n".join([*said, f"of {len(kept)} measurements that the first session left, {len(lost)} were lost"]))
+        print("\n".join([*log, f"of {len(kept)} measurements that the first session left, {len(lost)} were lost"]))
     if point_of(calm) == point_of(disturbed):
         print("both found the same point")
     else:
@@ -74,14 +75,14 @@ def main() -> int:
 
 
 def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Begins the study, kills one of its workers and then its driver; what was done, a line each.
+    """Begins the study, kills one of its workers and then its driver; returns what was done, a line each.
 
     A search that ends before is left alone.
     """
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options)]
     began_s = time.monotonic()
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    said: list[str] = []
+    log: list[str] = []
     rungs = _rungs(driver, studies / name / JOURNAL)
     for what, wanted in MEASURED_BEFORE.items():
         for known, rung in rungs:
@@ -90,16 +91,16 @@ def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[st
             time.sleep(INTO_A_RUNG_S)
             if _kill(what, driver):
                 at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
-                said.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measured before")
-                print(said[-1], file=sys.stderr)
+                log.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measured before")
+                print(log[-1], file=sys.stderr)
                 break
     driver.kill()  # one that lasts too long
     driver.wait()
-    return said
+    return log
 
 
 def _kill(what: str, driver: subprocess.Popen[bytes]) -> bool:
-    """Sends SIGKILL; False where who was to get it had ended."""
+    """Sends SIGKILL; returns False where the victim had ended."""
     if what == DRIVER_DIES:
         driver.kill()
         return driver.wait() < 0
@@ -110,7 +111,7 @@ def _kill(what: str, driver: subprocess.Popen[bytes]) -> bool:
 
 
 def spared_in(study: Path) -> list[str]:
-    """Who of those that were to be killed lived on, by the study's journal."""
+    """Returns which of the intended victims lived on, by the study's journal."""
     lines = Tail(study / JOURNAL).read()
     died = {
         WORKER_DIES: any(isinstance(line, TrialEnd) and line.fault and Kind(line.fault).unexplained for line in lines),
@@ -122,7 +123,8 @@ def spared_in(study: Path) -> list[str]:
 
 
 def _rungs(driver: subprocess.Popen[bytes], journal: Path) -> Iterator[tuple[int, RungStart]]:
-    """Each rung as it begins, with the number of measurements that the journal has by then; ends with the search.
+    """Yields each rung as it begins, with the number of measurements that the journal has by then; ends with the
+    search.
 
     Where a rung's measurement is there before it was looked at, it is over and not given.
     """
@@ -145,13 +147,13 @@ def _is_figure(line: Line) -> bool:
 
 
 def _workers(driver: int) -> list[psutil.Process]:
-    """The train workers of the running trial, oldest first; a Ray of the driver's own descends from it."""
+    """Returns the train workers of the running trial, oldest first; a Ray of the driver's own descends from it."""
     found = [each for each in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(each.cmdline()[:1])]
     return sorted(found, key=lambda each: each.create_time())
 
 
 def _measured(study: Path) -> set[str]:
-    """What the journal has figures of."""
+    """Returns the ids of what the journal has figures of."""
     return {each.id for each in read(study)[0].measurements if each.outcome is not Outcome.SKIPPED}
 
 

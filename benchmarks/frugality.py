@@ -1,4 +1,4 @@
-"""What each rank holds while an engine is made, and where the host waits for the device within a step.
+"""Measures what each rank holds while an engine is made, and where the host waits for the device within a step.
 
     python -m benchmarks.frugality [SPACE] [--ranks 4]
 
@@ -31,7 +31,7 @@ from trainers.values.recipe import Recipe
 
 
 def main() -> None:
-    """Every layout in turn."""
+    """Measures every layout in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("space", nargs="?", default="bloom7b", metavar="SPACE")
     parser.add_argument(
@@ -78,7 +78,9 @@ _AWAY: tuple[Offload, ...] = ("all", "optimizer", "optimizer", "all")
 
 
 def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[float, collections.Counter[str]]:
-    """GiB that this rank held at most until the engine was ready, and the places that waited in its second step."""
+    """Returns the most GiB that this rank held until the engine was ready, and the places that waited in its second
+    step.
+    """
     meter: Meter = CudaMeter() if device.type == "cuda" else CpuMeter(1024.0)
     meter.start(None)
     meter.reset_peak()

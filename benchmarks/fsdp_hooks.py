@@ -69,7 +69,7 @@ def _now_s(device: torch.device) -> float:
 
 
 def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]:
-    """Least seconds of a forward pass, of a backward pass and of the optimizer's step in fp16."""
+    """Returns the least seconds of a forward pass, of a backward pass and of the optimizer's step in fp16."""
     values = torch.ones(1, WIDTH, device=device, requires_grad=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     scaler = torch.amp.GradScaler(device.type)
@@ -94,7 +94,7 @@ def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]
 def block_ms(
     device: torch.device, mesh: DeviceMesh | None, *, sync: bool = True, checkpointed: bool = False
 ) -> list[float]:
-    """Milliseconds of one block more: forward, backward, the optimizer's step."""
+    """Returns the milliseconds of one more block: forward, backward, the optimizer's step."""
     few, many = (_model(num_blocks, device, mesh, checkpointed) for num_blocks in BLOCKS)
     for model in (few, many):
         if isinstance(model, FSDPModule):
@@ -116,7 +116,7 @@ class _OptimizerStart:
 
 
 def engine_step_s(num_blocks: int, num_ranks: int, device: torch.device) -> float:
-    """Least seconds of the engine's own optimizer step in fp16."""
+    """Returns the least seconds of the engine's own optimizer step in fp16."""
     spec = ModelSpec(
         name="blocks",
         architecture="gpt2",
@@ -138,7 +138,7 @@ def engine_step_s(num_blocks: int, num_ranks: int, device: torch.device) -> floa
 
 
 def measure(device: torch.device) -> None:
-    """One rank's part; rank 0 prints milliseconds."""
+    """Measures on one rank; rank 0 prints milliseconds."""
     num_ranks = dist.get_world_size()
     mesh = init_device_mesh(device.type, (num_ranks,))
     plain = block_ms(device, None)

@@ -1,4 +1,4 @@
-"""Whole commands on odd inputs: how many are taken, refused in a sentence, or end in a traceback. Run
+"""Runs whole commands on odd inputs and counts those taken, refused in a sentence, or ending in a traceback. Run
 
 python -m benchmarks.fuzz [--inputs 2000] [--seed 0] [--only KIND] [--one N]
 
@@ -80,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     for number in range(options.inputs) if options.one is None else (options.one,):
         kind = options.only or list(KINDS)[number % len(KINDS)]
-        end, trace, told = run_one(kind, random.Random(f"{options.seed}/{number}"))
+        end, trace, printed = run_one(kind, random.Random(f"{options.seed}/{number}"))
         if options.one is not None:
-            print(told)
+            print(printed)
         ends[kind, end] += 1
         if trace:
             faults.append(f"input {number} ({kind}): {trace if options.one is not None else trace.splitlines()[-1]}")
@@ -122,7 +122,7 @@ def _main(command: str, *argv: str) -> int:
 
 
 def _options(command: str) -> Sequence[str]:
-    """The names of the command's options."""
+    """Returns the names of the command's options."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         _main(command, "--help")
@@ -131,7 +131,7 @@ def _options(command: str) -> Sequence[str]:
 
 
 def _command_options(rng: random.Random, folder: Path) -> int | None:
-    """Odd options of a random command; those that start Ray or train are run up to their options' meaning."""
+    """Runs a random command with odd options; those that start Ray or train only up to their options' meaning."""
     command = rng.choice(("plan", "report", "validate", "replay", "export", "search", "train", "converge", "prepare"))
     first = {"plan": "gpt2", "search": "gpt2", "prepare": str(folder / "in.txt"), "validate": str(rng.choice(TABLES))}
     (folder / "in.txt").write_text(rng.choice(ODD_TEXTS), encoding="utf-8", errors="surrogatepass")
@@ -152,7 +152,7 @@ def _command_options(rng: random.Random, folder: Path) -> int | None:
 
 
 def _changes(rng: random.Random, folder: Path) -> int:
-    """Odd values of axes, for `plan`."""
+    """Plans with odd values of axes."""
     argv: list[str] = []
     for _ in range(rng.randrange(1, 3)):
         axis = rng.choice([*axes(), "lr", ""])
@@ -161,7 +161,7 @@ def _changes(rng: random.Random, folder: Path) -> int:
 
 
 def _spaces(rng: random.Random, folder: Path) -> int:
-    """A space file with odd fields, or cut somewhere."""
+    """Searches a space file with odd fields, or cut somewhere."""
     fields = {**FIELDS, **{rng.choice(list(FIELDS)): rng.choice(ODD_VALUES) for _ in range(rng.randrange(1, 3))}}
     text = SPACE.format(**{name: _source(value) for name, value in fields.items()})
     if rng.random() < 0.2:
@@ -171,7 +171,7 @@ def _spaces(rng: random.Random, folder: Path) -> int:
 
 
 def _source(value: Any) -> str:
-    """The value as Python source."""
+    """Returns the value as Python source."""
     return (
         f'float("{value}")'
         if isinstance(value, float) and (value != value or value in (float("inf"),))
@@ -184,12 +184,12 @@ def _repr(value: Any) -> str:
 
 
 def _configs(rng: random.Random, folder: Path) -> int:
-    """A model's config.json with odd values."""
+    """Plans a model's config.json with odd values."""
     return _main("plan", str(_written(folder / "config.json", _changed(rng, CONFIG), rng)), *PLAN)
 
 
 def _layouts(rng: random.Random, folder: Path) -> int:
-    """A layout file with odd values, exported."""
+    """Exports a layout file with odd values."""
     from trainers.values.codec import to_json
     from trainers.values.layout import Layout
     from trainers.values.recipe import Recipe
@@ -220,7 +220,7 @@ def _layouts(rng: random.Random, folder: Path) -> int:
 
 
 def _journals(rng: random.Random, folder: Path) -> int:
-    """A journal with odd values, lines left out, doubled or cut, reported."""
+    """Reports a journal with odd values, or with lines left out, doubled or cut."""
     from trainers.values.journal_lines import sealed
 
     lines = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
@@ -246,7 +246,7 @@ def _journals(rng: random.Random, folder: Path) -> int:
 
 
 def _tables(rng: random.Random, folder: Path) -> int:
-    """A measured table with odd cells, validated or replayed."""
+    """Validates or replays a measured table with odd cells."""
     with rng.choice(TABLES).open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     rows = [rows[0], *rng.sample(rows[1:], min(8, len(rows) - 1))]
@@ -259,7 +259,7 @@ def _tables(rng: random.Random, folder: Path) -> int:
 
 
 def _changed(rng: random.Random, whole: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `whole` with one to three of its values, at any depth, odd or gone."""
+    """Returns a copy of `whole` with one to three of its values, at any depth, odd or gone."""
     made: dict[str, Any] = json.loads(json.dumps(whole))
     for _ in range(rng.randrange(1, 4)):
         at: Any = made
@@ -276,7 +276,7 @@ def _changed(rng: random.Random, whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """JSON, numbers of any length and surrogates included."""
+    """Returns JSON, with numbers of any length and surrogates."""
     sys.set_int_max_str_digits(0)
     text = json.dumps(data)
     sys.set_int_max_str_digits(4300)
@@ -284,7 +284,7 @@ def _json(data: Any) -> str:
 
 
 def _written(path: Path, data: Any, rng: random.Random) -> Path:
-    """The file with `data` as JSON, now and then cut."""
+    """Returns the file with `data` as JSON, sometimes cut."""
     text = _json(data)
     if rng.random() < 0.1:
         text = text[: rng.randrange(len(text))]

@@ -1,4 +1,5 @@
-"""Which planted faults the numerics gate catches, by the number of its steps and sequences. Run from the checkout:
+"""Tests which planted faults the numerics gate catches, by the number of its steps and sequences. Run from the
+checkout:
 
     python -m benchmarks.gate_faults [gpt2 bloom7b ...] [--layers 4] [--sizes 20x32 20x16 10x16]
 
@@ -155,7 +156,7 @@ def curves(
 
 
 def _plain(engine: Any) -> None:
-    """The reference."""
+    """Does nothing: the reference has no fault."""
 
 
 def rows(name: str, sizes: Iterable[GateSize], num_layers: int, device: torch.device) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the guided search would do today over times that searches recorded. Run
+"""Replays the present guided search over times that searches recorded. Run
 
 python -m benchmarks.guided_again JOURNAL [JOURNAL ...] -- SPACE [options of platform.search]
 
@@ -29,11 +29,11 @@ from trainers.values.cluster import Cluster
 from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 
 Key = tuple[str, int]
-"""Of a candidate, and a micro-batch of it."""
+"""A candidate's key, and a micro-batch of it."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints each trial, and what all of them took beside all that was recorded."""
+    """Prints each trial, and what all of them took beside everything that was recorded."""
     journals = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     journals.add_argument("journals", nargs="+", type=Path, metavar="JOURNAL")
     place = argv.index("--") if "--" in argv else len(argv)
@@ -55,12 +55,12 @@ def main(argv: Sequence[str]) -> int:
         for rung in candidate.micro_batches:
             key = (candidate.key, rung)
             unknown += key not in recorded
-            found.append(recorded.get(key) or _foretold(candidate, rung, steps_s[key]))
+            found.append(recorded.get(key) or _predicted_measurement(candidate, rung, steps_s[key]))
             spent_s += _device_s(found[-1])
             if found[-1].outcome in ENDS_LADDER:
                 break
         trials, points, spent_s = trials + 1, points + len(found), spent_s + start_s * cluster.num_devices
-        print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_said, found))}")
+        print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_outcome_words, found))}")
         searcher.update(candidate, found)
     own = {key: each for key, each in recorded.items() if key in steps_s}
     layouts = len({key for key, _ in own})
@@ -85,7 +85,7 @@ def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measureme
     return cluster, found
 
 
-def _foretold(candidate: Candidate, rung: int, step_s: float) -> Measurement:
+def _predicted_measurement(candidate: Candidate, rung: int, step_s: float) -> Measurement:
     return Measurement(
         recipe=candidate.recipe,
         layout=candidate.layout,
@@ -96,12 +96,12 @@ def _foretold(candidate: Candidate, rung: int, step_s: float) -> Measurement:
 
 
 def _device_s(measurement: Measurement) -> float:
-    """Of its windows and warm-up steps, as far as they were recorded."""
+    """Returns the device seconds of its windows and warm-up steps, as far as they were recorded."""
     windows_s = sum(measurement.windows_s) * measurement.steps_per_window
     return (windows_s + sum(measurement.step_times_s[: measurement.warmup_steps])) * measurement.num_devices
 
 
-def _said(measurement: Measurement) -> str:
+def _outcome_words(measurement: Measurement) -> str:
     speed = f"{measurement.tokens_per_s:,.0f}" if measurement.tokens_per_s else measurement.outcome.value
     return f"{measurement.batch.micro_batch}: {speed}"
 

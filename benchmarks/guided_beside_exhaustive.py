@@ -1,4 +1,4 @@
-"""The guided search beside an exhaustive one on the same devices, and their winners run again in turn. Run
+"""Compares the guided search with an exhaustive one on the same devices, and runs their winners again in turn. Run
 
 python -m benchmarks.guided_beside_exhaustive NAME SPACE [--runs N] [options of platform.search]
 
@@ -10,7 +10,7 @@ fresh processes); a command that was cut short goes on where it stopped. The exh
 import sys
 from pathlib import Path
 
-from benchmarks.winners import TITLES, in_turn, point_of, read_options, search, told
+from benchmarks.winners import TITLES, in_turn, point_of, read_options, search, table_row
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
     begin = [options.space, "--repeats", "0"]
     guided = search(studies, f"{options.name}-guided", begin, of_search)
     exhaustive = search(studies, f"{options.name}-sweep", [*begin, "--searcher", "sweep"], of_search)
-    print("\n".join([TITLES, told("guided", guided), told("exhaustive", exhaustive)]))
+    print("\n".join([TITLES, table_row("guided", guided), table_row("exhaustive", exhaustive)]))
     print(f"device seconds of the guided search: {guided['gpu_s'] / exhaustive['gpu_s']:.1%} of the exhaustive one's")
     if point_of(guided) == point_of(exhaustive):
         print("both found the same point")

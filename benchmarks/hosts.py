@@ -1,5 +1,5 @@
-"""Hosts on one machine: network namespaces on a switch of their own, each with an address and a link that can be slow
-or cut, and a Ray cluster with a node on each. Needs root and iproute2, on Linux.
+"""Makes hosts on one machine: network namespaces on a switch, each with an address and a link that can be slow or cut,
+and a Ray cluster with a node on each. Needs root and iproute2, on Linux.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _STARTS_S = 240.0
 
 
 class HostsError(RuntimeError):
-    """Hosts cannot be made here; its text says why."""
+    """Hosts cannot be made here; the text states why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,21 +35,21 @@ class Host:
     port: str
     """The link's end at the switch."""
     core: int | None = None
-    """The only one that its processes run on; None for all."""
+    """The core that its processes run on; None for all."""
 
     def popen(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts a command there; what it prints goes to `log`."""
+        """Starts a command there; its output goes to `log`."""
         with log.open("ab") as out:
             whole = ["ip", "netns", "exec", self.name, *command]
             whole = whole if self.core is None else ["taskset", "--cpu-list", str(self.core), *whole]
             return subprocess.Popen(whole, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
 
     def pids(self) -> list[int]:
-        """Of all processes there."""
+        """Returns the ids of all processes there."""
         return [int(each) for each in _ip("netns", "pids", self.name).split()]
 
     def kill(self) -> None:
-        """SIGKILL to all of them: the host is gone, as by a power cut."""
+        """Sends SIGKILL to all its processes: the host is gone, as in a power cut."""
         until_s = time.monotonic() + 30
         while (found := self.pids()) and time.monotonic() < until_s:
             for pid in found:
@@ -58,18 +58,18 @@ class Host:
             time.sleep(0.1)
 
     def cut(self) -> None:
-        """Pulls the link's plug."""
+        """Cuts the link."""
         _ip("-n", self.switch, "link", "set", self.port, "down")
 
     def mend(self) -> None:
-        """Puts it back."""
+        """Restores the link."""
         _ip("-n", self.switch, "link", "set", self.port, "up")
 
 
 @contextlib.contextmanager
 def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = None) -> Generator[tuple[Host, ...]]:
-    """`count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies), and on
-    one of `cores`, in turn (None: on all that there are).
+    """Yields `count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies),
+    and each on one of `cores`, in turn (None: on all).
 
     Processes and namespaces are gone at the end.
 
@@ -132,7 +132,7 @@ class RayHosts:
         }
 
     def start(self, number: int, *, num_cpus: int = 1, environment: Mapping[str, str] | None = None) -> None:
-        """Starts the node on host `number`, from 0: the head first. `environment` stands in its processes' too.
+        """Starts the node on host `number`, from 0: the head first. `environment` is added to its processes'.
 
         Raises:
             HostsError: it did not come up in time.
@@ -150,20 +150,20 @@ class RayHosts:
             if time.monotonic() > until_s:
                 raise HostsError(f"the head on {self.hosts[0].name} does not answer")
         start = functools.partial(host.popen, command, {**self.environment, **(environment or {})}, log)
-        process, said = start(), 0
+        process, offset = start(), 0
         until_s = time.monotonic() + _STARTS_S
         while self.num_alive() <= before:
             over = process.poll() is not None
-            if time.monotonic() > until_s or (over and LATE not in log.read_text()[said:]):
+            if time.monotonic() > until_s or (over and LATE not in log.read_text()[offset:]):
                 raise HostsError(f"Ray did not start on host {number}: {log.read_text()[-2000:]}")
             if over:
                 host.kill()
-                said = len(log.read_text())
+                offset = len(log.read_text())
                 process = start()
             time.sleep(0.5)
 
     def num_alive(self) -> int:
-        """Nodes that the head counts as alive; 0 before it answers."""
+        """Returns the number of nodes that the head counts as alive; 0 before it answers."""
         asked = (
             "import sys; from ray._raylet import GcsClient;"
             " print(sum(n.state == 0 for n in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5).values()))"

@@ -1,5 +1,5 @@
-"""What a study of many measurements costs its driver: seconds to resume, memory, processor time of a trial. From the
-checkout, for 100, 1,000 and 10,000 recorded measurements:
+"""Measures what a study of many measurements costs its driver: seconds to resume, memory, processor time of a trial.
+From the checkout, for 100, 1,000 and 10,000 recorded measurements:
 
 python -m benchmarks.large_study
 
@@ -60,16 +60,18 @@ NAME = "large"
 WARM_TRIALS, TRIALS = 2, 8
 TRIAL_S = 2.0
 NO_MLFLOW = "http://127.0.0.1:9"
-"""Nobody listens there: the mirror asks now and then, as it does while MLflow is away."""
+"""An address where nothing listens: the mirror retries now and then, as it does while MLflow is away."""
 
 
 def subject() -> Subject:
-    """What the search of these options is on four H200."""
+    """Returns what the search of these options is on four H200."""
     return subject_of(read_request(parse(SPACE)), PLACE, None)
 
 
 class Played:
-    """What the cluster would measure: the cost model's prediction, up to 10 % off, by layout and micro-batch."""
+    """Measurements that the cluster would make: the cost model's prediction, up to 10 % off, by layout and
+    micro-batch.
+    """
 
     def __init__(self, on: Subject) -> None:
         candidates = on.plan.candidates
@@ -86,7 +88,7 @@ class Played:
         self._limit_gib = on.cluster.device_memory_gib
 
     def __call__(self, trial_id: str, recipe: Any, layout: Layout, batch: BatchPoint) -> Measurement:
-        """A measurement as long as a real one."""
+        """Returns a measurement as long as a real one."""
         step_s, needed_gib, allocated_gib = (float(each) for each in self._points[layout.id, batch.micro_batch])
         digest = hashlib.sha256(f"{layout.id}{batch.micro_batch}".encode()).digest()
         step_s *= 0.9 + 0.2 * digest[0] / 255
@@ -136,7 +138,7 @@ _CONDITIONS = Conditions(
 
 
 def write_study(studies: Path, size: int) -> None:
-    """The journal of a study that measured `size` batch points, ladder by ladder, and was killed."""
+    """Writes the journal of a study that measured `size` batch points, ladder by ladder, and was killed."""
     on = subject()
     played = Played(on)
     lines: list[Line] = [
@@ -175,18 +177,18 @@ def write_study(studies: Path, size: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Of one size."""
+    """The costs of one size."""
 
     resume_s: float
-    """From the first line of the command's code to the first trial."""
+    """Seconds from the first line of the command's code to the first trial."""
     resume_cpu_s: float
-    """Processor seconds of it, which other work on the machine does not lengthen as much."""
+    """Processor seconds of that, which other work on the machine lengthens less."""
     trial_cpu_s: float
     """Processor seconds of the driver in a trial, all threads, median."""
     end_s: float
-    """From the last trial to the end: tables, Parquet, pictures, the printed result."""
+    """Seconds from the last trial to the end: tables, Parquet, pictures, the printed result."""
     yardstick_s: float
-    """Processor seconds of ten million additions, just before and after: how busy the machine is besides."""
+    """Processor seconds of ten million additions, just before and after: how busy the machine is otherwise."""
     rss_gib: float
     """Largest resident memory."""
 
@@ -244,7 +246,7 @@ def _yardstick_s() -> float:
 
 
 def in_a_process(studies: Path) -> Costs:
-    """`resumed` in a process of its own, whose standard error is a terminal."""
+    """Runs `resumed` in a separate process, whose standard error is a terminal."""
     terminal, theirs = pty.openpty()
     drain = threading.Thread(target=_drain, args=(terminal,), daemon=True)
     drain.start()

@@ -1,4 +1,4 @@
-"""How the model predicts what it was not set on: a table, the sizes of a model and of a cluster, each left out in turn.
+"""Scores the model on what it was not fitted to: a table, the sizes of a model and of a cluster, each left out in turn.
 
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ...           prints the figures
     python -m benchmarks.leave_one_table_out TABLE.csv TABLE.csv ... --write   and keeps them in docs/accuracy.json
@@ -25,12 +25,12 @@ from platform.cost_model.table import Run, interpret
 from scripts.accuracy import keep
 
 LEAST = 8
-"""Timed runs that a group needs to be scored, or to teach."""
+"""Timed runs that a group needs to be scored, or to be learned from."""
 Group = Callable[[Run], object]
 
 
 def runs_of(path: Path) -> list[Run]:
-    """Every configuration of a table that can be read, merged."""
+    """Returns every configuration of a table that can be read, merged."""
     runs: list[Run] = []
     for row in read_rows(path):
         try:
@@ -41,13 +41,15 @@ def runs_of(path: Path) -> list[Run]:
 
 
 def table_left_out(path: Path) -> Scored:
-    """The table zero-shot, without the facts that were set with it in view."""
+    """Returns the table's zero-shot score, without the facts that were set with it in view."""
     with stacks.without(path.name):
         return score_table(runs_of(path))
 
 
 def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
-    """Each group of a table predicted with what the others measured; None where there is but one."""
+    """Returns the score of each group of a table predicted with the others' measurements; None where there is only one
+    group.
+    """
     parts: list[Scored] = []
     for value in dict.fromkeys(map(group, runs)):
         judged = [run for run in runs if group(run) == value]
@@ -58,7 +60,9 @@ def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
 
 
 def projected(runs: Sequence[Run], up_to: int) -> Scored | None:
-    """Runs on more devices, with what those on `up_to` and fewer measured; None where either lacks."""
+    """Returns the score of runs on more devices, with the measurements on `up_to` and fewer; None where either is
+    missing.
+    """
     few = _timed([run for run in runs if run.cluster.num_devices <= up_to])
     many = [run for run in runs if run.cluster.num_devices > up_to]
     return score_by_others(many, few) if len(few) >= LEAST and len(_timed(many)) >= LEAST else None
@@ -69,7 +73,9 @@ def _timed(runs: Sequence[Run]) -> list[Run]:
 
 
 def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored, Scored]]:
-    """(table, mode, what was scored, the same zero-shot with all evidence) of each table in each mode that it has."""
+    """Yields (table, mode, its score, the zero-shot score with all evidence) for each table in each mode that it
+    has.
+    """
     tables = {path: runs_of(path) for path in paths}
     for path, runs in tables.items():
         yield path, "Table left out", table_left_out(path), score_table(runs)

@@ -1,4 +1,4 @@
-"""What measuring costs the steps it measures: a rung's timed window beside the bare loop, on one device. Run
+"""Measures what measuring costs: a rung's timed window beside the bare loop, on one device. Run
 
 python -m benchmarks.measuring_cost [--space gpt2] [--micro-batch 16] [--set attention=sdpa] [--pairs 12]
 

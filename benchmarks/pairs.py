@@ -1,4 +1,4 @@
-"""Two things timed in turn, A B B A A B ..., and the 95 % interval of their ratio over pairs."""
+"""Times two things in turn, A B B A A B ..., and returns the 95 % interval of their ratio over pairs."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ class Ratio:
 
     @property
     def logs(self) -> list[float]:
-        """Logarithms of the ratio, a pair each."""
+        """Logarithms of the ratio, one for each pair."""
         return [math.log(first / second) for first, second in zip(self.first_s, self.second_s, strict=True)]
 
     def __str__(self) -> str:
@@ -30,7 +30,9 @@ class Ratio:
 
 
 def alternate(first: Callable[[], float], second: Callable[[], float], pairs: int) -> Ratio:
-    """Seconds of both, `pairs` times each, the order turned round at every pair so that a drift falls on both."""
+    """Returns the seconds of both, `pairs` times each, in an order that reverses at every pair so that a drift affects
+    both.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
         for which in (0, 1) if number % 2 == 0 else (1, 0):

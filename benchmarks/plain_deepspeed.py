@@ -1,4 +1,4 @@
-"""A point of `gpt2_zero` through this project's engine beside a plain DeepSpeed loop as one writes it by hand. Run
+"""Runs a point of `gpt2_zero` through this project's engine beside a plain DeepSpeed loop as a user writes it. Run
 
 python -m benchmarks.plain_deepspeed [--pairs 10] [--stages 0,1,2,3] [--precisions fp16,fp32]
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 class _Side:
-    """A process that trains a window whenever it is asked."""
+    """A process that trains a window on request."""
 
     def __init__(self, work: Any, candidate: Candidate) -> None:
         context = multiprocessing.get_context("spawn")
@@ -54,7 +54,7 @@ class _Side:
         return self
 
     def window(self) -> float:
-        """Seconds of an optimizer step."""
+        """Returns the seconds of an optimizer step."""
         self._pipe.send(STEPS)
         return float(self._pipe.recv())
 

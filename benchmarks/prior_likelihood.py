@@ -1,4 +1,4 @@
-"""How likely recorded measurements are under the guided search's prior, and under one with a deviation changed. Run
+"""Computes how likely recorded measurements are under the guided search's prior, and with one deviation changed. Run
 
 python -m benchmarks.prior_likelihood TABLE.csv [TABLE.csv ...]
 
@@ -21,7 +21,7 @@ from platform.replaying.recorded import Cell
 from platform.searchers.guidance.points import make_points
 
 LEAST = 4
-"""Measured times of a cell that is counted."""
+"""Measured times that a cell needs to be counted."""
 OF_PLACES = ("SWITCH_SIGMA", "DOUBLING_SIGMA", "PART_SHARE")
 FACTORS = (0.5, 1.0, 2.0)
 

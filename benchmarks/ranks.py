@@ -1,4 +1,4 @@
-"""Ranks of one host for a benchmark, processes of their own each time."""
+"""Runs ranks of one host for a benchmark, in new processes each time."""
 
 import os
 import socket
@@ -11,8 +11,8 @@ from torch.multiprocessing.spawn import spawn
 
 
 def run(work: Callable[..., None], num_ranks: int, *arguments: Any) -> None:
-    """Calls `work(device, *arguments)` in a process a rank, in one process group: with a CUDA device each where there
-    are devices. It must be a function of a module, so that a new process finds it.
+    """Calls `work(device, *arguments)` in a process a rank, in one process group, each with a CUDA device where there
+    are devices. It must be a function of a module, so that a new process can import it.
 
     Raises:
         torch.multiprocessing.spawn.ProcessRaisedException: a rank failed.
@@ -24,7 +24,7 @@ def run(work: Callable[..., None], num_ranks: int, *arguments: Any) -> None:
 
 
 def check(num_ranks: int) -> None:
-    """Raises `ValueError` with a sentence where so many ranks cannot have a device each."""
+    """Raises `ValueError` with a sentence where that many ranks cannot have a device each."""
     if not 1 <= num_ranks <= (torch.cuda.device_count() or num_ranks):
         raise ValueError(f"--ranks is one at least and a device each at most, got {num_ranks}")
 

@@ -1,4 +1,4 @@
-"""How long the page of a study takes: from the journal to the file, and the whole command. From the checkout:
+"""Measures how long the page of a study takes: from the journal to the file, and the whole command. From the checkout:
 
 python -m benchmarks.report_speed
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _children_cpu_s() -> float:
-    """Processor seconds of the processes that this one has waited for."""
+    """Returns the processor seconds of the processes that this one has waited for."""
     used = os.times()
     return used.children_user + used.children_system
 

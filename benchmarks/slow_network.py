@@ -1,4 +1,4 @@
-"""What a search finds where the link between hosts is slow, as on two nodes of Jean Zay. From the checkout, as root:
+"""Searches where the link between hosts is slow, as on two nodes of Jean Zay. From the checkout, as root:
 
 python -m benchmarks.slow_network
 python -m benchmarks.slow_network --hosts 4 --mbit 100
@@ -86,7 +86,7 @@ def measured_in(studies: Path) -> list[Measurement]:
 
 
 def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
-    """Global batch -> its measurements, the fastest first."""
+    """Returns the measurements by global batch, the fastest first."""
     found: dict[int, list[Measurement]] = {}
     for each in sorted(measured, key=lambda each: (each.recipe.global_batch, -(each.tokens_per_s or 0.0))):
         found.setdefault(each.recipe.global_batch, []).append(each)
@@ -94,7 +94,7 @@ def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
 
 
 def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:
-    """A row for each measurement, the fastest of a global batch first and bold."""
+    """Prints a row for each measurement, the fastest of a global batch first and bold."""
     print(
         f"| batch | hosts, links of {mbit_per_s:g} Mbit/s | layout | compression | MBS x GAS | exchange predicted s",
         end="",
@@ -106,7 +106,8 @@ def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:
 
 
 def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
-    """Seconds of a step's exchange between ranks by the cost model, with these links and no compute to hide it.
+    """Returns the seconds of a step's exchange between ranks by the cost model, with these links and no compute to hide
+    it.
 
     The model knows no CPUs: a GPU's compute, next to nothing for so small a model, stands in its place.
     """
@@ -136,7 +137,7 @@ def _row(each: Measurement, mbit_per_s: float, *, won: bool) -> str:
 
 
 def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None:
-    """Writes a picture: a panel for each global batch, a bar for each measurement."""
+    """Draws a picture: a panel for each global batch, a bar for each measurement."""
     # Here, since the table does without it.
     import matplotlib
 

@@ -8,7 +8,7 @@ from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
 WORKERS = 2
-"""Of a host: with one alone nothing could be sharded inside it."""
+"""Workers of a host: with one alone nothing could be sharded inside it."""
 _FSDP = {"engine": "fsdp", "zero_stage": 3, "grad_sync": "every"}
 _SUMMED = {"engine": "fsdp", "zero_stage": 2, "grad_sync": "last"}
 _LAYOUTS: dict[str, dict[str, Any]] = {
@@ -22,7 +22,9 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def _points(hosts: int, batches: Sequence[int]) -> Iterator[Point]:
-    """Compression for the smallest batch, whose exchange weighs most; sums over micro-steps where there are some."""
+    """Yields compression for the smallest batch, whose exchange weighs most, and sums over micro-steps where there are
+    some.
+    """
     for batch in batches:
         for name, layout in _LAYOUTS.items():
             if batch > batches[0] or "summed" not in name:
@@ -35,7 +37,7 @@ def _points(hosts: int, batches: Sequence[int]) -> Iterator[Point]:
 
 
 def space(hosts: int, batches: Sequence[int]) -> Space:
-    """A GPT-2 of 1.8 million parameters on 2 hosts, 7 MB of gradients, in each of these global batches.
+    """Returns a GPT-2 of 1.8 million parameters on 2 hosts, 7 MB of gradients, in each of these global batches.
 
     It has 2 layers, or as many as there are hosts, for a pipeline with a stage on each.
     """

@@ -1,5 +1,5 @@
-"""Seconds that the guided search takes to suggest a trial among 100,000 candidates after 200 measurements. From the
-checkout:
+"""Measures how long the guided search takes to suggest a trial among 100,000 candidates after 200 measurements. From
+the checkout:
 
 python -m benchmarks.suggest_speed
 """
@@ -26,7 +26,7 @@ NUM_CANDIDATES, NUM_MEASUREMENTS = 100_000, 200
 
 
 def candidates() -> list[Candidate]:
-    """Layouts of GPT-2 XL on eight devices, told apart by kernels, checkpointing, stages and buckets."""
+    """Returns layouts of GPT-2 XL on eight devices that differ in kernels, checkpointing, stages and buckets."""
     recipe = search_spaces.load("gpt2_xl").recipe
     kinds = list(
         itertools.product(("none", "full"), ("eager", "sdpa"), ("plain", "chunked"), ("none", "block"), (2, 3))

@@ -1,4 +1,4 @@
-"""What a trial costs beyond its measuring, beside an empty trial on the same machine. Run from the checkout:
+"""Measures what a trial costs beyond its measuring, beside an empty trial on the same machine. Run from the checkout:
 
 python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 
@@ -50,11 +50,11 @@ WARMUP_STEPS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Overhead:
-    """Seconds that one trial cost beyond its measuring, and what of them its parts took."""
+    """Seconds that one trial cost beyond its measuring, with their parts."""
 
     trial: TrialStart
     is_first: bool
-    """Of its session."""
+    """Whether it is its session's first."""
     total_s: float
     workers_s: float
     imports_s: float
@@ -62,16 +62,16 @@ class Overhead:
     end_s: float
     next_s: float
     num_measured: int
-    """Batch points."""
+    """Number of measured batch points."""
 
     @property
     def rungs_s(self) -> float:
-        """What the other parts leave."""
+        """Seconds that are in no other part."""
         return self.total_s - self.workers_s - self.imports_s - self.build_s - self.end_s - self.next_s
 
 
 def overheads(lines: list[Line]) -> list[Overhead]:
-    """That of each trial that measured and that another one followed."""
+    """Returns the overhead of each trial that measured something and was followed by another trial."""
     found: list[Overhead] = []
     firsts = {
         next((line.trial_id for line in lines[i:] if isinstance(line, TrialStart)), "")
@@ -85,14 +85,14 @@ def overheads(lines: list[Line]) -> list[Overhead]:
         if any(isinstance(line, GateCurves) for line in lines[i:j]):
             continue  # nobody timed the gate's steps, and they are no overhead
         rungs = [line for line in lines[i:j] if isinstance(line, RungStart)]
-        told = [line for line in lines[i:j] if isinstance(line, Measured)]
+        records = [line for line in lines[i:j] if isinstance(line, Measured)]
         peak_s = sum(line.timed_s for line in lines[i:j] if isinstance(line, Peak))
         ends = [line for line in lines[i:j] if isinstance(line, TrialEnd)]
-        first = next((line.measurement for line in told if line.measurement.startup_s is not None), None)
+        first = next((line.measurement for line in records if line.measurement.startup_s is not None), None)
         if first is None or first.startup_s is None or not rungs or not ends:
             continue  # it ended before its first rung did
         total_s = _at(following) - _at(trial) - peak_s
-        measured = [line.measurement for line in told if line.measurement.outcome is not Outcome.SKIPPED]
+        measured = [line.measurement for line in records if line.measurement.outcome is not Outcome.SKIPPED]
         for each in measured:
             total_s -= sum(each.windows_s) * each.steps_per_window
             total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
@@ -104,7 +104,7 @@ def overheads(lines: list[Line]) -> list[Overhead]:
                 workers_s=_at(rungs[0]) - _at(trial) - first.startup_s,
                 imports_s=first.import_s or 0.0,
                 build_s=first.startup_s - (first.import_s or 0.0) - peak_s,
-                end_s=_at(ends[-1]) - _at(told[-1]),
+                end_s=_at(ends[-1]) - _at(records[-1]),
                 next_s=_at(following) - _at(ends[-1]),
                 num_measured=len(measured),
             )
@@ -117,7 +117,7 @@ def _at(line: Line) -> float:
 
 
 def empty_trials(num_workers: int, count: int) -> list[float]:
-    """Seconds from start to start of `count` empty trials on a Ray of our own; the first is left out."""
+    """Returns the seconds from start to start of `count` empty trials on a Ray of our own, without the first."""
     starts: list[float] = []
     with connected("local", cpu_workers=num_workers) as place, tempfile.TemporaryDirectory() as scratch:
         import ray.tune
@@ -195,7 +195,7 @@ def _summary(seconds: list[float]) -> str:
 
 
 def _parts(found: list[Overhead]) -> str:
-    """The median of each part over trials; these need not add up to the median of the whole."""
+    """Returns the median of each part over trials; these need not add up to the median of the whole."""
     names = ("workers", "imports", "build", "rungs", "end", "next")
     return ", ".join(f"{name} {statistics.median(getattr(each, f'{name}_s') for each in found):.1f}" for name in names)
 

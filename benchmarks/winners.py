@@ -1,4 +1,4 @@
-"""Winners of several studies, measured again in turn: A B B A, in fresh processes of one study."""
+"""Measures winners of several studies again in turn: A B B A, in fresh processes of one study."""
 
 import argparse
 import json
@@ -31,11 +31,13 @@ _OF_A_SEARCH = (
     *("--set", "--searcher", "--seed", "--learn-from", "--layout", "--data", "--max-trials"),
     *("--time-budget-s", "--gpu-s"),
 )
-"""Options of `platform.search` that say what is searched, how and for how long: named points just run."""
+"""Options of `platform.search` on what is searched, how and for how long, which named points do not need."""
 
 
 def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
-    """Options of a command that compares studies, and those that are the search's; `what` it does, in a line."""
+    """Returns the options of a command that compares studies, and those of the search; `what` describes the command in
+    a line.
+    """
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("name")
     parser.add_argument("space")
@@ -47,8 +49,8 @@ def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
 def search(
     studies: Path, name: str, begin: Sequence[str], options: Sequence[str], *, spent_s: float = 0.0
 ) -> dict[str, Any]:
-    """The result of the study of that name, as `--json` prints it: begun with `begin` where there is none, resumed
-    where its last session was cut, and read where that ended by itself, by a budget too.
+    """Returns the result of the study of that name, as `--json` prints it: begun with `begin` where there is none,
+    resumed where its last session was cut, and read where that ended by itself, by a budget too.
 
     Of the search's `options` a time budget holds for all its sessions together. `spent_s` is what earlier ones took,
     where that is known: of one that was killed the journal does not tell how long Ray's start took.
@@ -65,18 +67,20 @@ def search(
     interrupts: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    said, _ = running.communicate()
+    output, _ = running.communicate()
     signal.signal(signal.SIGINT, before)
     if running.returncode or interrupts:
         how = "was interrupted" if interrupts else f"ended with exit code {running.returncode}"
         sys.exit(f"the study {name} {how}; the same command goes on with it")
-    return json.loads(said)
+    return json.loads(output)
 
 
 def arguments(
     studies: Path, name: str, begin: Sequence[str], options: Sequence[str], spent_s: float = 0.0
 ) -> list[str]:
-    """What follows `platform.search` to begin the study, or to go on with it in the time that its budget has left."""
+    """Returns the arguments of `platform.search` that begin the study, or resume it for the time that its budget has
+    left.
+    """
     if not is_study(studies / name):
         return [*begin, "--name", name, "--studies", str(studies), *options]
     budget: list[str] = []
@@ -88,7 +92,7 @@ def arguments(
 
 
 def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, options: Sequence[str]) -> None:
-    """Measures the winners of the studies of these `names` again, in one of that `name`, and prints what came out.
+    """Measures the winners of the studies of these `names` again, in one of that `name`, and prints the results.
 
     Of the `options` those go on that are no search's own.
     """
@@ -105,7 +109,7 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
 
 
 def of_named_points(options: Sequence[str]) -> list[str]:
-    """Those of a search's options that a study of named points takes too: devices, memory and the like."""
+    """Returns those of a search's options that a study of named points takes too: devices, memory and the like."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in _OF_A_SEARCH:
         parser.add_argument(option, action="append")
@@ -113,13 +117,13 @@ def of_named_points(options: Sequence[str]) -> list[str]:
 
 
 def point_of(result: dict[str, Any]) -> tuple[str, str, int]:
-    """Recipe, layout and micro-batch of a study's winner; its measurement's id also tells which run it was."""
+    """Returns recipe, layout and micro-batch of a study's winner; its measurement's id also states which run it was."""
     best = result["winner"]
     return best["recipe"], best["layout"]["id"], best["batch"]["micro_batch"]
 
 
-def told(kind: str, result: dict[str, Any]) -> str:
-    """What a study tried and found, in one line."""
+def table_row(kind: str, result: dict[str, Any]) -> str:
+    """Returns what a study tried and found, in one line."""
     best, tried = result["winner"], result["measurements"]
     layouts = len({each["layout"]["id"] for each in tried})
     return (
@@ -129,11 +133,11 @@ def told(kind: str, result: dict[str, Any]) -> str:
 
 
 TITLES = f"{'':12} {'layouts':>8} {'points':>7} {'device s':>9}   winner"
-"""Above the lines of `told`."""
+"""Heading of the lines of `table_row`."""
 
 
 def space_of(paths: Sequence[Path]) -> Space:
-    """The points of these `layout.json`s, named by their studies, of one recipe."""
+    """Returns the points of these `layout.json`s, named by their studies, of one recipe."""
     files = {path.parent.name: read_layout(path) for path in paths}
     first = next(iter(files.values()))
     assert first.recipe is not None

@@ -53,7 +53,7 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
     add("--tokens", type=amount, metavar="N", help="token budget, as in 100B, that days are counted for (default: the"
         " space's)")  # fmt: skip
-    price = "what one device costs an hour, in any currency: the cost of the token budget is told"
+    price = "price of a device hour, in any currency: reports the cost of the token budget"
     add("--price-per-gpu-h", type=positive, metavar="P", help=price)
 
 
@@ -95,12 +95,12 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
     add("--exclude-slow", action="store_true", help=slow)
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
-    add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
-    auto = "with --name: go on with that study where it was begun, else begin it, so that one command does both"
+    add("--resume", metavar="NAME", help="resume a study (or the path of its folder): run only what is missing")
+    auto = "with --name: resume that study where it exists, else begin it, so that one command does both"
     add("--auto-resume", action="store_true", help=auto)
     copied = "copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX"
     add("--copy-to", type=_folder, metavar="PLACE", help=copied)
-    trust = "go on with a study of another user, whose space file is code that runs as you"
+    trust = "resume a study of another user, whose space file is code that runs as you"
     add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")

@@ -86,15 +86,15 @@ def draw(found: list[Point], axes: Axes) -> None:
             continue
         axes.barh(y, each.tokens_per_s, BAR * 0.92, color=COLORS[each.outcome], zorder=2)
         won = (each.layout, each.micro_batch) == winner
-        said, weight = f"micro-batch {each.micro_batch}{', the winner' if won else ''}", "bold" if won else "normal"
+        words, weight = f"micro-batch {each.micro_batch}{', the winner' if won else ''}", "bold" if won else "normal"
         ink = "white" if each.outcome == "ok" else INK
-        axes.text(70, y, said, color=ink, va="center", fontsize=8, fontweight=weight, zorder=4)
+        axes.text(70, y, words, color=ink, va="center", fontsize=8, fontweight=weight, zorder=4)
         axes.text(each.tokens_per_s + 80, y, f"{each.tokens_per_s:,.0f}", color=INK, va="center", fontsize=9)
     x = largest * 1.24
     axes.text(x, len(rows) - 0.42, "without\ncheckpointing", color=FAINT, ha="center", va="bottom", fontsize=9)
     for each in without:
-        said = f"✕ micro-batch {each.micro_batch}"
-        axes.text(x, rows[each.layout], said, color=COLORS[each.outcome], ha="center", va="center", fontsize=9)
+        words = f"✕ micro-batch {each.micro_batch}"
+        axes.text(x, rows[each.layout], words, color=COLORS[each.outcome], ha="center", va="center", fontsize=9)
     axes.set_yticks(list(rows.values()), list(rows), color=INK, fontsize=10)
     axes.set_xlim(0, largest * 1.38)
     axes.set_ylim(-0.55, len(rows) - 0.45)

@@ -57,12 +57,12 @@ def draw(cell: Cell, axes: Axes) -> None:
     axes.step(trials, guided, where="post", color=GUIDED, linewidth=2.4)
     found = next(number for number, share in enumerate(guided, 1) if share >= 0.98)
     axes.plot(found, guided[found - 1], "o", color=GUIDED, markersize=8, zorder=3)
-    said = f"guided: within 2 % of the best after {found} trial{'' if found == 1 else 's'}"
+    label = f"guided: within 2 % of the best after {found} trial{'' if found == 1 else 's'}"
     right = len(trials) - 0.2
-    axes.text(right, 0.24, said, color=GUIDED, weight="bold", ha="right", fontsize=9.5, zorder=4)
+    axes.text(right, 0.24, label, color=GUIDED, weight="bold", ha="right", fontsize=9.5, zorder=4)
     mean = float(np.mean([next(n for n, share in enumerate(row, 1) if share >= 0.98) for row in random]))
-    said = f"random: after {mean:.1f} on average (shaded: 8 in 10)"
-    axes.text(right, 0.13, said, color=RANDOM, ha="right", fontsize=9.5, zorder=4)
+    label = f"random: after {mean:.1f} on average (shaded: 8 in 10)"
+    axes.text(right, 0.13, label, color=RANDOM, ha="right", fontsize=9.5, zorder=4)
     model, gpu, gpus, seq_len, global_batch = cell.name
     axes.set_title(f"{model}, {gpus} x {gpu}: {len(trials)} configurations", color=INK, fontsize=10, loc="left")
     axes.set_xlabel(f"trials (length {seq_len}, global batch {global_batch})", color=FAINT, fontsize=9, loc="left")

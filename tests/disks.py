@@ -23,9 +23,9 @@ def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        said = mounted.stderr.strip()
-        assert any(words in said for words in _NOT_ALLOWED), said
-        needs.refused("mounting a small disk", said)
+        message = mounted.stderr.strip()
+        assert any(words in message for words in _NOT_ALLOWED), message
+        needs.refused("mounting a small disk", message)
     try:
         yield folder
     finally:

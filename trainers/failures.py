@@ -70,8 +70,8 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
     own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
     for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
         if wanted is Outcome.FAILED:
-            for rank, said in sorted(dead.items()):
-                reason = f"the process of rank {rank} died: {said}"
+            for rank, message in sorted(dead.items()):
+                reason = f"the process of rank {rank} died: {message}"
                 return Verdict(outcome=Outcome.FAILED, reason=reason, rank=rank, silent=True)
         for _, error in sorted(own.items()):
             if error.outcome == wanted and not _broken(error):
@@ -86,8 +86,8 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                 )
     for rank, error in sorted(failures.items(), key=lambda each: (_broken(each[1]), each[0])):
         if _broken(error):
-            said = error.reason if isinstance(error, RungFailure) else one_line(error)
-            reason = f"rank {rank} lost its connection to another: {said}"
+            message = error.reason if isinstance(error, RungFailure) else one_line(error)
+            reason = f"rank {rank} lost its connection to another: {message}"
             return Verdict(outcome=Outcome.FAILED, reason=reason[:300], silent=True)
         return Verdict(outcome=Outcome.FAILED, reason=one_line(error), rank=rank)
     return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why", silent=True)

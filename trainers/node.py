@@ -64,8 +64,8 @@ def _devices(gpu: bool) -> dict[str, Any]:
         return {"mixed": sorted(name for name, *_ in found)}
     name, memory_gib, capability = found.pop()
     driver = pynvml.nvmlSystemGetDriverVersion()
-    said = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
-    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": said}
+    software_versions = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
+    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": software_versions}
 
 
 def uncompiled() -> dict[str, str]:
@@ -191,8 +191,8 @@ def autoscaling(gcs_address: str) -> dict[str, Any] | None:
     import yaml
 
     for process in psutil.process_iter(["cmdline"]):
-        told = [each.partition("=") for each in process.info["cmdline"] or () if each.startswith("--")]
-        options = {name: value for name, _, value in told}
+        arguments = [each.partition("=") for each in process.info["cmdline"] or () if each.startswith("--")]
+        options = {name: value for name, _, value in arguments}
         if options.get("--gcs-address") == gcs_address and options.get("--autoscaling-config"):
             with contextlib.suppress(OSError):
                 return yaml.safe_load(Path(options["--autoscaling-config"]).expanduser().read_text())

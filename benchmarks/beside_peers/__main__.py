@@ -1,4 +1,4 @@
-"""This project's search beside other searches, one after another on this machine, each under a time limit. Run
+"""Runs this project's search and others, one after another on this machine, each under a time limit. Run
 
 python -m benchmarks.beside_peers [--peers ours,optuna_processes] [--seeds 0,1] [--limit-s 480] [--out DIR]
 
@@ -17,7 +17,7 @@ PEERS = ("ours", "optuna_processes", "optuna_ray", "autotuner")
 
 
 def main() -> None:
-    """Runs what is missing, each peer in a process of its own, then prints the table."""
+    """Runs what is missing, each peer in a separate process, then prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--seeds", default="0")

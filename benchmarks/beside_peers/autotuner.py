@@ -70,7 +70,7 @@ def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Pa
 
 
 def _train() -> None:
-    """The user's script: a transformers GPT-2 under `deepspeed.initialize`."""
+    """Trains a transformers GPT-2 under `deepspeed.initialize`, as the user's script."""
     import deepspeed
     import torch
     import transformers

@@ -1,4 +1,4 @@
-"""Optuna's default sampler (TPE), each trial in a process of its own: what a user writes without Ray."""
+"""Optuna's default sampler (TPE) with each trial in a separate process: what a user writes without Ray."""
 
 import multiprocessing
 import queue

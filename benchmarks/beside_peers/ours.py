@@ -1,4 +1,4 @@
-"""This project's guided search, by its command; its journal tells when each measurement was made."""
+"""This project's guided search, run by its command; its journal states when each measurement was made."""
 
 import datetime
 import os

@@ -25,6 +25,6 @@ class Record:
 
 
 def outcome_of(error: BaseException) -> str:
-    """`oom` where the error, or one that caused it, speaks of memory."""
+    """Returns `oom` where the error, or one that caused it, mentions memory."""
     text = f"{type(error).__name__} {error} {error.__cause__}".lower()
     return "oom" if "out of memory" in text or "outofmemory" in text else "failed"

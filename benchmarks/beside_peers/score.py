@@ -1,4 +1,4 @@
-"""One row a peer: when it came within 5 % and 2 % of the best that any peer measured, and what that cost."""
+"""Scores each peer: when it came within 5 % and 2 % of the best that any peer measured, and what that cost."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ class Score:
     best_tokens_per_s: float | None
     within_5_pct_s: float | None
     within_2_pct_s: float | None
-    """None where it never came so close."""
+    """Seconds until it was that close; None where it never was."""
     trials: int
     ooms: int
     overhead_s: float | None
@@ -24,12 +24,12 @@ class Score:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """A peer's trials in order; none where it wrote nothing."""
+    """Returns a peer's trials in order; empty where it wrote nothing."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def score(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> list[Score]:
-    """The table of all runs by peer and seed."""
+    """Returns the table of all runs by peer and seed."""
     known = max((each["tokens_per_s"] or 0.0 for trials in runs.values() for each in trials), default=0.0)
     return [_score(peer, seed, trials, known) for (peer, seed), trials in runs.items()]
 
@@ -56,7 +56,7 @@ def _score(peer: str, seed: int, trials: list[dict[str, Any]], known: float) -> 
 
 
 def table(scores: list[Score]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
     rows = [
         "| peer | seed | best tokens/s | s to within 5 % | to 2 % | trials | out of memory | s a trial | its best |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -18,7 +18,7 @@ Choice = Mapping[str, str | int]
 
 
 def space_of(name: str, changes: tuple[str, ...]) -> Space:
-    """The searched space; where there is no GPU its miniature, on one device."""
+    """Returns the searched space; on machines without a GPU its miniature, on one device."""
     import torch
 
     space = search_spaces.load(name).with_changes(changes)
@@ -29,19 +29,19 @@ def space_of(name: str, changes: tuple[str, ...]) -> Space:
 
 
 def candidates(space: Space) -> dict[tuple[str | int, ...], Candidate]:
-    """Each valid layout on one device by its values of `AXES`."""
+    """Returns each valid layout on one device by its values of `AXES`."""
     return {tuple(getattr(each.layout, axis) for axis in AXES): each for each in space.candidates(1)[0]}
 
 
 def values(space: Space) -> dict[str, list[str | int]]:
-    """The values of each axis that occur in valid layouts, and of `micro_batch`."""
+    """Returns the values of each axis that occur in valid layouts, and of `micro_batch`."""
     keys = list(candidates(space))
     found: dict[str, list[str | int]] = {axis: sorted({key[i] for key in keys}) for i, axis in enumerate(AXES)}
     return {**found, "micro_batch": list(space.micro_batches)}
 
 
 def candidate_of(space: Space, choice: Choice) -> Candidate | None:
-    """The layout of a choice; None where no engine runs that combination."""
+    """Returns the layout of a choice; None where no engine runs that combination."""
     return candidates(space).get(tuple(choice[axis] for axis in AXES))
 
 

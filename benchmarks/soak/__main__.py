@@ -1,4 +1,4 @@
-"""Random faults over resumed searches on CPU workers, and what of them was lost, run twice or left behind. Run
+"""Injects random faults into resumed searches on CPU workers, and counts what was lost, run twice or left behind. Run
 
 python -m benchmarks.soak --minutes 60 [--seed 0] [--faults "worker killed,disk full"]
 
@@ -33,7 +33,7 @@ from trainers.values.journal import Line, Measured
 
 _FAULTS_A_STUDY = 6
 _ALONE = 3
-"""Sessions without a fault after which a study must have come to its end."""
+"""Sessions without a fault after which a study must have ended."""
 _DISK_MIB = 256
 _DRIVER_KILLED = -9
 _ENDS = frozenset({*FOUND, 3})
@@ -42,7 +42,7 @@ _ENDS = frozenset({*FOUND, 3})
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Study:
-    """A study of the soak, with what was seen of it so far."""
+    """A study of the soak, with its observations so far."""
 
     name: str
     folder: Path
@@ -50,26 +50,26 @@ class Study:
     """No fault is begun after that time of the monotonic clock."""
     lines: Sequence[Line] = ()
     seen: set[str] = dataclasses.field(default_factory=set[str])
-    """Measurements that the journal ever held, by their ids."""
+    """Ids of the measurements that the journal ever held."""
     held: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
     hurt: int = 0
-    """Faults that it met."""
+    """Number of faults injected into it."""
     alone: int = 0
-    """Sessions since the last one with a fault."""
+    """Number of sessions since the last one with a fault."""
 
     @property
     def journal(self) -> Path:
-        """Its journal."""
+        """The study's journal."""
         return self.folder / "studies" / self.name / "journal.jsonl"
 
     def look(self, lines: Sequence[Line]) -> None:
-        """Notes what the journal holds now."""
+        """Records the measurements that the journal holds now."""
         self.lines = lines
         self.seen |= {line.measurement.id for line in lines if isinstance(line, Measured)}
 
 
 class Soak:
-    """A soak that runs; `tally` is what it found."""
+    """A running soak; `tally` has its findings."""
 
     def __init__(self, folder: Path, rng: random.Random, names: Sequence[str]) -> None:
         """Starts MLflow in `folder`, where all of the soak's files are, and makes the clock."""
@@ -88,7 +88,7 @@ class Soak:
         self.server = Server(folder)
 
     def run(self, until_s: float) -> None:
-        """Hurts study after study until that time of the monotonic clock."""
+        """Injects faults into study after study until that time of the monotonic clock."""
         while time.monotonic() < until_s:
             self._study(f"soak{self.tally.studies}", until_s)
 
@@ -112,7 +112,7 @@ class Soak:
             self.tally.take_remains(name, study.held, study.journal.parent, temporary)
 
     def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
-        """Runs a session and hurts it; returns how it ended, None where it left processes behind."""
+        """Runs a session with faults; returns how it ended, None where it left processes behind."""
         environment = {"TMPDIR": str(study.folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
         environment |= self._clock.environment if self._clock else {}
         number, began_s = self.tally.sessions, time.monotonic()
@@ -143,7 +143,9 @@ class Soak:
         return ended
 
     def _hurt(self, scene: Scene, study: "Study") -> list[str]:
-        """Hurts the session while it runs, at random moments of its rungs, or at first of Ray's start; the faults."""
+        """Injects faults while the session runs, at random moments of its rungs, or first of Ray's start; returns the
+        faults.
+        """
         met: list[str] = []
         while study.hurt + len(met) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
             before = num_rungs(scene.session.lines())
@@ -166,7 +168,7 @@ class Soak:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Soaks for the time asked, prints the tally; the exit code is 1 unless all of it is zero."""
+    """Soaks for the given time, prints the tally; the exit code is 1 unless all of it is zero."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no further fault is begun")
     parser.add_argument("--seed", type=int, default=0)

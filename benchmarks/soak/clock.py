@@ -70,7 +70,7 @@ class Clock:
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "SOAK_CLOCK": str(self._file)}
 
     def jump(self, ahead_s: int) -> None:
-        """Sets it so many seconds ahead of the kernel's, or behind it where they are negative."""
+        """Sets it this many seconds ahead of the kernel's, or behind it where negative."""
         self._file.touch()
         with self._file.open("r+b") as file:
             file.write(struct.pack("=q", ahead_s))

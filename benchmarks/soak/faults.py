@@ -1,4 +1,4 @@
-"""The faults of a soak: each takes a search that runs, hurts it for real, and returns whether it found its victim."""
+"""The faults of a soak: each injects itself into a running search and returns whether it found its victim."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ from tests.mirror.server import start_server
 from tests.search.session import Session
 
 _PAUSE_S = (5.0, 20.0)
-"""How long a process that goes on is stopped."""
+"""Range of seconds for which a process is stopped before it continues."""
 _VICTIM_S = 60.0
-"""How long a fault waits for its victim to start."""
+"""Seconds that a fault waits for its victim to start."""
 _JUMPS_S = (86400, 3600, -3600, -86400)
 
 
 class Server:
-    """An MLflow server that is killed, started again and stopped for a while."""
+    """An MLflow server that can be killed, started again and stopped for a while."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,11 +35,11 @@ class Server:
 
     @property
     def uri(self) -> str:
-        """Its address."""
+        """The server's address."""
         return f"http://127.0.0.1:{self._port}"
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it to all of the server's processes."""
+        """Sends the signal to all of the server's processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -55,7 +55,7 @@ class Server:
 
 
 class Scene:
-    """A session of a search with all that its faults act on."""
+    """A session of a search with everything that its faults act on."""
 
     def __init__(self, session: Session, disk: Path, server: Server, clock: Clock | None, rng: random.Random) -> None:
         self.session, self.disk, self.server, self.clock, self.rng = session, disk, server, clock, rng
@@ -63,15 +63,15 @@ class Scene:
 
     @property
     def runs(self) -> bool:
-        """Whether the session has not ended."""
+        """Whether the session still runs."""
         return self.session.process.poll() is None
 
     def let_pass(self, seconds: float) -> None:
-        """Waits so long, or until the session ends."""
+        """Waits that long, or until the session ends."""
         self.wait_until(lambda: False, seconds)
 
     def wait_until(self, found: Callable[[], object], within_s: float) -> bool:
-        """Waits until `found` gives something; False where the time or the session ends before."""
+        """Waits until `found` returns something; returns False where the time or the session ends before."""
         until_s = time.monotonic() + within_s
         while self.runs and time.monotonic() < until_s:
             if found():
@@ -94,15 +94,15 @@ class Scene:
         return found
 
     def pause(self) -> None:
-        """Lets a random time pass in which the victim is stopped."""
+        """Waits for the random time in which the victim is stopped."""
         time.sleep(self.rng.uniform(*_PAUSE_S))
 
     def fill_disk(self) -> None:
-        """Leaves no room on the studies' disk."""
+        """Fills the studies' disk."""
         self._filler = fill(self.disk)
 
     def mend(self) -> None:
-        """Takes back what outlives a session: the full disk, the clock, the server."""
+        """Repairs what outlives a session: the full disk, the clock, the server."""
         if self._filler is not None:
             self._filler.unlink()
         if self.clock is not None:
@@ -198,14 +198,14 @@ FAULTS: Mapping[str, Fault] = {
 
 
 class Deck:
-    """Faults in a random order without end, each once before any comes again."""
+    """Faults in an endless random order, each once before any repeats."""
 
     def __init__(self, names: Sequence[str], rng: random.Random) -> None:
         self._names, self._rng = tuple(names), rng
         self._left: list[str] = []
 
     def draw(self) -> str:
-        """Returns the next one's name."""
+        """Returns the next fault's name."""
         if not self._left:
             self._left = self._rng.sample(self._names, len(self._names))
         return self._left.pop()

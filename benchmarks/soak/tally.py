@@ -1,4 +1,4 @@
-"""What a study of a soak lost, ran twice and left behind."""
+"""Counts what a study of a soak lost, ran twice and left behind."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from trainers.values.journal import Line, Measured, RungStart
 
 @dataclasses.dataclass(slots=True)
 class Tally:
-    """Counts over all studies; each of the lists holds a sentence for each case, and is empty where all went well."""
+    """Counts over all studies; each list holds a sentence for each case, and is empty where all went well."""
 
     faults: Counter[str] = dataclasses.field(default_factory=Counter[str])
     studies: int = 0
@@ -26,7 +26,7 @@ class Tally:
     twice: list[str] = dataclasses.field(default_factory=list[str])
     left: list[str] = dataclasses.field(default_factory=list[str])
     odd: list[str] = dataclasses.field(default_factory=list[str])
-    """Sessions that ended with a traceback or another exit code than they should, studies that came to no end."""
+    """Sessions that ended with a traceback or a wrong exit code, and studies that did not end."""
 
     @property
     def is_clean(self) -> bool:
@@ -48,7 +48,7 @@ class Tally:
         )
 
     def take_journal(self, name: str, lines: Sequence[Line], seen: set[str], planned: Iterable[Candidate]) -> None:
-        """Counts what the journal of a study that is over says; `seen` are measurements that it once held."""
+        """Counts what the journal of a finished study records; `seen` are measurements that it once held."""
         measured = [line.measurement for line in lines if isinstance(line, Measured)]
         self.studies += 1
         self.measurements += len(measured)
@@ -60,7 +60,7 @@ class Tally:
         self.twice += [f"{name}: {each}" for each in run_twice(lines)]
 
     def take_remains(self, name: str, held: Iterable[Held], study: Path, temporary: Path) -> None:
-        """Counts what a study that is over left: what its trials held, its note, files half written, folders."""
+        """Counts what a finished study left: what its trials held, its note, partly written files, folders."""
         self.left += [f"{name}: {each.kind} {each.id}" for each in held if each.is_left(())]
         files = [study / NOTE, *study.glob(".*.part"), *temporary.glob(f"{SCRATCH}*")]
         self.left += [f"{name}: {path}" for path in files if path.exists()]

@@ -113,8 +113,8 @@ def connected(
             raylet = _raylet_of(context.get_node_id(), ray.nodes())
             yield dataclasses.replace(place, head=context.gcs_address, raylet=raylet, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
-        said = _first_line(getattr(error, "cause", None) or error)
-        raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
+        message = _first_line(getattr(error, "cause", None) or error)
+        raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
         ray.shutdown()
 

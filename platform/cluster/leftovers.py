@@ -133,10 +133,10 @@ def _is_of(process: psutil.Process, session: str) -> bool:
     try:
         if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
             return False
-        told = any(session in each for each in process.cmdline())
+        in_arguments = any(session in each for each in process.cmdline())
     except psutil.Error:
         return False
-    return told or any(each.startswith(f"{session}/") for each in _open_files(process.pid))
+    return in_arguments or any(each.startswith(f"{session}/") for each in _open_files(process.pid))
 
 
 def _open_files(pid: int) -> list[str]:

@@ -145,8 +145,8 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
         if len(kinds) > 1 or any("mixed" in fact for fact in facts):
             raise InputError(f"the cluster mixes GPU types ({' and '.join(kinds)}): one study measures one type")
         if len(counts) > 1:
-            told = " and ".join(map(str, sorted(counts)))
-            raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({told}): give equal nodes")
+            numbers = " and ".join(map(str, sorted(counts)))
+            raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({numbers}): give equal nodes")
         per_node = counts.pop()
         cpus = min(each.num_cpus or 1 for each in nodes)
         share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))

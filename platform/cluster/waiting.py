@@ -67,7 +67,7 @@ def wait(
     Raises:
         ClusterError: it did not come within `limit_s` seconds.
     """
-    began_s, said, said_s = clock(), "", -math.inf
+    began_s, printed, printed_s = clock(), "", -math.inf
     while (there := live()) < target.count:
         now = state()
         counted = f"{target.num_gpus} GPUs are there" if target.num_gpus else f"{target.num_nodes} nodes are there"
@@ -78,12 +78,12 @@ def wait(
                 f"{words} after {duration(waited_s)}, of {plural(target.num_nodes, 'node')} {target.what}: look at"
                 f" {target.look} for what keeps them; --wait-for-gpus waits longer, --gpus takes fewer"
             )
-        if words != said or waited_s - said_s >= _REMIND_S:
+        if words != printed or waited_s - printed_s >= _REMIND_S:
             nodes = plural(target.num_nodes, "node")
             say(f"Waiting for {nodes} {target.what}: {words}; {duration(limit_s - waited_s)} left (--wait-for-gpus).")
-            said, said_s = words, waited_s
+            printed, printed_s = words, waited_s
         sleep(min(_LOOK_S, max(0.0, limit_s - waited_s)))
-    if said:
+    if printed:
         say(f"{plural(there, target.unit)} came after {duration(clock() - began_s)}.")
 
 

@@ -146,16 +146,16 @@ def software_of(row: Row) -> str:
 
 def data_parallelism_of(row: Row) -> str:
     """The engine's name: stated in the project's own tables, else what the row's software does for its strategy."""
-    if row.get("engine"):
-        if costs(row["engine"]) is None:
-            outside = ": --engine names one outside this project" if is_path(row["engine"]) else ""
-            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}{outside}")
-        return row["engine"]
     strategy = row["strategy"]
     if strategy not in STRATEGIES:
         raise ValueError(
             f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}" if strategy else "strategy not stated"
         )
+    if row.get("engine"):
+        if costs(row["engine"]) is None:
+            outside = ": --engine names one outside this project" if is_path(row["engine"]) else ""
+            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}{outside}")
+        return row["engine"]
     software = software_of(row)
     if software == "megatron-deepspeed" and strategy == "ddp" and "bigscience" in words(row):
         return "deepspeed"  # its runs have DeepSpeed's engine on at stage 0 too

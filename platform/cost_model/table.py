@@ -35,7 +35,7 @@ from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, s
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Layout
 from trainers.values.layout_axes import Checkpointing
-from trainers.values.measurement import TIMED
+from trainers.values.measurement import TIMED, Outcome
 from trainers.values.spec import ModelSpec
 
 _SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
@@ -288,6 +288,8 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
 def _interpret(row: Row, *, measured: bool) -> Run:
     if row["status"] not in ("ok", "oom", "crash_or_oom"):
         raise ValueError(f"status {row['status'] or 'not stated'}")
+    if row.get("outcome") and row["outcome"] not in set(Outcome):
+        raise ValueError(f"outcome {row['outcome']!r} is not one of {', '.join(Outcome)}")
     if (number(row, "ep") or 1) > 1:
         raise ValueError("expert parallelism is not modelled")
     model = _model(row)

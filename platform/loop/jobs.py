@@ -83,7 +83,7 @@ def make_job(
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=known if race else (),
-        foreseen_gib=foreseen_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
@@ -104,11 +104,11 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settin
     """
     recipe, layout = candidate.recipe, candidate.layout
     even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
-    foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
+    predicted = predicted_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
     ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
     refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)
-    sizes = {1, *ran, *(size for size, gib in foreseen if gib <= settings.limit_gib / 2)}
+    sizes = {1, *ran, *(size for size, gib in predicted if gib <= settings.limit_gib / 2)}
     return max(size for size in sizes if size < refused or size == 1)
 
 
@@ -129,7 +129,7 @@ def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
 
 
-def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
+def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
     """Returns the candidate's micro-batches with their predicted peak memory; none for a GPU the cost model does not
     know.
     """

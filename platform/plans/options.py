@@ -74,7 +74,7 @@ class PlanOptions:
         if len(asked) > 1:
             raise InputError(f"{' and '.join(asked)} are different questions: ask one at a time")
         if self.gpus and asked and not self.max_model:
-            raise InputError(f"--gpus says nothing to {asked[0]}, which goes through counts of its own")
+            raise InputError(f"--gpus has no effect on {asked[0]}, which tries its own counts: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")
         if self.png is not None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from platform.common.errors import InputError
 from platform.common.text import figure
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 _LINE, _BAND = "#1f5f99", "#cfe2f3"
 _MOST_LABELS = 12
 """Number of labels that fit beside each other."""
+_LABEL = 0.03
+"""Half of a label's width, as a share of the axis between the outermost points."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +102,13 @@ def _draw_curve(
     middle, one_end, other_end = zip(*values, strict=True)
     axes.fill_between(counts, one_end, other_end, color=_BAND, lw=0, label=band)
     axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
+    logs = np.log(counts)
+    edge = [max(each) if above else min(each) for each in values]
+    half = _LABEL * (logs[-1] - logs[0])
     for place in labelled:
-        at = (counts[place], max(values[place]) if above else min(values[place]))
+        # A label below the band is as wide as a part of it, whose lowest point it stays below.
+        lowest = min(edge[place], *np.interp([logs[place] - half, logs[place] + half], logs, edge))
+        at = (counts[place], edge[place] if above else lowest)
         shift, ha, va = ((0, 4), "left", "bottom") if above else ((0, -4), "center", "top")
         axes.annotate(text_of(middle[place]), at, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
     axes.grid(True, which="both", color="#e4e4e4", lw=0.6)

@@ -98,8 +98,9 @@ def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
     prediction = forecaster.of([best, second])
     if prediction is not None and (parts := _parts(prediction.step)):
         step_s = prediction.step.total_s
-        foretold = float(step_s[1] / step_s[0]) - 1
-        words += f"; the cost model has it {abs(foretold):.1%} {'ahead' if foretold >= 0 else 'behind'}: of that step"
+        predicted_lead = float(step_s[1] / step_s[0]) - 1
+        side = "ahead" if predicted_lead >= 0 else "behind"
+        words += f"; the cost model has it {abs(predicted_lead):.1%} {side}: of that step"
         words += f" {', '.join(parts)}"
     if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
         words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"

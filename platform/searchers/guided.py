@@ -187,8 +187,8 @@ class Guided(Generic[C]):
             "needs more memory than one that ran out of it": self._num_pruned,
             "is predicted to run out of it": num_held,
         }
-        said = [f"{why} ({num} batch points)" for why, num in others.items() if num]
-        return ", or ".join([TRIED, *said])
+        reasons = [f"{why} ({num} batch points)" for why, num in others.items() if num]
+        return ", or ".join([TRIED, *reasons])
 
     def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
         """Returns the group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""

@@ -206,7 +206,7 @@ def test_a_405b_is_planned_with_the_degrees_that_it_was_trained_with(
         (("bloom7b", "--cluster", "8xH100", "--max-model", "--micro-batch", "99999999999999"), "--micro-batch must be"),
         (("bloom7b", "--cluster", "8xH100", "--micro-batch", "2"), "belongs to --max-model"),
         (("bloom7b", "--cluster", "8xH100", "--max-model", "--min-nodes"), "different questions"),
-        (("bloom7b", "--cluster", "8xH100", "--min-nodes", "--gpus", "8"), "--gpus says nothing to --min-nodes"),
+        (("bloom7b", "--cluster", "8xH100", "--min-nodes", "--gpus", "8"), "--gpus has no effect on --min-nodes"),
         (("tr3m_1b3", "--cluster", "jean-zay-v100", "--batch-rampup", "32;64"), "phases are written BATCH"),
     ],
 )

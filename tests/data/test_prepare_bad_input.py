@@ -82,8 +82,8 @@ def test_folders_that_are_not_this_runs(refused: Refused, tmp_path: Path, capsys
 def test_a_tokenizer_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "empty").mkdir()
-    said = refused("a.txt", "--out", "out", "--tokenizer", "gpt2")
-    assert "--tokenizer must be bytes or a folder that holds a tokenizer, got gpt2" in said
+    output = refused("a.txt", "--out", "out", "--tokenizer", "gpt2")
+    assert "--tokenizer must be bytes or a folder that holds a tokenizer, got gpt2" in output
     assert "cannot read a tokenizer in" in refused("a.txt", "--out", "out", "--tokenizer", "empty")
     pq.write_table(pa.table({"tokens": [[1]]}), tmp_path / "a.parquet")
     assert "leave out --tokenizer" in refused("a.parquet", "--out", "out", "--tokenizer", "bytes")

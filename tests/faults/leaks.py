@@ -1,4 +1,4 @@
-"""What each trial of a running search held, by ids of its own, and what of it outlived the trial.
+"""Accounts of what each trial of a running search held, by ids, and what of it outlived the trial.
 
 Held are the trial's processes (its train workers, the actor that Train gives them, and all that descends from them),
 the entries of shared memory that these have open, GPU memory by NVML, and the placement groups of its workers. While a
@@ -28,14 +28,14 @@ KINDS = ("RayTrainWorker", "SynchronizationActor")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """Something that a trial holds on this machine or of its cluster."""
+    """A resource that a trial holds on this machine or of its cluster."""
 
     kind: str
     id: str
     process: psutil.Process | None = dataclasses.field(default=None, compare=False)
 
     def is_left(self, groups: Iterable[str]) -> bool:
-        """Whether it is still there; `groups` are the cluster's placement groups."""
+        """Returns whether it still exists; `groups` are the cluster's placement groups."""
         match self.kind:
             case "process":
                 return self.process is not None and lives(self.process)
@@ -62,7 +62,7 @@ class Accounts:
         """
         self.left: list[str] = []
         self.held: dict[str, set[Held]] = {}
-        """Of every trial so far, all that it ever held."""
+        """Everything that each trial so far ever held."""
         self._tail = Tail(journal)
         self._tail.read()
         self._processes, self._groups = processes, groups
@@ -83,7 +83,7 @@ class Accounts:
             self.look()
 
     def look(self) -> None:
-        """Notes what the running trial holds, and what is left of others where it began to measure.
+        """Records what the running trial holds, and what is left of others where it began to measure.
 
         To look takes a while: what was seen when the trial is over may be the next one's, and is not noted.
         """
@@ -136,12 +136,12 @@ class Accounts:
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
-    """The accounts of a search that was started as a session."""
+    """Returns the accounts of a search that was started as a session."""
     return Accounts(session.journal, lambda: session.workers(KINDS), groups)
 
 
 def groups_of(session: Session) -> Callable[[], set[str]]:
-    """Asks the Ray that a session started for itself for its placement groups; it must let anybody in."""
+    """Returns a function that asks the Ray of a session for its placement groups; it must accept any client."""
 
     addresses: list[str] = []
 
@@ -166,7 +166,9 @@ def groups_of(session: Session) -> Callable[[], set[str]]:
 
 
 def _is_tune_s(group: dict[str, Any]) -> bool:
-    """Tune's own group, told by the node that it asks for, goes on to the next trial."""
+    """Returns whether it is Tune's own group, recognised by the node that it asks for, which goes on to the next
+    trial.
+    """
     return any(name.startswith("node:") for bundle in group["bundles"].values() for name in bundle)
 
 
@@ -183,7 +185,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _gpu_pids() -> set[str]:
-    """Processes that have memory of a GPU, by NVML; none where there is no GPU."""
+    """Returns the processes that have memory of a GPU, by NVML; empty without a GPU."""
     import pynvml
 
     found: set[str] = set()
@@ -198,7 +200,7 @@ def _gpu_pids() -> set[str]:
 
 
 def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:
-    """Whether all of them end in that time."""
+    """Returns whether all of them end in that time."""
     until_s = time.monotonic() + within_s
     waiting = list(processes)
     while waiting := [each for each in waiting if lives(each)]:

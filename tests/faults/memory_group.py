@@ -16,8 +16,8 @@ from tests.search.session import lives
 
 _MOUNT = Path("/sys/fs/cgroup")
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EOPNOTSUPP)
-"""What a kernel says that has no control groups, or none for this user to write; all else is a fault. The last two are
-for a container that sees its own group of version 2 as the root: groups below one with processes are refused.
+"""Error numbers of a kernel without control groups, or with none for this user to write; all else is a fault. The last
+two are for a container that sees its own group of version 2 as the root: groups below one with processes are refused.
 """
 _ROOM_MIB = 256
 """More than steps of a tiny model take and give back: version 1 refuses a limit below what is in use just then."""
@@ -62,13 +62,13 @@ class MemoryGroup:
             time.sleep(0.2)
 
     def join(self) -> None:
-        """This process, and what it starts, are of the group from now on; where there is one."""
+        """Puts this process, and what it starts, into the group, where there is one."""
         if self.exists:
             (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def run_out(self, among: Sequence[psutil.Process]) -> str:
-        """Lets a process of no use take all that the group may still have, until the kernel has killed another of it;
-        returns which of these processes that was, by its command.
+        """Lets an unused process take all the memory that the group may still have, until the kernel has killed another
+        of it; returns which of these processes that was, by its command.
 
         That it kills must not hang on what the others ask for next. Whom it takes is its own to say: of those that Ray
         offers it (`oom_score_adj`) the largest, which is a worker that trains, unless a test offers it another.
@@ -91,13 +91,13 @@ class MemoryGroup:
         return killed
 
     def kills(self) -> int:
-        """Processes that the kernel has killed in it."""
+        """Returns the number of processes that the kernel has killed in it."""
         found = re.search(r"^oom_kill (\d+)", (self.path / self._events).read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
 
 
 def _first_to_end(commands: Mapping[psutil.Process, str]) -> str:
-    """The command of the process that is the first to be gone; empty where none goes in time."""
+    """Returns the command of the process that ends first; "" where none ends in time."""
     until_s = time.monotonic() + _LONGEST_S
     while time.monotonic() < until_s:
         if gone := [command for each, command in commands.items() if not lives(each)]:

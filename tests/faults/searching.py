@@ -30,7 +30,7 @@ print(sum(each["state"] != "REMOVED" for each in table.values()))
 
 
 def nothing_left(cluster: RayHosts) -> None:
-    """Of a search that ended there is no worker on any host, and no placement group in the cluster; soon after."""
+    """Checks that a finished search has no worker on any host, and no placement group in the cluster, soon after."""
     until_s = time.monotonic() + LONGEST_S
     while workers := [pid for host in cluster.hosts for pid in host.pids() if _is_worker(pid)]:
         assert time.monotonic() < until_s, f"workers were left behind: {workers}"
@@ -50,7 +50,7 @@ def gone(cluster: RayHosts, left: int) -> None:
 
 @contextlib.contextmanager
 def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
-    """Holds all that runs on a host to 20 % of a core; skips where this user may write no control groups."""
+    """Limits all that runs on a host to 20 % of a core; skips where this user may write no control groups."""
     mount = Path("/sys/fs/cgroup")
     first = (mount / "cpu").is_dir()
     group = (mount / "cpu" if first else mount) / host.name
@@ -79,7 +79,7 @@ def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether it is a train worker that runs."""
+    """Returns whether it is a running train worker."""
     try:
         process = psutil.Process(pid)
         return "RayTrainWorker" in process.cmdline()[0] and lives(process)
@@ -88,7 +88,7 @@ def _is_worker(pid: int) -> bool:
 
 
 class Searching:
-    """It runs; use it with `with`."""
+    """A running search; use it with `with`."""
 
     def __init__(
         self, cluster: RayHosts, *argv: str, name: str, environment: Mapping[str, str] = MappingProxyType({})
@@ -109,30 +109,30 @@ class Searching:
             self.process.wait()
 
     @property
-    def said(self) -> str:
-        """What it printed so far."""
+    def output(self) -> str:
+        """Its output so far."""
         return self.log.read_text()
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What its journal holds."""
+        """Its journal's lines."""
         return Tail(self.journal).read()
 
     def of(self, kind: type[Line]) -> list[Any]:
-        """Its journal's lines of one kind."""
+        """Returns its journal's lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
     def wait_for(self, found: Callable[[], Any]) -> None:
-        """Until `found` gives something."""
+        """Waits until `found` returns something."""
         until_s = time.monotonic() + LONGEST_S
         while not found():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < until_s, self.said
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < until_s, self.output
             time.sleep(0.05)
 
     def end(self) -> int:
-        """Its exit code."""
+        """Waits for its end; returns its exit code."""
         try:
             return self.process.wait(LONGEST_S)
         except subprocess.TimeoutExpired as error:
-            raise AssertionError(f"no end within {LONGEST_S} s: {self.said}") from error
+            raise AssertionError(f"no end within {LONGEST_S} s: {self.output}") from error

@@ -11,7 +11,7 @@ _LAYOUTS["no import"] = {"engine": "deepspeed"}
 
 
 def space() -> Space:
-    """Two workers and steps of half a second: a test can do something in the middle of a rung."""
+    """Returns a space of two workers and steps of half a second: a test can act in the middle of a rung."""
     model = ModelSpec(
         name="tiny",
         architecture="gpt2",

@@ -1,4 +1,4 @@
-"""A cluster that others use too: one that is at fault, a driver killed on it, and its head that dies."""
+"""A shared cluster: one that is at fault, a driver killed on it, and its head that dies."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,9 @@ class Ill(Run):
 
 @pytest.fixture(scope="module")
 def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
-    """Every worker of the first session is killed, the driver of the second, and the head under the third."""
+    """Runs the study: every worker of the first session is killed, the driver of the second, and the head under the
+    third.
+    """
     folder = tmp_path_factory.mktemp("ill")
     axes = {"engine": ("ddp",), "bucket_mib": (0, 8)}
     argv = (str(write_space(folder / "ill.py", axes=axes, **SLOW)), "--name", "ill", *IN_ORDER)
@@ -121,7 +123,7 @@ def _within(seconds: float, true: Callable[[], bool]) -> bool:
 
 @contextlib.contextmanager
 def _bystander(address: str) -> Generator[str]:
-    """Another job of the cluster; gives the id of its placement group."""
+    """Yields the id of the placement group of another job of the cluster."""
     command = [sys.executable, "-c", BYSTANDER, address]
     process = subprocess.Popen(command, env={**ENVIRONMENT, **OPEN}, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -142,10 +144,10 @@ class TestAtFault:
     def test_the_session_ends_with_exit_code_3_and_names_the_node(self, ill: Ill) -> None:
         ended, node = ill.sessions[0], ill.address.partition(":")[0]
         assert ended.code == 3, ended.err
-        said = ended.err.splitlines()[-1]
+        output = ended.err.splitlines()[-1]
         why = f"cluster fault: 3 trials in a row ended without a word of their workers, all on node {node}, the last"
-        assert said.startswith(why), said
-        assert "go on with python -m platform.search --resume ill" in said and "Traceback" not in ended.err
+        assert output.startswith(why), output
+        assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in ended.err
 
     def test_the_journal_has_it_and_no_layout_is_blamed(self, ill: Ill) -> None:
         lines = _of(ill, 1)
@@ -171,9 +173,9 @@ class TestHeadDead:
     def test_it_ends_with_exit_code_3_and_says_so(self, ill: Ill) -> None:
         ended = ill.sessions[2]
         assert ended.code == 3, ended.err
-        said = ended.err.splitlines()[-1]
-        assert said.startswith(f"cluster fault: the cluster's head at {ill.address} has not answered for 1"), said
-        assert "(Connection refused)" in said and "--resume ill" in said
+        output = ended.err.splitlines()[-1]
+        assert output.startswith(f"cluster fault: the cluster's head at {ill.address} has not answered for 1"), output
+        assert "(Connection refused)" in output and "--resume ill" in output
         assert shows_a_result(ended.out), "what was measured is shown"
 
     def test_the_journal_has_its_end_and_what_was_measured(self, ill: Ill) -> None:

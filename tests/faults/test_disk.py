@@ -21,14 +21,14 @@ MIB = 2**20
 
 @pytest.fixture
 def disk(tmp_path: Path, size_mib: int) -> Iterator[Path]:
-    """A file system of `size_mib`."""
+    """Yields a file system of `size_mib`."""
     with small_disk(tmp_path / "disk", size_mib) as folder:
         yield folder
 
 
 @pytest.fixture
 def study(disk: Path) -> Iterator[Study]:
-    """A study on that disk."""
+    """Yields a study on that disk."""
     with Study.create(disk, "made-up") as made:
         made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
         yield made
@@ -90,7 +90,7 @@ def test_a_search_whose_disk_fills_up_says_so_and_resumes(disk: Path, tmp_path: 
 
 
 def session_lines(journal: Path) -> list[object]:
-    """What the journal holds."""
+    """Returns the lines of the journal."""
     from platform.study.journal import Tail
 
     return list(Tail(journal).read(last=True))

@@ -54,7 +54,7 @@ class Cut(Run):
 
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
-    """Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
+    """Runs the study: Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
     folder = tmp_path_factory.mktemp("a study cut")
     space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")}, **SLOW)
     with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER) as session:
@@ -87,7 +87,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
 
 
 def _kill_recorders(session: Session, times: int) -> None:
-    """Kills the recorder in the rung that begins next, and once more each time that Ray has started it again."""
+    """Kills the recorder in the rung that begins next, and again each time that Ray has restarted it."""
     number = num_rungs(session.lines())
     session.wait_for("a rung", lambda lines: num_rungs(lines) > number)
     killed: set[int] = set()
@@ -102,9 +102,9 @@ def _kill_recorders(session: Session, times: int) -> None:
 
 
 def how_to_resume(ended: Ended) -> list[str]:
-    """The arguments of the command that an interrupted search gives."""
-    said = next(line for line in ended.err.splitlines() if line.startswith("Interrupted."))
-    return shlex.split(said.partition("python -m platform.search ")[2])
+    """Returns the arguments of the command that an interrupted search prints."""
+    output = next(line for line in ended.err.splitlines() if line.startswith("Interrupted."))
+    return shlex.split(output.partition("python -m platform.search ")[2])
 
 
 class TestCutShort:
@@ -133,8 +133,8 @@ class TestCutShort:
         left, kept, running = {"none": [1, 2], "full": [1, 2]}, 0, ""
         for number, lines in enumerate(sessions_of(cut.lines())):
             if number:
-                said = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
-                assert said is not None and (int(said[1]), int(said[2])) == (kept, sum(map(bool, left.values())))
+                output = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
+                assert output is not None and (int(output[1]), int(output[2])) == (kept, sum(map(bool, left.values())))
             for line in lines:
                 if isinstance(line, TrialStart) and any(left.values()):
                     running = line.layout.checkpointing
@@ -164,9 +164,9 @@ class TestCutShort:
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
         assert cut.swept and not cut.left
-        said = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Swept"))
+        output = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Swept"))
         assert re.search(
-            r"Swept what the killed search left on this machine: \d+ process.*, a temporary folder\.", said
+            r"Swept what the killed search left on this machine: \d+ process.*, a temporary folder\.", output
         )
         assert not (cut.path / NOTE).exists(), "the last session ended in order"
         assert not any("Swept" in each.err for each in cut.sessions[:2])
@@ -213,9 +213,9 @@ def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that
     )
     os.close(theirs)
     try:
-        said = b""
-        while not said.endswith(b"\n"):
-            said += os.read(ours, 100)
+        output = b""
+        while not output.endswith(b"\n"):
+            output += os.read(ours, 100)
         os.close(ours)
         if ignored:
             with pytest.raises(subprocess.TimeoutExpired):

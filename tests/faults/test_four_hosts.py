@@ -26,12 +26,12 @@ def test_late_slow_and_lost_nodes_cost_no_measurement() -> None:
         cluster.start(1)
         with Searching(cluster, str(space), *options, name="four", environment={**QUICK, STATED: "4"}) as search:
             waits = r"Waiting for 4 nodes that LAYOUT_SEARCH_NODES states: 2 of 4 nodes are there"
-            search.wait_for(lambda: re.search(waits, search.said))
+            search.wait_for(lambda: re.search(waits, search.output))
             cluster.start(3)
             with on_a_fifth_of_a_core(made[3]):
                 cluster.start(2)
                 search.wait_for(lambda: search.of(Peak))
-                assert re.search(rf"^Left out: .*\({made[3].address}\)", search.said, re.MULTILINE), search.said
+                assert re.search(rf"^Left out: .*\({made[3].address}\)", search.output, re.MULTILINE), search.output
                 # Four workers fit on two of the three hosts that are left.
                 used = set(search.of(Peak)[0].nodes)
                 assert made[3].address not in used
@@ -40,9 +40,9 @@ def test_late_slow_and_lost_nodes_cost_no_measurement() -> None:
                 leaves = next(each for each in made[1:3] if each.address in used)
                 leaves.kill()
                 gone(cluster, 3)
-                assert search.end() == 0, search.said
+                assert search.end() == 0, search.output
                 nothing_left(cluster)
-        assert "4 nodes came after" in search.said
+        assert "4 nodes came after" in search.output
         assert search.of(Measured)[: len(before)] == before
         all_ran(search.lines, (1, 2), num_layouts=2)
         assert len(search.of(TrialEnd)) >= 3  # the one whose node left ran again

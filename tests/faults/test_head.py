@@ -25,7 +25,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def port() -> int:
-    """One that nobody has just now."""
+    """Returns a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         return made.getsockname()[1]
 
@@ -50,36 +50,36 @@ def serve() -> Iterator[Server]:
 def test_a_head_that_answers_is_left_alone(port: int, serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("REFUSED_S", 1.5), ("SILENT_S", 4.0), ("_ANSWER_S", 2.0)):  # a busy machine answers late
         monkeypatch.setattr(head, name, seconds)
-    said: list[str] = []
+    output: list[str] = []
     serve(port)
     address = f"127.0.0.1:{port}"
-    with head.watched(address, address, said.append):
+    with head.watched(address, address, output.append):
         time.sleep(5)
-    assert not said
+    assert not output
 
 
 def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> None:
-    said: list[str] = []
+    output: list[str] = []
     address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)
-    with head.watched(address, address, lambda why: (said.append(why), called.set())[0]):
+    with head.watched(address, address, lambda why: (output.append(why), called.set())[0]):
         time.sleep(0.3)
         server.stop(None).wait()
         assert called.wait(300)
         time.sleep(0.5)
-    assert len(said) == 1 and said[0].startswith(f"the cluster's head at {address} has not answered for ")
-    assert said[0].endswith("(Connection refused)")
+    assert len(output) == 1 and output[0].startswith(f"the cluster's head at {address} has not answered for ")
+    assert output[0].endswith("(Connection refused)")
 
 
 def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
     """The kernel accepts connections to a process that does nothing."""
-    said: list[str] = []
+    output: list[str] = []
     called = threading.Event()
     serve(port)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with head.watched(f"127.0.0.1:{port}", address, lambda why: (said.append(why), called.set())[0]):
+        with head.watched(f"127.0.0.1:{port}", address, lambda why: (output.append(why), called.set())[0]):
             assert called.wait(300)
-    assert said[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
+    assert output[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
 
 
 def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) -> None:

@@ -25,7 +25,7 @@ LONG_RUNGS = ("--steps=300", "--searcher=sweep")
 
 @pytest.fixture
 def cluster() -> Iterator[RayHosts]:
-    """A head on the first of two hosts; the second has nothing yet."""
+    """Yields a head on the first of two hosts; the second has nothing yet."""
     with needs.namespaces(), short_folder() as folder, hosts(2) as made:
         up = RayHosts(made, folder)
         up.start(0)
@@ -33,13 +33,13 @@ def cluster() -> Iterator[RayHosts]:
 
 
 def _two_layouts(cluster: RayHosts, **fields: float) -> str:
-    """A space of two layouts of two rungs."""
+    """Returns a space of two layouts of two rungs."""
     return str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS, **fields))
 
 
 @contextlib.contextmanager
 def _in_the_second_rung(cluster: RayHosts, name: str, **fields: float) -> Generator[Searching]:
-    """A search of two layouts over both hosts, in its second rung or beyond."""
+    """Yields a search of two layouts over both hosts, in its second rung or beyond."""
     cluster.start(1)
     with Searching(cluster, _two_layouts(cluster, **fields), *LONG_RUNGS, name=name, environment=QUICK) as search:
         search.wait_for(lambda: len(search.of(RungStart)) > 1)
@@ -47,13 +47,15 @@ def _in_the_second_rung(cluster: RayHosts, name: str, **fields: float) -> Genera
 
 
 def _all_of_it_once(search: Searching, before: Sequence[Measured]) -> None:
-    """What was measured `before` is there, none of it was run again, and both layouts of the space are whole."""
+    """Checks that what was measured `before` is there, that none of it was run again, and that both layouts are
+    whole.
+    """
     assert search.of(Measured)[: len(before)] == before
     all_ran(search.lines, (1, 2), num_layouts=2)
 
 
 def _plant(folder: Path) -> str:
-    """A folder that, on a path, makes transformers look like version 9.9.9."""
+    """Returns a folder that, on a path, makes transformers look like version 9.9.9."""
     planted = folder / "planted" / "transformers-9.9.9.dist-info"
     planted.mkdir(parents=True)
     (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 9.9.9\n")
@@ -65,7 +67,7 @@ def test_a_node_of_other_versions_is_refused(cluster: RayHosts) -> None:
     cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})
     with Searching(cluster, space, name="unequal") as search:
         assert search.end() == 3
-    assert f"cluster fault: node {second.address} has transformers 9.9.9" in search.said
+    assert f"cluster fault: node {second.address} has transformers 9.9.9" in search.output
     assert not search.journal.exists()  # nothing was begun, and no study is left
 
 
@@ -79,7 +81,7 @@ def test_a_link_cut_for_20_s_costs_a_trial_at_most_and_nothing_measured(cluster:
         second.cut()
         time.sleep(20)
         second.mend()
-        assert search.end() == 0, search.said
+        assert search.end() == 0, search.output
     nothing_left(cluster)
     # Whether Ray's own connection outlives the cut is the kernel's to decide: where it does not, the layout runs again.
     assert [each.state for each in search.of(TrialEnd)][:2] in (["done"], ["done", "done"], ["interrupted", "done"])
@@ -96,7 +98,7 @@ def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> Non
         second.kill()
         gone(cluster, 1)
         cluster.start(1)
-        assert search.end() == 0, search.said
+        assert search.end() == 0, search.output
     nothing_left(cluster)
     _all_of_it_once(search, before)
     assert len(search.of(TrialEnd)) >= 3  # the one whose node was lost was run again
@@ -107,12 +109,12 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
     second = cluster.hosts[1]
     with _in_the_second_rung(cluster, "gone") as search:
         second.kill()
-        assert search.end() == 3, search.said
+        assert search.end() == 3, search.output
         before = search.of(Measured)
     nothing_left(cluster)
-    assert "cluster fault: 3 trials in a row ended without a word of their workers" in search.said
-    assert f"on node {second.address}" in search.said
-    assert "go on with" in search.said and "Traceback" not in search.said
+    assert "cluster fault: 3 trials in a row ended without a word of their workers" in search.output
+    assert f"on node {second.address}" in search.output
+    assert "go on with" in search.output and "Traceback" not in search.output
     ends = [(each.state, each.fault) for each in search.of(TrialEnd)]
     assert ("interrupted", "node lost") in ends and set(ends) <= {
         ("interrupted", "node lost"),
@@ -122,7 +124,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
     gone(cluster, 1)
     cluster.start(1)
     with Searching(cluster, "--resume", "gone", name="gone") as search:
-        assert search.end() == 0, search.said
+        assert search.end() == 0, search.output
     _all_of_it_once(search, before)
 
 
@@ -135,9 +137,9 @@ def test_preflight_leaves_out_a_slow_node(cluster: RayHosts) -> None:
         on_a_fifth_of_a_core(second),
         Searching(cluster, _two_layouts(cluster), *options, name="slow") as search,
     ):
-        assert search.end() == 0, search.said
-    told = rf"^Left out: device \d on node \d \({second.address}\): (\w+ products|copies) at .* below the median of "
-    assert re.search(told, search.said, re.MULTILINE), search.said
+        assert search.end() == 0, search.output
+    shown = rf"^Left out: device \d on node \d \({second.address}\): (\w+ products|copies) at .* below the median of "
+    assert re.search(shown, search.output, re.MULTILINE), search.output
     assert {each.measurement.outcome for each in search.of(Measured)} <= RAN
     assert [set(each.nodes) for each in search.of(Peak)] == [{cluster.hosts[0].address}]
 
@@ -147,7 +149,7 @@ def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: Ra
     """The watchdog sees it before Ray does, and a rank that waits for another host's has not hung."""
     with _in_the_second_rung(cluster, "lost", hang_floor_s=20.0) as search:
         cluster.hosts[1].cut()
-        assert search.end() == 3, search.said
+        assert search.end() == 3, search.output
     nothing_left(cluster)
     ends = [(each.state, each.fault) for each in search.of(TrialEnd)]
     assert ("interrupted", "node lost") in ends and set(ends) <= {
@@ -155,7 +157,7 @@ def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: Ra
         ("done", ""),
         _NOT_BEGUN,
     }
-    assert f"on node {cluster.hosts[1].address}" in search.said
-    assert "go on with" in search.said and "Traceback" not in search.said
+    assert f"on node {cluster.hosts[1].address}" in search.output
+    assert "go on with" in search.output and "Traceback" not in search.output
     assert search.of(Measured)[0].measurement.outcome is Outcome.OK
     assert {each.measurement.outcome for each in search.of(Measured)} <= RAN

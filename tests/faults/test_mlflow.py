@@ -99,8 +99,8 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         write_results(study.path, Result.of(read(study.path)[0]))
         time.sleep(1)
         began = time.monotonic()
-        said = mirror.close(120)
-        assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
+        output = mirror.close(120)
+        assert "lacks 1 of 2 measurements (connection refused)" in output and "platform.report cut" in output
         assert time.monotonic() - began < BUSY_S
     serve()
     assert Mirror(study.path, uri).start().close(600) == ""

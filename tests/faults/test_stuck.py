@@ -30,8 +30,8 @@ class Stuck(Run):
 
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Stuck:
-    """The recorder of the first session is killed again and again, the raylet of the second once, and Ray is stopped
-    under the third, which is interrupted.
+    """Runs the study: the recorder of the first session is killed again and again, the raylet of the second once, and
+    Ray is stopped under the third, which is interrupted.
     """
     folder = tmp_path_factory.mktemp("stuck")
     space = write_space(folder / "stuck.py", axes={"engine": ("ddp",), "bucket_mib": (0, 8)}, **SLOW)
@@ -93,15 +93,15 @@ class TestSearch:
 
     def test_a_recorder_that_is_gone_is_the_cluster_s_fault(self, stuck: Stuck) -> None:
         assert stuck.sessions[0].code == 3
-        said = stuck.sessions[0].err.splitlines()[-1]
-        assert said.startswith(
+        output = stuck.sessions[0].err.splitlines()[-1]
+        assert output.startswith(
             f"cluster fault: the study's recorder is gone: its process died more than {MAX_RESTARTS}"
         )
 
     def test_so_is_a_raylet_that_died(self, stuck: Stuck) -> None:
         assert stuck.sessions[1].code == 3
-        said = next(line for line in stuck.sessions[1].err.splitlines() if line.startswith("cluster fault"))
-        assert "(raylet) at 127.0.0.1:" in said and "has not answered for 1" in said
+        output = next(line for line in stuck.sessions[1].err.splitlines() if line.startswith("cluster fault"))
+        assert "(raylet) at 127.0.0.1:" in output and "has not answered for 1" in output
 
     def test_ctrl_c_ends_it_while_ray_does_not_answer(self, stuck: Stuck) -> None:
         assert stuck.sessions[2].code in (3, 130), "which of the two watches is first hangs on the machine"
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_process_whose_main_thread_never_returns() -> None:
         try:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=600)
-            assert (process.returncode, said) == (130, "Interrupted.\n")
+            _, output = process.communicate(timeout=600)
+            assert (process.returncode, output) == (130, "Interrupted.\n")
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""One search in which nearly every trial is hurt in another way, for real: what is said, recorded, kept and left."""
+"""One search in which nearly every trial has another real fault: the messages, records and leftovers."""
 
 import contextlib
 import dataclasses
@@ -40,12 +40,12 @@ class Hurt(Run):
     """Whom the kernel killed for want of memory in the trials of these layouts; none without a control group."""
 
     def of(self, name: str) -> list[Measurement]:
-        """What the journal has of the layout that the space calls so."""
+        """Returns the journal's measurements of the layout with that name in the space."""
         found = [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
         return [each for each in found if not each.repeat]
 
     def ends(self, name: str) -> list[TrialEnd]:
-        """How the search's trials of that layout ended; the winner's last run is none."""
+        """Returns the ends of the search's trials of that layout, without the winner's last run."""
         trials = [each for each in self.history.trials if each.micro_batches and not each.repeat]
         of = {each.trial_id for each in trials if _name(each.recipe.id, each.layout.id) == name}
         return [line for line in self.lines() if isinstance(line, TrialEnd) and line.trial_id in of]
@@ -61,13 +61,13 @@ def _name(recipe_id: str, layout_id: str) -> str:
 
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Hurt:
-    """A study of workers that stop, die or cannot start, run to its end."""
+    """Runs a study of workers that stop, die or cannot start, to its end."""
     return _study(tmp_path_factory.mktemp("hurt"), QUICK, None)
 
 
 @pytest.fixture(scope="module")
 def starved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hurt]:
-    """A study of trials that lack memory, a compiler that answers, or sense; run to its end."""
+    """Runs a study of trials that lack memory, a compiler that answers, or sense, to its end."""
     with MemoryGroup(f"layout-search-test-{os.getpid()}") as group:
         yield _study(tmp_path_factory.mktemp("hurt"), HEAVY, group)
 
@@ -95,7 +95,7 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
 
 
 def _never_compiles(folder: Path) -> dict[str, str]:
-    """A C++ compiler that waits for ever."""
+    """Returns the environment of a C++ compiler that waits for ever."""
     folder.mkdir()
     compiler = folder / "c++"
     compiler.write_text("#!/bin/sh\nsleep 3600\n")
@@ -104,14 +104,16 @@ def _never_compiles(folder: Path) -> dict[str, str]:
 
 
 def _cannot_import(folder: Path, package: str) -> dict[str, str]:
-    """A package that is installed, and that misses a library of the system's."""
+    """Returns the environment of an installed package that lacks a library of the system."""
     (folder / package).mkdir(parents=True)
     (folder / package / "__init__.py").write_text("import ctypes\n\nctypes.CDLL('libnot-here.so.1')\n")
     return {"PYTHONPATH": str(folder)}
 
 
 def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
-    """Follows the journal and hurts each layout as its name says, each once; whom the kernel took in which."""
+    """Follows the journal and injects into each layout the fault of its name, once; returns whom the kernel killed in
+    which.
+    """
     victims: dict[str, str] = {}
 
     def in_a_step(hurt: Callable[[psutil.Process], object]) -> Callable[[psutil.Process], object]:
@@ -210,8 +212,8 @@ class TestTheStudy:
 
     def test_mlflow_s_absence_is_said_at_its_end(self, hurt: Hurt) -> None:
         count = len(hurt.measured)
-        said = f"MLflow at http://127.0.0.1:1 lacks {count} of {count} measurements (connection refused)"
-        assert said in hurt.sessions[0].err
+        output = f"MLflow at http://127.0.0.1:1 lacks {count} of {count} measurements (connection refused)"
+        assert output in hurt.sessions[0].err
 
     def test_nothing_of_any_trial_is_left(self, hurt: Hurt) -> None:
         assert hurt.accounts.left == []

@@ -194,18 +194,18 @@ def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
     assert one.left_out(after(ran()), COSTS, 14.0) == (
         "the winner's last run with the numerics gate (about 410 s more)"  # 14 + 128 + 1.2 x 223
     )
-    told = one.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
-    assert told == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
-    told = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
-    assert told == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
+    left = one.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+    assert left == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
+    left = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
+    assert left == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
     cut = one.left_out(after(ran(), curves()), COSTS, 14.0)
     assert cut == "the reference of the numerics gate and the winner's last run (about 350 s more)"  # and 128
     bare = finals(Rules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
     behind = after(ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
-    told = bare.left_out(behind, COSTS, 14.0)
-    assert told == "the last run of a point that was faster than the winner's (about 150 s more)"
+    left = bare.left_out(behind, COSTS, 14.0)
+    assert left == "the last run of a point that was faster than the winner's (about 150 s more)"
 
 
 def test_no_winner_is_profiled_before_its_gate() -> None:

@@ -45,7 +45,7 @@ def _history(*gates: GateCurves, speed: float = 50000.0, recipes: tuple[Recipe, 
     return History([header(at=AT, recipes=recipes), *of_study, *gates])
 
 
-def _said(history: History) -> str:
+def _sentences(history: History) -> str:
     return " ".join(verdicts(Result.of(history)))
 
 
@@ -58,24 +58,24 @@ def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> N
     price = result.float8_price(result.of_study[1])
     assert price is not None and price.speed_ratio == pytest.approx(1.25)
     assert (price.mean_loss_change, price.last_loss_change) == (pytest.approx(0.015), pytest.approx(0.02))
-    said = _said(history)
-    assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s; over the numerics gate's 2 steps of 8" in said
-    assert "+1.5 % in the mean and +2 % at the last step" in said
-    assert "bf16: embedding, norms, attention, head" in said
+    output = _sentences(history)
+    assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s; over the numerics gate's 2 steps of 8" in output
+    assert "+1.5 % in the mean and +2 % at the last step" in output
+    assert "bf16: embedding, norms, attention, head" in output
     assert as_json(result)["recipes"][1]["float8_price"]["speed_ratio"] == pytest.approx(1.25)
     assert as_json(result)["recipes"][0]["float8_price"] is None
 
 
 def test_where_fp8_is_slower_the_answer_says_so() -> None:
-    assert "fp8_tensorwise beside bf16: slower, 0.5 times" in _said(_history(speed=20000.0))
+    assert "fp8_tensorwise beside bf16: slower, 0.5 times" in _sentences(_history(speed=20000.0))
 
 
 def test_a_winner_without_curves_is_compared_by_its_reference_and_what_is_not_known_is_said() -> None:
     of_reference = _curves(RECIPE, (10.0, 8.0), is_reference=True)
-    assert "+0 % in the mean" in _said(_history(of_reference, _curves(FLOAT8, (10.0, 8.0))))
+    assert "+0 % in the mean" in _sentences(_history(of_reference, _curves(FLOAT8, (10.0, 8.0))))
     other_size = dataclasses.replace(of_reference, sequences=16)
-    assert "what it costs in loss is not known" in _said(_history(other_size, _curves(FLOAT8, (10.0, 8.0))))
-    assert "bf16 was not searched beside it" in _said(_history(recipes=(FLOAT8,)))
+    assert "what it costs in loss is not known" in _sentences(_history(other_size, _curves(FLOAT8, (10.0, 8.0))))
+    assert "bf16 was not searched beside it" in _sentences(_history(recipes=(FLOAT8,)))
 
 
 @pytest.mark.parametrize(("recipes", "wanted"), [((RECIPE,), False), ((RECIPE, FLOAT8), True)])

@@ -62,8 +62,8 @@ def test_a_verdict_wants_both_curves_of_one_recipe_and_size() -> None:
     assert verdict_on(FUSED, RECIPE, [REFERENCE]) is None
     assert verdict_on(FUSED, FP32, [REFERENCE, curves()]) is None
     assert verdict_on(FUSED, RECIPE, [curves(PLAIN, is_reference=True, sequences=8), curves()]) is None
-    told = verdict_on(FUSED, RECIPE, [curves(losses=(9.0, 9.0, 9.0)), REFERENCE, curves()])
-    assert told is not None and told.passed, "the last curves of a layout count"
+    shown = verdict_on(FUSED, RECIPE, [curves(losses=(9.0, 9.0, 9.0)), REFERENCE, curves()])
+    assert shown is not None and shown.passed, "the last curves of a layout count"
 
 
 def candidates(*layouts: Layout) -> list[Candidate]:

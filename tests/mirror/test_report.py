@@ -73,11 +73,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Server)
         self.server.requests.append(self.path)
-        said = f"I was sent {self.headers.get('Authorization')} for {self.path}".encode()
+        output = f"I was sent {self.headers.get('Authorization')} for {self.path}".encode()
         self.send_response(500)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(output)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(output)
 
     do_POST = do_GET
 
@@ -108,9 +108,9 @@ def test_a_server_that_only_a_journal_names_is_sent_nothing(
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "my-token")
     assert report.main(["theirs", "--studies", str(studies)]) == 0
     assert server.requests == []
-    told = capsys.readouterr().err
-    assert f"MLflow is left as it is: by its journal the study is at 'http://{server.place}'" in told
-    assert "--mlflow URI" in told
+    shown = capsys.readouterr().err
+    assert f"MLflow is left as it is: by its journal the study is at 'http://{server.place}'" in shown
+    assert "--mlflow URI" in shown
 
 
 def test_a_server_that_the_user_names_is_asked(
@@ -120,8 +120,8 @@ def test_a_server_that_the_user_names_is_asked(
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "my-token")
     assert report.main(["theirs", "--studies", str(studies), "--mlflow", f"http://{server.place}"]) == 0
     assert server.requests
-    told = capsys.readouterr().err
-    assert "lacks 1 of 1 measurement" in told and "my-token" not in told
+    shown = capsys.readouterr().err
+    assert "lacks 1 of 1 measurement" in shown and "my-token" not in shown
 
 
 @pytest.mark.parametrize(("uri", "retries"), [("http://me:top-secret@{}", "0"), ("http://top-secret@{}", "1")])
@@ -131,8 +131,8 @@ def test_no_password_is_shown_when_a_server_answers_with_an_error(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", retries)
     folder = write(studies, "hidden", POINTS[0])
     mirror = Mirror(folder, uri.format(server.place)).start()
-    told = mirror.close(300)
-    assert server.requests and "lacks 1 of 1 measurement" in told
-    assert "(it answers with HTTP status 500)" in told
+    shown = mirror.close(300)
+    assert server.requests and "lacks 1 of 1 measurement" in shown
+    assert "(it answers with HTTP status 500)" in shown
     for secret in ("top-secret", "me:", "bWU6dG9wLXNlY3JldA", "dG9wLXNlY3JldDo"):
-        assert secret not in told + mirror.look
+        assert secret not in shown + mirror.look

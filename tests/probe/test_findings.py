@@ -38,8 +38,8 @@ def test_nothing_lags_on_an_even_cluster() -> None:
 
 def test_a_slow_device_is_named() -> None:
     devices = tuple(device(rank, tflops=600.0 if rank == 5 else 798.0 + rank) for rank in range(8))
-    (said,) = laggards(probe(devices=devices))
-    assert said.startswith("device 5 on node 2 (10.0.0.3): bf16 products at 600 TFLOP/s, 25 % below")
+    (output,) = laggards(probe(devices=devices))
+    assert output.startswith("device 5 on node 2 (10.0.0.3): bf16 products at 600 TFLOP/s, 25 % below")
 
 
 def test_a_node_that_is_slow_with_both_neighbours_is_named_and_they_are_not() -> None:
@@ -49,14 +49,14 @@ def test_a_node_that_is_slow_with_both_neighbours_is_named_and_they_are_not() ->
         for pair in ((node, (node + 1) % 4),)
         for each in collectives("pair", pair, 4, 20.0 if 1 in pair else 42.0)
     ]
-    (said,) = laggards(probe(collectives=tuple(pairs)))
-    assert said.startswith("node 1 (10.0.0.2): all-reduce with either neighbour at 20 GB/s")
+    (output,) = laggards(probe(collectives=tuple(pairs)))
+    assert output.startswith("node 1 (10.0.0.2): all-reduce with either neighbour at 20 GB/s")
 
 
 def test_a_node_with_a_slow_inside_is_named() -> None:
     inside = [each for node in range(4) for each in collectives("node", (node,), 2, 200.0 if node == 3 else 300.0)]
-    (said,) = laggards(probe(collectives=tuple(inside)))
-    assert said.startswith("node 3 (10.0.0.4): all-reduce between its devices")
+    (output,) = laggards(probe(collectives=tuple(inside)))
+    assert output.startswith("node 3 (10.0.0.4): all-reduce between its devices")
 
 
 def test_predictions_take_the_probes_figures() -> None:
@@ -105,8 +105,8 @@ def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pyt
     text = capsys.readouterr().out
     for part in ("512 MiB", "whole cluster, 8 devices, 4 nodes", "of 450", "Gbit/s", "No device or node"):
         assert part in text, text
-    told = json.loads(json.dumps(to_object(found, tmp_path / "x.json")))
-    assert told["lagging"] == [] and told["theory"]["node"] == 450
+    shown = json.loads(json.dumps(to_object(found, tmp_path / "x.json")))
+    assert shown["lagging"] == [] and shown["theory"]["node"] == 450
     assert from_json(Probe, to_json(found)) == found
 
 
@@ -139,8 +139,8 @@ def test_a_plan_without_a_cluster_says_how_to_name_one(
     assert main(["bloom7b"]) == 2
     assert main(["bloom7b", "--cluster", "8xH100", "--address", "10.0.0.1:6379"]) == 2
     assert main(["bloom7b", "--cluster", "missing.json"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in said] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in output] == [
         "say --cluster",
         "--address belongs to --cluster ray, not to 8xH100",
         "the probe missing.json cannot be read",

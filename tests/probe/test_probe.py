@@ -74,15 +74,15 @@ def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> Non
     little, and the end takes what Ray takes.
     """
     where = ("--address", "local", "--studies", str(tmp_path))
-    told = json.loads(run("platform.probe", *where, "--json"))
-    assert told["cluster"]["devices_per_node"] == len(told["devices"]) == 2
-    assert told["seconds"] < BUDGET_S + BUSY_S
-    kept = json.loads(Path(told["file"]).read_text())
-    assert Path(told["file"]) == tmp_path / ".probes" / f"{told['fingerprint']}.json"
-    assert kept["devices"] == told["devices"] and len(kept["nodes"]) == 1
+    result = json.loads(run("platform.probe", *where, "--json"))
+    assert result["cluster"]["devices_per_node"] == len(result["devices"]) == 2
+    assert result["seconds"] < BUDGET_S + BUSY_S
+    kept = json.loads(Path(result["file"]).read_text())
+    assert Path(result["file"]) == tmp_path / ".probes" / f"{result['fingerprint']}.json"
+    assert kept["devices"] == result["devices"] and len(kept["nodes"]) == 1
     small = ("--set", "global_batch=8", "--set", "seq_len=128")
     shown = run("platform.plan", "gpt2", "--cluster", "ray", *where, *small)
-    assert f"({told['fingerprint']})" in shown and "as probed" in " ".join(shown.split())
+    assert f"({result['fingerprint']})" in shown and "as probed" in " ".join(shown.split())
 
 
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

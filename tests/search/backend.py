@@ -31,7 +31,7 @@ MICRO_BATCHES = (1, 2, 4)
 
 
 def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[Candidate, ...]:
-    """Every layout with every recipe, `RECIPE` alone where none is named."""
+    """Returns every layout with every recipe, `RECIPE` alone where none is named."""
     return tuple(
         Candidate(recipe=recipe, layout=each, micro_batches=MICRO_BATCHES)
         for recipe in (recipes or (RECIPE,))
@@ -49,14 +49,14 @@ Make = Callable[..., Loop]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Died:
-    """In place of a measurement: the trial's process is gone in the middle of the rung, without a word."""
+    """Stands for a measurement: the trial's process is gone in the middle of the rung, without a message."""
 
     reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TimeOut:
-    """In place of a measurement: the workers saw that time was over, before the rung began."""
+    """Stands for a measurement: the workers saw that time was over, before the rung began."""
 
 
 Play = Callable[[Job, BatchPoint], Measurement | Died | TimeOut]
@@ -73,7 +73,7 @@ class Clock:
 
 
 def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **fields: object) -> Measurement:
-    """What the rung measured."""
+    """Returns the rung's measurement."""
     known: dict[str, object] = {
         "recipe": job.recipe,
         "on": job.layout,
@@ -87,19 +87,19 @@ def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **f
 
 
 def fast(job: Job, batch: BatchPoint) -> Measurement:
-    """Every rung runs; larger micro-batches are faster and later layouts slower."""
+    """Returns a rung that runs; larger micro-batches are faster and later layouts slower."""
     place = LAYOUTS.index(job.layout) if job.layout in LAYOUTS else 0
     return result(job, batch, 1000.0 * batch.micro_batch - 100.0 * place)
 
 
 def out_of_memory(job: Job, batch: BatchPoint) -> Measurement:
-    """No rung fits."""
+    """Returns a rung that does not fit."""
     return result(job, batch, None, outcome=Outcome.OOM, reason="asked for 1 GiB", rank=0)
 
 
 class Backend:
-    """Plays jobs by `play`, and keeps them. A trial takes `start_s`, `rung_s` for every rung it begins, `gate_s` for a
-    numerics gate, and a winner's last run the seconds of its windows.
+    """Plays jobs by `play`, and records them. A trial takes `start_s`, `rung_s` for every rung it begins, `gate_s` for
+    a numerics gate, and a winner's last run the seconds of its windows.
     """
 
     def __init__(self, study: Study, clock: Clock, play: Play = fast, *, start_s: float = 5.0, rung_s: float = 1.0):
@@ -110,13 +110,13 @@ class Backend:
         self.rung_s = rung_s
         self.gate_s = 0.0
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
-        """Of a layout's numerics gate; None where it does not fit."""
+        """Losses of a layout's numerics gate; None where it does not fit."""
         self.profiles = True
-        """Whether profiling gives something."""
+        """Whether profiling yields a profile."""
         self.jobs: list[Job] = []
 
     def begin(self, job: Job) -> tuple[TrialState, str]:
-        """Writes the job's lines as its workers would; how it ended."""
+        """Writes the job's lines as its workers would; returns how it ended."""
         self.jobs.append(job)
         self.clock.now_s += self.start_s
         if job.gate is not None:
@@ -167,7 +167,7 @@ class Backend:
         return "done", ""
 
     def step(self, loop: Loop) -> Job | None:
-        """One trial of the loop from its start to its end; None where the loop gives none."""
+        """Runs one trial of the loop from its start to its end; returns None where the loop has none."""
         job = loop.next_job()
         if job is not None:
             state, reason = self.begin(job)
@@ -175,7 +175,7 @@ class Backend:
         return job
 
     def run(self, loop: Loop, most: int = 50) -> list[Job]:
-        """The loop to its end, which must come within `most` trials."""
+        """Runs the loop to its end, which must come within `most` trials."""
         for _ in range(most):
             if self.step(loop) is None:
                 return self.jobs
@@ -183,15 +183,15 @@ class Backend:
 
     @property
     def order(self) -> list[tuple[Layout, tuple[int, ...]]]:
-        """What ran: layouts with their rungs."""
+        """Layouts that ran, with their rungs."""
         return [(job.layout, tuple(batch.micro_batch for batch in job.rungs)) for job in self.jobs]
 
 
 def history_of(study: Study) -> History:
-    """What the study's journal says."""
+    """Returns the history in the study's journal."""
     return read(study.path)[0]
 
 
 def outcomes(study: Study) -> list[tuple[int, Outcome]]:
-    """(micro-batch, outcome) of every measurement, in the journal's order."""
+    """Returns (micro-batch, outcome) of every measurement, in the journal's order."""
     return [(each.batch.micro_batch, each.outcome) for each in history_of(study).measurements]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Study]:
-    """A new study whose first line is written."""
+    """Yields a new study whose first line is written."""
     with Study.create(tmp_path, "made-up") as made:
         made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
         yield made
@@ -91,6 +91,6 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Played":
 
 @pytest.fixture
 def pair(tmp_path: Path) -> str:
-    """A space file of two layouts of one rung, for a global batch that one and two devices share evenly."""
+    """Returns a space file of two layouts of one rung, for a global batch that one and two devices share evenly."""
     axes = {"checkpointing": ("none", "full"), "engine": ("ddp",)}
     return str(write_space(tmp_path / "pair.py", axes=axes, micro_batches=(1,)))

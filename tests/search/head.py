@@ -17,7 +17,7 @@ _STARTS_S = 600.0
 
 
 def free_port() -> int:
-    """A TCP port that nobody has just now."""
+    """Returns a TCP port that is free now."""
     with socket.socket() as one:
         one.bind(("", 0))
         return one.getsockname()[1]
@@ -25,7 +25,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def short_folder() -> Generator[Path]:
-    """A folder for Ray's sockets, whose paths have 107 bytes at most: pytest's own folders are too long for them."""
+    """Yields a folder for Ray's sockets, whose paths have 107 bytes at most: pytest's own folders are too long for
+    them.
+    """
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -34,7 +36,8 @@ def short_folder() -> Generator[Path]:
 def started(
     folder: Path, *options: str, port: int, environment: Mapping[str, str], also_up: int | None = None
 ) -> Generator[str]:
-    """Its address, once `port` and `also_up` answer; `environment` stands in its own. All that it began ends with it.
+    """Yields its address, once `port` and `also_up` answer; `environment` is added to its own. All that it began ends
+    with it.
 
     `folder` must have a short path: sockets lie in it (`short_folder`).
     """

@@ -47,12 +47,12 @@ class Played:
         return result(job, batch, slower * SPEEDS[job.layout.world_size])
 
     def search(self, *argv: str, as_object: bool = True) -> int:
-        """The command's exit code; it prints its result as one JSON object, or else as a table."""
+        """Runs the command; returns its exit code. It prints its result as one JSON object, or else as a table."""
         self.jobs.clear()
         return main([*argv, "--studies", str(self.studies), *(["--json"] if as_object else [])])
 
     def report(self, name: str, *argv: str) -> int:
-        """The exit code of `platform.report`."""
+        """Runs `platform.report`; returns its exit code."""
         return report([name, "--studies", str(self.studies), "--no-mlflow", *argv])
 
     @property
@@ -61,18 +61,18 @@ class Played:
 
     @property
     def ran(self) -> list[int]:
-        """Devices of each trial."""
+        """Number of devices of each trial."""
         return [job.layout.world_size for job in self.jobs]
 
 
 def disturbed(job: Job, batch: BatchPoint) -> Measurement:
-    """In each run in a fresh process another one of two layouts is slowed down."""
+    """Returns a measurement in which, in each run in a fresh process, another one of two layouts is slowed down."""
     is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
     return result(job, batch, 400.0 if is_slowed else 1000.0, step_time_derived=not job.repeat)
 
 
 def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    """Has the command play its trials, in studies in `folder`, until the test's end."""
+    """Makes the command play its trials, in studies in `folder`, until the test's end."""
 
     @contextlib.contextmanager
     def here(*_: object, **__: object) -> Generator[Place]:
@@ -83,7 +83,7 @@ def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         yield "none"
 
     class NoMirror:
-        """MLflow makes a database in seconds; `tests/mirror` has it."""
+        """Stands in for the mirror: MLflow makes a database in seconds, which `tests/mirror` tests."""
 
         look = ""
 

@@ -19,16 +19,16 @@ from trainers.values.journal import Line
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 1800.0
-"""What one session may take on a machine that others use too; alone, a tenth of it."""
+"""Seconds that one session may take on a shared machine; alone it takes a tenth."""
 _GONE_S = 300.0
-"""What everything that a session started may take to be gone after its end; a worker that only starts notices late."""
+"""Seconds that everything a session started may take to end after it; a worker that only starts notices late."""
 _LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""After a SIGKILL of the driver these two wait a minute for their Ray, by Ray's own setting. They hold nothing."""
+"""Processes that wait a minute for their Ray after a SIGKILL of the driver, by Ray's own setting. They hold nothing."""
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
     "CUDA_VISIBLE_DEVICES": "",  # two CPU workers, on machines with GPUs too
 }
-"""Without what the shell has set for Ray and MLflow."""
+"""The environment without the shell's settings for Ray and MLflow."""
 
 SPACE = """
 from search_spaces.space import Space
@@ -68,7 +68,7 @@ def space():
 
 
 def write_space(path: Path, **fields: Any) -> Path:
-    """A space file with a model of one layer; `fields` in place of what is stated here."""
+    """Writes a space file with a model of one layer; `fields` replace the values here."""
     known: dict[str, Any] = {
         "name": path.stem,
         "num_layers": 1,
@@ -95,18 +95,18 @@ class Ended:
     out: str
     err: str
     worker_niceness: frozenset[int] = frozenset()
-    """The priorities at which its train workers were seen to run: 0 is that of the command itself."""
+    """Priorities of its train workers: 0 is that of the command itself."""
     titles: frozenset[str] = frozenset()
-    """What its processes were seen to be, as in "ray::RayTrainWorker"; a short one may be missed."""
+    """Titles of its processes, such as "ray::RayTrainWorker"; a short-lived one may be missed."""
 
     @property
     def object(self) -> dict[str, Any]:
-        """What `--json` printed: the one JSON object that standard output is."""
+        """The JSON object that `--json` printed on standard output."""
         return json.loads(self.out)
 
 
 class Session:
-    """A search that runs. Use it with `with`: what it left running is ended then, and nothing else."""
+    """A search that runs. Use it with `with`, which ends what it left running, and nothing else."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class Session:
         environment: Mapping[str, str] | None = None,
         before: Callable[[], object] = lambda: None,
     ) -> None:
-        """`environment` is added to its own, and `before` is called in its process before it is the search."""
+        """Starts the search; `environment` is added to its own, and `before` is called in its process before it becomes
+        the search.
+        """
         log.mkdir(parents=True)
         self.log = log
         self.journal = journal
@@ -155,7 +157,7 @@ class Session:
                     each.kill()
 
     def family(self) -> list[psutil.Process]:
-        """Every process that descends from the search now."""
+        """Returns every process that descends from the search now."""
         try:
             found = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -170,7 +172,7 @@ class Session:
         return found
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
-        """The train workers of the running trial, or its actors of other kinds, in the order of their start."""
+        """Returns the train workers of the running trial, or its actors of other kinds, in the order of their start."""
         found: list[tuple[float, psutil.Process]] = []
         for each in self.family():
             with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
@@ -179,11 +181,11 @@ class Session:
         return [each for _, each in sorted(found, key=lambda one: one[0])]
 
     def lines(self) -> Sequence[Line]:
-        """What its journal holds now."""
+        """Returns the lines of its journal now."""
         return Tail(self.journal).read()
 
     def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
-        """Follows the journal until `found` of its lines gives something, and returns that."""
+        """Follows the journal until `found` of its lines returns something, and returns that."""
         until_s = time.monotonic() + LONGEST_S
         tail, lines = Tail(self.journal), list[Line]()
         looked_s = 0.0
@@ -200,15 +202,15 @@ class Session:
             time.sleep(0.02)
 
     def listening(self) -> frozenset[tuple[str, str]]:
-        """The sockets on which its processes listen for connections: see `listening`."""
+        """Returns the sockets on which its processes listen for connections: see `listening`."""
         return listening([psutil.Process(self.process.pid), *self.family()])
 
     def interrupt(self) -> None:
-        """Ctrl-C, which a terminal sends to the whole process group."""
+        """Sends Ctrl-C, as a terminal does, to the whole process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """SIGKILL to the driver alone: it can say and write nothing more."""
+        """Sends SIGKILL to the driver alone: it can print and write nothing more."""
         self.process.kill()
 
     def end(self) -> Ended:
@@ -231,7 +233,7 @@ class Session:
         )
 
     def text(self, stream: str) -> str:
-        """What it printed so far."""
+        """Returns what it printed so far."""
         return (self.log / stream).read_text()
 
 
@@ -239,7 +241,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]:
-    """The sockets on which the processes listen for connections, as (process, address without the port)."""
+    """Returns the sockets on which the processes listen for connections, as (process, address without the port)."""
     found: set[tuple[str, str]] = set()
     for each in processes:
         with contextlib.suppress(psutil.Error):
@@ -249,19 +251,19 @@ def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]
 
 
 def beyond_loopback(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of the sockets that other machines can reach."""
+    """Returns those of the sockets that other machines can reach."""
     return sorted(each for each in found if each[1] not in LOOPBACK)
 
 
 def _name(process: psutil.Process) -> str:
-    """Of one that runs; "" of one that does not, or that ends just now."""
+    """Returns the name of a running process; "" for one that has ended or ends now."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name() if lives(process) else ""
     return ""
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it runs: not so where it only waits for its parent to note its end."""
+    """Returns whether it runs, and does not only wait for its parent to collect its exit code."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

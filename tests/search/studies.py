@@ -41,16 +41,16 @@ class Run:
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
-        """What ran, in the order of the journal."""
+        """The measurements that ran, in the order of the journal."""
         return tuple(each for each in self.history.measurements if each.outcome is not Outcome.SKIPPED)
 
     def lines(self) -> list[Line]:
-        """Every readable line of the journal."""
+        """Returns every readable line of the journal."""
         return Tail(self.path / "journal.jsonl").read(last=True)
 
 
 def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of each session."""
+    """Returns the lines of each session."""
     found: list[list[Line]] = []
     for line in lines:
         if isinstance(line, (StudyHeader, Resume)):
@@ -60,12 +60,14 @@ def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def shows_a_result(out: str) -> bool:
-    """Whether the output of a study of the model "tiny" names a winner, or the layouts that are not resolved."""
+    """Returns whether the output of a study of the model "tiny" names a winner, or the layouts that are not
+    resolved.
+    """
     return re.search(r"^(Fastest|Not resolved between)\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
 
 
 def nothing_twice(run: Run) -> None:
-    """No measurement is there twice, and no rung that was finished began again."""
+    """Checks that no measurement is there twice, and that no finished rung began again."""
     assert run_twice(run.lines()) == []
 
 
@@ -92,7 +94,7 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
 
 
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
-    """Every layout's ladder ran, upwards, each rung once; or its trial left the rest out itself, as hopeless.
+    """Checks that every layout's ladder ran, upwards, each rung once, unless its trial left the rest out as hopeless.
 
     A machine that is twice as busy as it was with the best so far makes it so.
     """
@@ -109,26 +111,28 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
 
 
 def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:
-    """One more session of the study `name` in `folder`; `how` as `Session` has it."""
+    """Starts one more session of the study `name` in `folder`; `how` as in `Session`."""
     places = ("--studies", str(folder / "studies"), "--address", address)
     log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
     return Session(log, journal, *argv, *places, **how)
 
 
 def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:
-    """Whether the study's `trial`-th trial is in that rung."""
+    """Returns whether the study's `trial`-th trial is in that rung."""
     trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
     rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
     return len(trials) == trial and (trials[-1], micro_batch) in rungs
 
 
 def num_rungs(lines: Sequence[Line]) -> int:
-    """Rungs begun so far."""
+    """Returns the number of rungs begun so far."""
     return sum(isinstance(line, RungStart) for line in lines)
 
 
 def after_cpu_s(worker: psutil.Process, seconds: float) -> Callable[[Sequence[Line]], bool]:
-    """True once the worker computed for so long from now: beyond a rung's first step, which may take minutes."""
+    """Returns a condition that is true once the worker computed that long from now: beyond a rung's first step, which
+    may take minutes.
+    """
 
     def spent_s() -> float:
         times = worker.cpu_times()

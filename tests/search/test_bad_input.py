@@ -29,23 +29,23 @@ CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' own conditions, whatever the shell has set."""
+    """Removes the shell's settings from the environment."""
     for name in [each for each in os.environ if each.startswith(("MLFLOW_", "RAY_"))]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs the command with these arguments, which it must refuse; the sentence that it says, without "error: "."""
+    """Runs the command with these arguments, which it must refuse; returns its sentence without "error: "."""
 
     def run(*argv: str, address: str = "local") -> str:
         before = {child.pid for child in psutil.Process().children(recursive=True)}
         code = main([*argv, "--studies", str(tmp_path / "studies"), "--address", address])
-        said = capsys.readouterr()
-        errors = [line for line in said.err.splitlines() if line.startswith("error:")]
-        assert code == 2, said.err
-        assert len(errors) == 1 and said.err.splitlines()[-1] == errors[0], said.err
-        assert "Traceback" not in said.err and said.out == ""
+        output = capsys.readouterr()
+        errors = [line for line in output.err.splitlines() if line.startswith("error:")]
+        assert code == 2, output.err
+        assert len(errors) == 1 and output.err.splitlines()[-1] == errors[0], output.err
+        assert "Traceback" not in output.err and output.out == ""
         after = {child.pid for child in psutil.Process().children(recursive=True)}
         assert not after - before, "it left a process behind"  # what another test left may end meanwhile
         assert not list((tmp_path / "studies").glob("*/journal.jsonl")) or "--resume" in argv or "--name" in argv
@@ -62,8 +62,8 @@ class TestSpaces:
         assert "unknown space 'bloom7'; did you mean bloom7b or bloom7b_kinds?" in refused("bloom7")
 
     def test_unknown_and_like_none(self, refused: Refused) -> None:
-        said = refused("zzzz")
-        assert "unknown space 'zzzz'" in said and "did you mean" not in said and "gpt2_xl" in said
+        output = refused("zzzz")
+        assert "unknown space 'zzzz'" in output and "did you mean" not in output and "gpt2_xl" in output
 
     def test_no_such_file(self, refused: Refused, tmp_path: Path) -> None:
         assert "there is no such file" in refused(str(tmp_path / "space.py"))
@@ -114,8 +114,8 @@ class TestConfig:
     def test_malformed(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
         path = tmp_path / "config.json"
         path.write_text(text)
-        said = refused(str(path))
-        assert why in said
+        output = refused(str(path))
+        assert why in output
 
     def test_bytes_that_are_no_text(self, refused: Refused, tmp_path: Path) -> None:
         path = tmp_path / "config.json"
@@ -144,8 +144,8 @@ class TestSet:
         assert why in refused("gpt2", "--set", change)
 
     def test_a_layout_that_no_cluster_size_allows(self, refused: Refused) -> None:
-        said = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
-        assert "gives no layout on any cluster" in said
+        output = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
+        assert "gives no layout on any cluster" in output
 
     @pytest.mark.parametrize(
         ("change", "engine", "why"),
@@ -156,12 +156,12 @@ class TestSet:
         ],
     )
     def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, why: str) -> None:
-        said = refused("gpt2", "--set", change, "--set", f"engine={engine}")
-        assert said.startswith(f"nothing of space gpt2 can run: {why}")
+        output = refused("gpt2", "--set", change, "--set", f"engine={engine}")
+        assert output.startswith(f"nothing of space gpt2 can run: {why}")
 
     def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
-        said = refused("gpt2", "--set", "micro_batch=3")
-        assert "global batch 512 is not a multiple of micro_batch 3" in said
+        output = refused("gpt2", "--set", "micro_batch=3")
+        assert "global batch 512 is not a multiple of micro_batch 3" in output
 
 
 class TestLayoutFile:
@@ -206,8 +206,8 @@ class TestLayoutFile:
     def test_set_beside_a_file_with_a_recipe(self, refused: Refused, tmp_path: Path, space: tuple[str, ...]) -> None:
         one = measurement()
         path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
-        said = refused(*space, "--layout", path, "--set", "seq_len=1024")
-        assert "holds its own recipe" in said and "--set seq_len=1024" in said and "leave out --set" in said
+        output = refused(*space, "--layout", path, "--set", "seq_len=1024")
+        assert "holds its own recipe" in output and "--set seq_len=1024" in output and "leave out --set" in output
 
     @pytest.mark.parametrize("change", ["engine=ddp", "micro_batch=2"])
     def test_set_of_what_a_layout_alone_fixes(self, refused: Refused, tmp_path: Path, change: str) -> None:
@@ -218,15 +218,15 @@ class TestLayoutFile:
     def test_a_space_beside_the_recipe_of_another_model(self, refused: Refused, tmp_path: Path) -> None:
         one = measurement()
         path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
-        said = refused("gpt2", "--layout", path)
-        assert "space gpt2 trains gpt2" in said and "bloom-7b1" in said and "leave out the space" in said
+        output = refused("gpt2", "--layout", path)
+        assert "space gpt2 trains gpt2" in output and "bloom-7b1" in output and "leave out the space" in output
 
 
 @pytest.mark.parametrize("option", ["--max-trials", "--time-budget-s", "--gpu-s", "--device-memory-gib", "--tokens"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "many", ""])
 def test_budgets_that_are_none(refused: Refused, option: str, value: str) -> None:
-    said = refused("gpt2", f"{option}={value}")
-    assert option in said and "got " in said and "_count" not in said and "_amount" not in said
+    output = refused("gpt2", f"{option}={value}")
+    assert option in output and "got " in output and "_count" not in output and "_amount" not in output
 
 
 def test_devices_that_nothing_runs_on(refused: Refused) -> None:
@@ -263,9 +263,9 @@ class TestPlaces:
                 found.listen()
             address = f"127.0.0.1:{found.getsockname()[1]}"
             began_s = time.monotonic()
-            said = refused("gpt2", address=address)
+            output = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 300, "else it waits for ever"
-        assert f"no Ray answers at {address} (it is given 1 s)" in said and "--address local" in said
+        assert f"no Ray answers at {address} (it is given 1 s)" in output and "--address local" in output
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         """Asked by the way that Ray goes: past the machine's proxy, which leads nowhere."""
@@ -283,8 +283,8 @@ class TestPlaces:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             found.listen()
-            said = refused("gpt2", address=f"127.0.0.1:{found.getsockname()[1]}")
-        assert "RAY_TLS_SERVER_CERT" in said
+            output = refused("gpt2", address=f"127.0.0.1:{found.getsockname()[1]}")
+        assert "RAY_TLS_SERVER_CERT" in output
 
     @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
     def test_what_is_no_address(self, refused: Refused, address: str) -> None:
@@ -293,8 +293,8 @@ class TestPlaces:
     @pytest.mark.parametrize("uri", ["ftp://somewhere", "mlruns", "http://", "file:///tmp/mlruns"])
     def test_an_mlflow_uri_of_unknown_scheme(self, refused: Refused, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        said = refused("gpt2")
-        assert "MLflow URI" in said and uri in said
+        output = refused("gpt2")
+        assert "MLflow URI" in output and uri in output
 
     def test_a_studies_folder_that_is_a_file(self, refused: Refused, tmp_path: Path) -> None:
         (tmp_path / "studies").write_text("")
@@ -310,8 +310,8 @@ class TestData:
 
     def test_without_a_token_column(self, refused: Refused, tmp_path: Path) -> None:
         pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "data.parquet")
-        said = refused("gpt2", "--data", str(tmp_path / "data.parquet"))
-        assert "has no column tokens or input_ids; its columns are text" in said
+        output = refused("gpt2", "--data", str(tmp_path / "data.parquet"))
+        assert "has no column tokens or input_ids; its columns are text" in output
 
     def test_not_parquet(self, refused: Refused, tmp_path: Path) -> None:
         (tmp_path / "data.parquet").write_text("tokens")
@@ -325,7 +325,7 @@ class TestData:
 class TestStudies:
     @pytest.fixture
     def known(self, tmp_path: Path) -> Path:
-        """A study that somebody made earlier."""
+        """Returns a study that was made earlier."""
         (tmp_path / "studies").mkdir()
         with Study.create(tmp_path / "studies", "known-1") as study:
             study.record(header("known-1", space="gpt2", argv=("gpt2", "--seed", "0")))
@@ -334,8 +334,8 @@ class TestStudies:
 
     def test_a_name_that_exists(self, refused: Refused, known: Path) -> None:
         before = (known / "journal.jsonl").read_bytes()
-        said = refused("gpt2", "--name", "known-1")
-        assert "'known-1' exists already" in said and "--resume known-1" in said
+        output = refused("gpt2", "--name", "known-1")
+        assert "'known-1' exists already" in output and "--resume known-1" in output
         assert (known / "journal.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("name", ["../up", ".hidden", "", "a b", "mlflow.db"])
@@ -374,8 +374,8 @@ class TestStudies:
         ("option", "named"), [(["--set", "seq_len=512"], "--set"), (["--seed", "1"], "--seed"), (["gpt2_xl"], "space")]
     )
     def test_resuming_as_another_study(self, refused: Refused, known: Path, option: list[str], named: str) -> None:
-        said = refused("--resume", "known-1", *option)
-        assert "a resumed study keeps" in said and named in said
+        output = refused("--resume", "known-1", *option)
+        assert "a resumed study keeps" in output and named in output
 
     def test_resuming_what_another_process_runs(self, refused: Refused, known: Path, tmp_path: Path) -> None:
         study, _, _ = Study.resume(tmp_path / "studies", "known-1")
@@ -394,12 +394,12 @@ class TestStudies:
         with (known / "journal.jsonl").open("a") as journal:
             journal.write('{"kind":"measurement","schema":1,"meas')
         assert main(["--resume", "known-1", "--studies", str(tmp_path / "studies"), "--seed", "1"]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert "Line 3 of" in said[0] and "the rest is used" in said[0]
+        output = capsys.readouterr().err.splitlines()
+        assert "Line 3 of" in output[0] and "the rest is used" in output[0]
         kept = json.loads((known / "journal.rejected.jsonl").read_text())
         assert kept["text"] == '{"kind":"measurement","schema":1,"meas'
 
 
 def test_a_dry_run_has_nothing_to_profile(refused: Refused) -> None:
-    said = refused("gpt2", "--dry-run", "--profile")
-    assert said == "--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them"
+    output = refused("gpt2", "--dry-run", "--profile")
+    assert output == "--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them"

@@ -1,4 +1,6 @@
-"""What `ray up` gives, run on this host: an autoscaler that starts nodes, a head that takes jobs, token auth."""
+"""A cluster as `ray up` makes it, run on this host: an autoscaler that starts nodes, a head that takes jobs, token
+auth.
+"""
 
 import json
 import logging
@@ -21,11 +23,13 @@ from tests.search.head import free_port, short_folder, started
 from tests.search.session import ROOT, write_space
 
 IDLE_S = 3.0
-"""After which the autoscaler takes a node down that nobody asks for."""
+"""Seconds after which the autoscaler removes an idle node."""
 
 
 def _cluster_file(folder: Path, address: str) -> Path:
-    """No GPU on the head; up to two nodes of two (made up) GPUs, each a Ray node on this host."""
+    """Returns a cluster file without a GPU on the head, with up to two nodes of two (made up) GPUs, each a Ray node on
+    this host.
+    """
     empty: dict[str, Any] = {"auth": {}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False}
     lists = ("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands", "setup_commands")
     commands = ("head_setup_commands", "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
@@ -63,7 +67,7 @@ def _gpus() -> int:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for a head."""
+    """Yields a folder for a head."""
     for name in [each for each in os.environ if each.startswith("RAY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # of this process, which has read it when it imported Ray
@@ -101,9 +105,9 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
             assert _gpus() == 0
         finally:
             ray.shutdown()
-    said = capsys.readouterr().err
-    assert "Waiting for 2 nodes of type gpu, 2 GPUs each: 0 of 4 GPUs are there" in " ".join(said.split())
-    assert "launching" in said and "4 GPUs came after" in said and "the head bills until" in " ".join(said.split())
+    out = capsys.readouterr().err
+    assert "Waiting for 2 nodes of type gpu, 2 GPUs each: 0 of 4 GPUs are there" in " ".join(out.split())
+    assert "launching" in out and "4 GPUs came after" in out and "the head bills until" in " ".join(out.split())
 
 
 @pytest.mark.heavy

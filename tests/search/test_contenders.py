@@ -1,4 +1,4 @@
-"""A machine that is busy while the best run again: a fake backend plays the trials, the study is real."""
+"""A machine that is busy while the best layouts run again: a fake backend plays the trials, the study is real."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ FASTEST = {LAYOUTS[0]: 4000.0, LAYOUTS[1]: 3900.0, LAYOUTS[2]: 3800.0}
 
 
 def search_then(again: Callable[[Job], float | None]) -> Callable[[Job, BatchPoint], Measurement]:
-    """The search on a quiet machine, its times derived; then what a run of the layout gives."""
+    """Returns the search on a quiet machine, its times derived, followed by the layout's run `again`."""
 
     def play(job: Job, batch: BatchPoint) -> Measurement:
         if not job.repeat:
@@ -42,7 +42,7 @@ def search_then(again: Callable[[Job], float | None]) -> Callable[[Job, BatchPoi
 
 
 def noise() -> Callable[[Job], float]:
-    """Runs that say nothing of the order: each is as slow as chance has it."""
+    """Returns runs that are no evidence of the order: each has a random speed."""
     factors: Iterator[float] = iter([0.45, 0.9, 0.5, 0.85, 0.4, 0.95] * 20)
     return lambda job: FASTEST[job.layout] * next(factors)
 
@@ -109,13 +109,12 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     files = {path.name for path in write_results(study.path, Result.of(history_of(study)))}
     assert "measurements.csv" in files and not (study.path / "layout.json").exists()
     assert not (study.path / "ds_config.json").exists()
-    said = as_json(Result.of(history_of(study)))
-    assert said["winner"] is None and len(said["unresolved"]) >= 2 and said["unresolved"][0]["search_tokens_per_s"]
-    told = verdicts(Result.of(history_of(study)))
-    assert (
-        told[0].startswith("Not resolved between ") and "other processes took 3, then 81 % of the processors" in told[0]
-    )
-    assert not any(sentence.startswith("Fastest") for sentence in told)
+    data = as_json(Result.of(history_of(study)))
+    assert data["winner"] is None and len(data["unresolved"]) >= 2 and data["unresolved"][0]["search_tokens_per_s"]
+    lines = verdicts(Result.of(history_of(study)))
+    assert lines[0].startswith("Not resolved between ")
+    assert "other processes took 3, then 81 % of the processors" in lines[0]
+    assert not any(sentence.startswith("Fastest") for sentence in lines)
 
     study.record(Resume())
     before = len(backend.jobs)

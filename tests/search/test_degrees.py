@@ -25,7 +25,7 @@ def _searched(folder: Path, name: str, *argv: str) -> Run:
 
 
 def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
-    """Of each of the first trials the sockets on which its search listens during a rung, by the trial's layout.
+    """Returns the sockets that each of the first trials listens on during a rung, by layout.
 
     The trial's workers stand still while its sockets are read: a rung of a small model is soon over.
     """
@@ -50,7 +50,9 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
 
 
 def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
-    """Of each measurement whose steps are whole, so that all train on the same samples, the first three losses."""
+    """Yields, for each measurement whose steps are whole, so that all train on the same samples, the first three
+    losses.
+    """
     for each in run.measured:
         if not each.repeat and each.outcome in RAN and each.batch.grad_accum < SHORT_ACCUM:
             yield each, list(each.losses[:3])
@@ -125,7 +127,9 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
 
 
 def _passes_the_gate(run: Run) -> None:
-    """The plainest layout of a space is what others' gates are held against, and has none to pass."""
+    """Checks that the winner passed its gate; the plainest layout of a space, the others' reference, has none to
+    pass.
+    """
     is_plainest = "Numerics gate: none to pass" in run.sessions[-1].out
     assert is_plainest or [gate.is_reference for gate in run.history.gates].count(False) >= 1
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"

@@ -1,4 +1,4 @@
-"""A real search from which other processes take the processors while its best layout has its last run."""
+"""A real search whose processors other processes use while its best layout has its last run."""
 
 import os
 import statistics
@@ -23,8 +23,8 @@ BUSY = 40
 
 @contextmanager
 def waiting(num_processes: int) -> Generator[tuple[Callable[[], None], Callable[[], None]]]:
-    """So many processes, and what lets all of them compute at once and what ends them: to start them takes longer than
-    a rung.
+    """Yields that many processes, and functions that let all compute at once and that end them: to start them takes
+    longer than a rung.
 
     Each has a session of its own: Linux may share processors out among sessions, whatever runs in them.
     """
@@ -46,7 +46,7 @@ def waiting(num_processes: int) -> Generator[tuple[Callable[[], None], Callable[
 
 
 def _last_run(lines: Sequence[Line]) -> str | None:
-    """The id of the trial that is the winner's last run, once there is one."""
+    """Returns the id of the trial that is the winner's last run, once there is one."""
     return next((each.trial_id for each in lines if isinstance(each, TrialStart) and each.repeat == 1), None)
 
 
@@ -60,7 +60,7 @@ def _has_ended(lines: Sequence[Line]) -> bool:
 
 @pytest.fixture(scope="module")
 def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two layouts, searched alone; while the first one's last run is timed, the machine is busy."""
+    """Returns a search of two layouts, alone at first; while the first one's last run is timed, the machine is busy."""
     folder = tmp_path_factory.mktemp("disturbed")
     space = write_space(
         folder / "tiny.py",
@@ -115,5 +115,5 @@ def test_what_the_machine_did_is_recorded_beside_the_figures_and_said(disturbed:
     assert all(each.load_average and len(each.steal_pct) == len(each.windows_s) for each in disturbed.measured)
     (ended,) = disturbed.sessions
     if ended.code == NOT_RESOLVED:
-        said = " ".join(ended.out.split())
-        assert "the machine was disturbed" in said and "other processes took" in said
+        output = " ".join(ended.out.split())
+        assert "the machine was disturbed" in output and "other processes took" in output

@@ -1,4 +1,4 @@
-"""What follows a search: a fake backend plays the trials, the study is real."""
+"""The final runs after a search: a fake backend plays the trials, the study is real."""
 
 import dataclasses
 
@@ -139,7 +139,7 @@ class TestConfirming:
 
 
 class TestFinals:
-    """What follows a search: the finalists' runs, the winner's last, its gate. `backend` plays the gates too."""
+    """The final runs: the finalists' runs, the winner's last, its gate. `backend` plays the gates too."""
 
     RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=8))
 
@@ -224,7 +224,7 @@ class TestBudgetOfTheFinals:
         Candidate(recipe=RECIPE, layout=each, micro_batches=(4,))
         for each in (*(layout(dp_shard=2, attention="sdpa", bucket_mib=n) for n in range(1, 13)), layout(dp_shard=2))
     )
-    """Twelve layouts, and the one that their numerics are held against."""
+    """Twelve layouts, and their reference for numerics."""
 
     @pytest.fixture
     def slow(self, backend: Backend) -> Backend:

@@ -1,4 +1,4 @@
-"""That nothing is left to run, told from the journal alone. `test_search.py` resumes a real study so."""
+"""Whether a study has anything left to run, from the journal alone. `test_search.py` resumes a real study so."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def _request(space: Path, *argv: str) -> Request:
 
 @pytest.fixture
 def space(tmp_path: Path) -> Path:
-    """A space file of two layouts."""
+    """Returns a space file of two layouts."""
     return write_space(tmp_path / "pair.py", axes={"checkpointing": ("none", "full"), "engine": ("ddp",)})
 
 
@@ -47,7 +47,9 @@ def _session(
     losses: Callable[[Job], tuple[float, ...]] = lambda job: (2.0, 1.0),
     play: Play = fast,
 ) -> None:
-    """One session of the study, to its last line; its gates give these `losses`, its rungs what `play` says."""
+    """Runs one session of the study, to its last line; its gates have these `losses`, its rungs the results of
+    `play`.
+    """
     subject = subject_of(request, PLACE, None)
     if study.follow()[1].header is None:
         study.record(header(study.name, recipes=subject.recipes, cluster=subject.cluster))
@@ -114,7 +116,7 @@ def test_it_is_not_where_contenders_are_not_resolved(tmp_path: Path, space: Path
     request = _request(space, "--searcher", "sweep")
 
     def disturbed(job: Job, batch: BatchPoint) -> Measurement:
-        """In each run another one of the two is slowed down."""
+        """Returns a measurement in which, in each run, another one of the two layouts is slowed down."""
         is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
         speed = 1000.0 * batch.micro_batch * (0.4 if is_slowed else 1.0)
         return result(job, batch, speed, step_time_derived=not job.repeat)

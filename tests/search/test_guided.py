@@ -43,7 +43,7 @@ PLANNED = Problem(
 
 
 def ran(candidate: Candidate, step_s: float) -> list[Measurement]:
-    """Every rung at one step time."""
+    """Returns every rung at one step time."""
     tokens_per_s = candidate.tokens_per_step / step_s
     return [
         measurement(recipe=candidate.recipe, on=candidate.layout, micro_batch=rung, tokens_per_s=tokens_per_s)
@@ -160,7 +160,9 @@ class TestHeldBack:
     TIGHT = dataclasses.replace(PLANNED, columns=known_columns(BLOOM, SMALLER, None), tokens=None)
 
     def searched(self, more: float) -> tuple[Guided[Candidate], list[tuple[Candidate, int, float]]]:
-        """A search to its end where each peak is `more` times the predicted one, and what ran, with its peak."""
+        """Runs a search to its end where each peak is `more` times the predicted one; returns it with what ran and its
+        peak.
+        """
         searcher, seen = Guided(self.TIGHT), list[tuple[Candidate, int, float]]()
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None:
@@ -340,7 +342,7 @@ class TestKnowledgeKept:
         return found
 
     def searched(self, problem: Problem[Candidate]) -> list[list[Measurement]]:
-        """What each trial of a search to its own end measured."""
+        """Returns what each trial of a search to its own end measured."""
         searcher, found = Guided(problem), list[list[Measurement]]()
         while (suggested := searcher.suggest()) is not None:
             found.append(self.answer(suggested))

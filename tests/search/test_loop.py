@@ -221,13 +221,13 @@ class TestBudgets:
         backend.run(loop)
         assert loop.why_ended == "16 s are over (--time-budget)"
 
-    @pytest.mark.parametrize(("time_s", "told"), [(16.0, "16 s are over"), (20.0, "the 4 s that are left")])
+    @pytest.mark.parametrize(("time_s", "shown"), [(16.0, "16 s are over"), (20.0, "the 4 s that are left")])
     def test_a_budget_of_the_space_s_own_says_how_to_lift_it(
-        self, make: Make, backend: Backend, time_s: float, told: str
+        self, make: Make, backend: Backend, time_s: float, shown: str
     ) -> None:
         loop = make(time_s=time_s, of_space=True)
         backend.run(loop)
-        assert loop.why_ended.startswith(told)
+        assert loop.why_ended.startswith(shown)
         assert "(the space's own budget: --time-budget sets another)" in loop.why_ended
 
 
@@ -479,16 +479,16 @@ class TestResume:
         self, make: Make, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         backend.run(make(max_trials=2))
-        told: list[tuple[Layout, list[int]]] = []
+        shown: list[tuple[Layout, list[int]]] = []
 
         class Listener(Sweep[Candidate]):
             def update(self, candidate: Candidate, measurements: Sequence[Result]) -> None:
-                told.append((candidate.layout, [each.batch.micro_batch for each in measurements]))
+                shown.append((candidate.layout, [each.batch.micro_batch for each in measurements]))
                 super().update(candidate, measurements)
 
         monkeypatch.setattr("platform.searchers.sweep.Sweep", Listener)
         make()
-        assert told == [(each, [1, 2, 4]) for each in LAYOUTS[:2]]
+        assert shown == [(each, [1, 2, 4]) for each in LAYOUTS[:2]]
 
     def test_trial_numbers_go_on(self, make: Make, backend: Backend) -> None:
         backend.run(make(max_trials=1))
@@ -520,9 +520,9 @@ class TestFixedAccumulation:
         sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in found.measurements}
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
-        told = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
+        shown = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
-        assert told == [(count, *what) for count in (4, 32) for what in each]
+        assert shown == [(count, *what) for count in (4, 32) for what in each]
         assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]
         best = {each.recipe.id: won for each, won in StudyResult.of(found).winners}
         assert {each.global_batch for each in best.values()} == {32, 256}

@@ -32,13 +32,13 @@ COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)
 
 @pytest.fixture(params=COMMANDS)
 def command(request: pytest.FixtureRequest) -> tuple[argparse.ArgumentParser, set[str]]:
-    """A command's parser, and the options it may have."""
+    """Returns a command's parser, and the options it may have."""
     make, frozen = COMMANDS[request.param]
     return make(), set(frozen.split())
 
 
 def helps(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Option or argument -> its help, as --help prints it."""
+    """Returns the help of each option or argument, as --help prints it."""
     listed = parser.format_help().partition("\n\n")[2]
     found: dict[str, str] = {}
     name = ""
@@ -66,7 +66,7 @@ def test_every_option_and_argument_has_help(command: tuple[argparse.ArgumentPars
 def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
     gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
     shape, *others = (" x ".join(map(str, each)) for each in matmul_peak._SHAPES["cuda"])
-    told = (
+    shown = (
         f"({search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
         f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
         f"narrower than {100 * TIE_WIDTH:g} %",
@@ -77,7 +77,7 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
         f"as many as fill {gpu.rung_s:g} s (and three windows at least)",
     )
     text = "\n".join(page.read_text() for page in PAGES)
-    assert [each for each in told if each not in text] == []
+    assert [each for each in shown if each not in text] == []
     assert (FINALISTS, gpu.min_windows, len(others) + 1) == (3, 3, 3)
 
 
@@ -93,6 +93,6 @@ def test_a_wrong_option_is_told_in_one_sentence(name: str, capsys: pytest.Captur
     """An option that is shortened is none, too: another one may begin alike tomorrow."""
     main = importlib.import_module(f"platform.{name}").main
     assert main(["thing", "--jso"]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and len(said.err.splitlines()) == 1
-    assert "unrecognized arguments: --jso" in said.err or "unrecognized arguments: thing --jso" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    assert "unrecognized arguments: --jso" in output.err or "unrecognized arguments: thing --jso" in output.err

@@ -41,7 +41,7 @@ def _write_engine(folder: Path) -> Path:
 
 @pytest.fixture
 def engine_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The engine's file, in a folder on the path."""
+    """Yields the engine's file, in a folder on the path."""
     path = _write_engine(tmp_path / "modules")
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.delitem(sys.modules, path.stem, raising=False)
@@ -56,7 +56,7 @@ class Searched(Run):
     """A study of the engine over two accumulations."""
 
     environment: dict[str, str]
-    """With which a search can import the engine."""
+    """Environment with which a search can import the engine."""
 
     @property
     def engine_file(self) -> Path:
@@ -65,7 +65,7 @@ class Searched(Run):
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
-    """Searched once for the tests of the engine and those of the accumulations."""
+    """Returns the study, searched once for the tests of the engine and those of the accumulations."""
     folder = tmp_path_factory.mktemp("own")
     environment = {"PYTHONPATH": str(_write_engine(folder / "modules").parent)}
     space = write_space(folder / "space.py", seq_len=32, axes={"engine": ("ddp",)}, micro_batches=(1, 2))
@@ -180,7 +180,7 @@ def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(engine_file: Pa
 
 
 def _name_costs(engine_file: Path) -> None:
-    """Has the engine's rules name the costs of DDP, as it is imported from now on."""
+    """Makes the engine's rules name the costs of DDP in later imports."""
     costs = "    costs='platform.cost_model.engines.ddp:COSTS',\n"
     engine_file.write_text(engine_file.read_text().replace("    title=", f"{costs}    title="))
     sys.modules.pop(engine_file.stem, None)

@@ -17,12 +17,12 @@ FINALS = [Phase.CONFIRMING, Phase.CONFIRMING, Phase.LAST_RUN, Phase.GATING, Phas
 
 
 def earlier_layouts_are_faster(job: Job, batch: BatchPoint) -> Measurement:
-    """The winner is not the plainest layout, so that its numerics gate has a reference."""
+    """Returns a measurement of which earlier layouts are faster, so that the winner's numerics gate has a reference."""
     return result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
 
 
 def phases(make: Make, backend: Backend, **options: object) -> list[Phase]:
-    """The phase of each trial of a session, then that in which it ends."""
+    """Returns the phase of each trial of a session, then that in which it ends."""
     loop = make(**options)
     found: list[Phase] = []
     while backend.step(loop) is not None:

@@ -73,8 +73,10 @@ with connected("local", cpu_workers=1) as place:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What two trials told, of which the first asked for a successor, and which processes waited between them."""
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Returns the facts of two trials, of which the first asked for a successor, and the processes that waited between
+    them.
+    """
     folder = tmp_path_factory.mktemp("successors")
     done = subprocess.run(
         [sys.executable, "-c", TWO_TRIALS, str(folder)],
@@ -91,35 +93,35 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_the_first_trials_worker_is_the_process_that_the_driver_asked_for(told: dict[str, Any]) -> None:
-    assert told["ahead"] == [told["first"]["pid"]]
-    assert told["first"]["ready"]
+def test_the_first_trials_worker_is_the_process_that_the_driver_asked_for(facts: dict[str, Any]) -> None:
+    assert facts["ahead"] == [facts["first"]["pid"]]
+    assert facts["first"]["ready"]
 
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_so_is_tunes_side_of_it(told: dict[str, Any]) -> None:
-    started, used = told["tune"]
+def test_so_is_tunes_side_of_it(facts: dict[str, Any]) -> None:
+    started, used = facts["tune"]
     assert used in started
 
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_the_next_trials_worker_is_the_process_that_was_asked_for(told: dict[str, Any]) -> None:
-    assert told["second"]["pid"] in told["waiting"]
-    assert told["second"]["pid"] != told["first"]["pid"]
+def test_the_next_trials_worker_is_the_process_that_was_asked_for(facts: dict[str, Any]) -> None:
+    assert facts["second"]["pid"] in facts["waiting"]
+    assert facts["second"]["pid"] != facts["first"]["pid"]
 
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_it_has_imported_what_a_worker_needs(told: dict[str, Any]) -> None:
-    assert told["second"]["ready"]
+def test_it_has_imported_what_a_worker_needs(facts: dict[str, Any]) -> None:
+    assert facts["second"]["ready"]
 
 
 @pytest.mark.ray
 @pytest.mark.heavy
-def test_it_has_the_threads_of_its_share(told: dict[str, Any]) -> None:
-    for each in (told["first"], told["second"]):
+def test_it_has_the_threads_of_its_share(facts: dict[str, Any]) -> None:
+    for each in (facts["first"], facts["second"]):
         assert each["threads"] == each["share"] == 1
 
 

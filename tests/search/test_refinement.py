@@ -1,5 +1,7 @@
 # pyright: reportPrivateUsage=false
-"""Between the last rung that ran and the first that memory refuses: every micro-batch that divides is tried."""
+"""Refinement between the last rung that ran and the first that memory refuses: every micro-batch that divides is
+tried.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -114,7 +116,7 @@ STEPS = (2, 4, 8, 16)
 
 
 class Cautious(Sweep[Candidate]):
-    """Gives the rungs below 8, and holds the others back."""
+    """Suggests the rungs below 8, and holds the others back."""
 
     def suggest(self) -> Candidate | None:
         found = super().suggest()
@@ -133,7 +135,7 @@ def cautious(loop: Loop, within: Sequence[Candidate]) -> Loop:
 
 
 def growing(gib_each: float) -> Callable[[Job, BatchPoint], Measurement]:
-    """Ladders whose peaks lie on a line. A device has 2 GiB."""
+    """Returns ladders whose peaks lie on a line. A device has 2 GiB."""
 
     def play(job: Job, batch: BatchPoint) -> Measurement:
         peak = 0.5 + gib_each * batch.micro_batch
@@ -151,9 +153,9 @@ def test_a_rung_held_back_is_skipped_by_its_layout_s_own_line_and_what_lies_belo
     within = (dataclasses.replace(WITHIN[0], micro_batches=STEPS),)
     backend.run(cautious(make(within), within))
     assert backend.order == [(LAYOUTS[0], (2, 4)), (LAYOUTS[0], (5, 6, 7))]
-    said = {each.batch.micro_batch: each for each in history_of(study).measurements}
-    assert [said[rung].outcome for rung in (8, 16)] == [Outcome.SKIPPED] * 2
-    assert said[8].reason == "predicted 2.10 GiB from the rungs below it; 1.94 GiB leave head-room"
+    output = {each.batch.micro_batch: each for each in history_of(study).measurements}
+    assert [output[rung].outcome for rung in (8, 16)] == [Outcome.SKIPPED] * 2
+    assert output[8].reason == "predicted 2.10 GiB from the rungs below it; 1.94 GiB leave head-room"
     best = winner(history_of(study).measurements)
     assert best is not None and best.batch.micro_batch == 7
     backend.run(cautious(make(within), within))

@@ -1,5 +1,6 @@
 """`python -m platform.replay` on the tables of tests/cost_model."""
 
+import csv
 import json
 import statistics
 from pathlib import Path
@@ -16,7 +17,7 @@ MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """The JSON object of one command."""
+    """Returns the JSON object of one command."""
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -29,6 +30,17 @@ def test_every_searcher_finds_the_best_of_each_cell(name: str, capsys: pytest.Ca
     assert [each["configurations"] for each in found["cells"]] == [16, 11]
     for each in found["cells"]:
         assert each["found_share"] == 1.0 and 1 <= each["trials_to_2pct_mean"] <= each["configurations"]
+
+
+@pytest.mark.parametrize(("column", "odd"), [("strategy", "$(id)"), ("outcome", "64")])
+def test_a_row_of_this_project_with_an_odd_word_is_not_read(column: str, odd: str, tmp_path: Path) -> None:
+    with (MEASUREMENTS / "gpt2_zero-1xH200.csv").open(encoding="utf-8", newline="") as file:
+        first, *others = csv.DictReader(file)
+    with (tmp_path / "odd.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(first))
+        writer.writeheader()
+        writer.writerows([{**first, column: odd}, *others])
+    assert read_cells([tmp_path / "odd.csv"])[1] == read_cells([MEASUREMENTS / "gpt2_zero-1xH200.csv"])[1] + 1
 
 
 def test_costs_are_those_of_the_rows() -> None:

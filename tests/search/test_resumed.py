@@ -26,14 +26,16 @@ def _history(played: Played) -> History:
 
 @pytest.fixture
 def unresolved(played: Played, pair: str, monkeypatch: pytest.MonkeyPatch) -> Played:
-    """A study whose first session ended with exit code 4."""
+    """Returns a study whose first session ended with exit code 4."""
     monkeypatch.setattr(played, "play", disturbed)
     assert played.search(pair, *SWEEP) == NOT_RESOLVED
     return played
 
 
 def _on_a_quiet_machine(played: Played, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Resumes until it is resolved, since quiet rounds must come to outweigh the disturbed ones; the exit code."""
+    """Resumes until the winner is resolved, since quiet rounds must outweigh the disturbed ones; returns the exit
+    code.
+    """
     monkeypatch.setattr(played, "play", lambda job, batch: Played.play(played, job, batch))
     codes = (played.search("--resume", "s", as_object=False) for _ in range(5))
     return next((code for code in codes if code != NOT_RESOLVED), NOT_RESOLVED)
@@ -46,10 +48,10 @@ class TestNotResolved:
         capsys.readouterr()
         assert unresolved.search("--resume", "s", as_object=False) == NOT_RESOLVED
         assert unresolved.jobs and all(job.repeat > 1 for job in unresolved.jobs), "the contenders alone go on"
-        said = capsys.readouterr()
-        assert "Not resolved between " in " ".join(said.out.split()) and "Fastest" not in said.out
-        assert "Not resolved which layout is the fastest" in said.err
-        assert "go on with: python -m platform.search --resume s" in said.err
+        output = capsys.readouterr()
+        assert "Not resolved between " in " ".join(output.out.split()) and "Fastest" not in output.out
+        assert "Not resolved which layout is the fastest" in output.err
+        assert "go on with: python -m platform.search --resume s" in output.err
         assert not (unresolved.studies / "s" / "layout.json").exists()
 
         assert unresolved.report("s", "--json") == NOT_RESOLVED
@@ -62,8 +64,8 @@ class TestNotResolved:
         self, unresolved: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert _on_a_quiet_machine(unresolved, monkeypatch) == 0
-        said = capsys.readouterr()
-        assert "Fastest of 2 layouts tried for" in " ".join(said.out.split())
+        output = capsys.readouterr()
+        assert "Fastest of 2 layouts tried for" in " ".join(output.out.split())
         layout = json.loads((unresolved.studies / "s" / "layout.json").read_text())
         assert layout["layout"].get("checkpointing", "none") == "none"
         of_search = [each for each in _history(unresolved).measurements if not each.repeat]

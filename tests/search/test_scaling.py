@@ -26,7 +26,7 @@ from trainers.values.measurement import Measurement, days_for_tokens
 TOKENS, PRICE = 1e9, 2.5
 
 
-def _said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def _printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
@@ -36,7 +36,7 @@ def test_each_number_has_a_winner_with_days_efficiency_and_cost(
     argv = (pair, "--name", "s", "--gpus", "1,2", "--tokens", str(TOKENS), "--price-per-gpu-h", str(PRICE))
     assert played.search(*argv, "--searcher", "sweep") == 0
     assert played.ran == [1, 1, 2, 2]
-    rows = _said(capsys)["scaling"]
+    rows = _printed(capsys)["scaling"]
     assert [(row["gpus"], row["study"], row["tokens_per_s"]) for row in rows] == [
         (1, "s-1gpu", 1000.0),
         (2, "s-2gpu", 1600.0),
@@ -67,9 +67,9 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
     argv = (pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep", "--price-per-gpu-h", str(PRICE))
     played.cut = 1
     assert played.search(*argv) == INTERRUPTED
-    said = capsys.readouterr()
-    assert played.ran == [1] and [row["gpus"] for row in json.loads(said.out)["scaling"]] == [1]
-    assert "Go on with all of them: python -m platform.search --resume s" in said.err
+    output = capsys.readouterr()
+    assert played.ran == [1] and [row["gpus"] for row in json.loads(output.out)["scaling"]] == [1]
+    assert "Go on with all of them: python -m platform.search --resume s" in output.err
 
     for refused in (("--gpus", "1"), ("--price-per-gpu-h", "3")):
         assert played.search("--resume", "s", *refused) == 2 and not played.jobs
@@ -82,7 +82,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
     played.cut = None
     assert played.search("--resume", "s") == 0
     assert played.ran == [2]
-    rows = _said(capsys)["scaling"]
+    rows = _printed(capsys)["scaling"]
     assert [(row["gpus"], row["tokens_per_s"], row["cost"] is not None) for row in rows] == [
         (1, 1000.0, True),
         (2, 1600.0, True),
@@ -102,8 +102,8 @@ def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
     assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == 0
     for count in (1, 2):
         end = read(played.folder / "studies" / f"s-{count}gpu")[0].end
-        said = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
-        assert said and 1000 <= int(said[1]) < 2000
+        output = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
+        assert output and 1000 <= int(output[1]) < 2000
 
 
 def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exit_code_is_4(
@@ -114,7 +114,7 @@ def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exi
 
     monkeypatch.setattr(played, "play", on_two)
     assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == NOT_RESOLVED
-    one, two = _said(capsys)["scaling"]
+    one, two = _printed(capsys)["scaling"]
     assert one["winner"] and one["layouts_tried"] == one["layouts_planned"] == 2
     assert two["winner"] is None and two["reason"].startswith("not resolved between ")
     assert played.report("s") == NOT_RESOLVED
@@ -126,11 +126,13 @@ def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exi
     assert _resumed_until_resolved(played) == 0
     capsys.readouterr()
     assert played.report("s", "--json") == 0
-    assert [row["winner"]["layout"]["checkpointing"] for row in _said(capsys)["scaling"]] == ["none", "none"]
+    assert [row["winner"]["layout"]["checkpointing"] for row in _printed(capsys)["scaling"]] == ["none", "none"]
 
 
 def _resumed_until_resolved(played: Played) -> int:
-    """The exit code of the last resumption: the quiet rounds must come to outweigh the disturbed ones."""
+    """Resumes until the winner is resolved, since quiet rounds must outweigh the disturbed ones; returns the exit
+    code.
+    """
     codes = (played.search("--resume", "s") for _ in range(5))
     return next((code for code in codes if code != NOT_RESOLVED), NOT_RESOLVED)
 
@@ -143,5 +145,5 @@ def test_a_fault_before_anything_was_measured_is_told_as_such(
 
     monkeypatch.setattr(session.preflight, "check", full)
     assert played.search(pair, "--name", "s", "--gpus", "1,2") == ClusterError.exit_code
-    said = capsys.readouterr()
-    assert "cluster fault: the disk is full" in said.err and "error:" not in said.err and not said.out
+    output = capsys.readouterr()
+    assert "cluster fault: the disk is full" in output.err and "error:" not in output.err and not output.out

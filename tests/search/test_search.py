@@ -34,13 +34,14 @@ HALF_A_LINE = '{"kind":"measurement","schema":1,"measureme'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all of it happens; a folder with a blank in its name."""
+    """Returns the folder of all these tests, with a blank in its name."""
     return tmp_path_factory.mktemp("three studies")
 
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Run:
-    """A layout that fits at micro-batch 1 and runs out of memory at 4, another one so too, and two that cannot run.
+    """Searches a layout that fits at micro-batch 1 and runs out of memory at 4, another like it, and two that cannot
+    run.
 
     Searched anew, three times at most, where other processes disturbed the machine so much that no winner is named.
     """
@@ -65,7 +66,7 @@ def whole(folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def resumed(folder: Path, whole: Run) -> Run:
-    """The same study resumed once more, after half a line was left at the journal's end."""
+    """Resumes the same study once more, after half a line was left at the journal's end."""
     with (whole.path / "journal.jsonl").open("a") as journal:
         journal.write(HALF_A_LINE)
     with start(folder, "whole", 2, "--resume", "whole", "--json") as session:
@@ -85,28 +86,28 @@ class TestAWholeSearch:
     def test_it_finds_a_winner(self, whole: Run) -> None:
         (ended,) = whole.sessions
         assert ended.code == 0, ended.err
-        said = ended.object["winner"]
+        shown = ended.object["winner"]
         best = named_winner([each for each in whole.measured if each.outcome is not Outcome.OOM])
         assert best is not None and best.repeat
-        assert (said["id"], said["outcome"], said["layout"]["id"]) == (best.id, "ok", best.layout.id)
+        assert (shown["id"], shown["outcome"], shown["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
     def test_json_has_what_is_documented(self, whole: Run) -> None:
-        said = whole.sessions[0].object
-        assert set(said) == {
+        shown = whole.sessions[0].object
+        assert set(shown) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
             *("price_per_gpu_h", "comparisons", "runs", "gate", "float8_price", "profile", "unresolved"),
             *("layouts_tried", "layouts_planned", "not_tried"),
             *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }
-        assert said["end"]["exit_code"] in FOUND and said["end"]["why"] == "every layout of the space was tried"
-        assert (said["layouts_tried"], said["layouts_planned"], said["not_tried"]) == (2, 2, [])
-        assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
-        assert len(said["measurements"]) == len(whole.measured) >= 4
-        for each in said["measurements"]:
+        assert shown["end"]["exit_code"] in FOUND and shown["end"]["why"] == "every layout of the space was tried"
+        assert (shown["layouts_tried"], shown["layouts_planned"], shown["not_tried"]) == (2, 2, [])
+        assert (shown["study"], shown["space"], shown["miniature"], shown["tokens"]) == ("whole", "capped", False, 1e9)
+        assert len(shown["measurements"]) == len(whole.measured) >= 4
+        for each in shown["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
-        assert [each["layout"]["cp"] for each in said["skipped"]] == [2, 2]
-        assert said["gpu_s"] == pytest.approx(whole.history.gpu_s) and said["wall_s"] > 0
+        assert [each["layout"]["cp"] for each in shown["skipped"]] == [2, 2]
+        assert shown["gpu_s"] == pytest.approx(whole.history.gpu_s) and shown["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, whole: Run) -> None:
         """Micro-batch 4 failed to allocate in a worker, under the cap; all else ran; two layouts were never run."""
@@ -169,7 +170,7 @@ class TestAWholeSearch:
 
     def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
         """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
-        said = whole.sessions[0].object["profile"]
+        shown = whole.sessions[0].object["profile"]
         (profile,) = whole.history.profiles
         winner, sums = whole.sessions[0].object["winner"], profile.sums
         assert (profile.layout.id, profile.batch.micro_batch) == (
@@ -181,7 +182,7 @@ class TestAWholeSearch:
             assert 0 < part < sums.wall_s
         assert sums.communication_exposed_s + sums.communication_hidden_s > 0
         assert sums.loss_s > sums.matmul_s / 4, "a vocabulary of 8192 over a width of 32"
-        assert said["wall_s"] == pytest.approx(sums.wall_s) and said["trace"] == profile.trace
+        assert shown["wall_s"] == pytest.approx(sums.wall_s) and shown["trace"] == profile.trace
         with gzip.open(whole.path / profile.trace) as file:
             again = step_sums(json.load(file), grad_accum=profile.batch.grad_accum)
         assert again == sums
@@ -240,13 +241,15 @@ class TestAWholeSearch:
         in_mlflow(folder, resumed)
 
     def test_half_a_line_is_kept_aside_and_told(self, resumed: Run) -> None:
-        said = resumed.sessions[1].err.splitlines()[0]
-        assert "journal.jsonl could not be used (not a whole JSON object)" in said and "the rest is used" in said
+        shown = resumed.sessions[1].err.splitlines()[0]
+        assert "journal.jsonl could not be used (not a whole JSON object)" in shown and "the rest is used" in shown
         assert json.loads((resumed.path / "journal.rejected.jsonl").read_text())["text"] == HALF_A_LINE
 
 
 def in_mlflow(folder: Path, run: Run) -> None:
-    """One parent, one child for each measurement that is not skipped, with its outcome, and one for each gate."""
+    """Checks that MLflow has one parent, one child for each measurement that is not skipped, with its outcome, and one
+    for each gate.
+    """
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'studies' / 'mlflow.db'}")
@@ -282,9 +285,9 @@ class TestNothingFits:
         assert ended.code == 1, ended.err
         plain = "bloom7b cannot be measured here, no node has a GPU: the same search runs on bloom-7b1-miniature"
         assert plain in ended.err
-        said = ended.object
-        assert said["miniature"] is True and said["winner"] is None and said["measurements"] == []
-        assert len(said["skipped"]) >= 12 and all("a device has 1 MiB" in each["reason"] for each in said["skipped"])
+        shown = ended.object
+        assert shown["miniature"] is True and shown["winner"] is None and shown["measurements"] == []
+        assert len(shown["skipped"]) >= 12 and all("a device has 1 MiB" in each["reason"] for each in shown["skipped"])
         assert not (folder / "studies" / "nothing" / "layout.json").exists()
 
 

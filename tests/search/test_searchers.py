@@ -1,4 +1,4 @@
-"""The contract that every searcher keeps: each one of the registry runs through the same tests."""
+"""The contract of searchers: each one of the registry runs through the same tests."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ EARLIER = MANY[2:6]
 
 
 def speed(candidate: Candidate) -> list[Measurement]:
-    """A ladder that ran, in as little memory as such a model takes; checkpointing costs, buckets help."""
+    """Returns a ladder that ran, in as little memory as such a model takes; checkpointing costs, buckets help."""
     base = 1000.0 + candidate.layout.bucket_mib - 300.0 * (candidate.layout.checkpointing == "full")
     return [
         measurement(
@@ -72,33 +72,33 @@ def speed(candidate: Candidate) -> list[Measurement]:
 
 
 def no_room(candidate: Candidate) -> list[Measurement]:
-    """A ladder that ended at its first rung."""
+    """Returns a ladder that ended at its first rung."""
     return [oom(recipe=candidate.recipe, on=candidate.layout, rank=0, micro_batch=candidate.micro_batches[0])]
 
 
 def not_a_number(candidate: Candidate) -> list[Measurement]:
-    """A figure that no comparison holds for, as the best of the ladder and before others."""
+    """Returns a figure that no comparison holds for, as the best of the ladder and before others."""
     whole = speed(candidate)
     return [dataclasses.replace(whole[0], tokens_per_s=math.nan), *whole[1:2]]
 
 
 def endless(candidate: Candidate) -> list[Measurement]:
-    """A figure above all others."""
+    """Returns a figure above all others."""
     return [dataclasses.replace(speed(candidate)[0], tokens_per_s=math.inf)]
 
 
 def nothing(candidate: Candidate) -> list[Measurement]:
-    """A trial of which nothing came back."""
+    """Returns a trial without any result."""
     return []
 
 
 def asked(candidates: Sequence[Candidate], seed: int = 0) -> Problem[Candidate]:
-    """The problem of these candidates, of which nothing is predicted and with nothing planned."""
+    """Returns the problem of these candidates, without predictions and planned tokens."""
     return Problem(candidates=candidates, seed=seed)
 
 
 def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) -> list[Candidate]:
-    """All that it suggests. Each suggestion lies in the space and asks for nothing twice."""
+    """Returns all suggestions of a searcher. Each must lie in the space, and none may repeat."""
     within = {each.key: each for each in MANY}
     settled = {each.key: set[int]() for each in MANY}
     seen: list[Candidate] = []
@@ -125,13 +125,13 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
 
 
 def rungs_of(candidates: Sequence[Candidate]) -> set[tuple[str, int]]:
-    """Every batch point of them."""
+    """Returns every batch point of the candidates."""
     return {(each.key, rung) for each in candidates for rung in each.micro_batches}
 
 
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes one searcher of the kind under test."""
+    """Returns a maker of searchers of the kind under test."""
     return MAKERS[request.param]
 
 

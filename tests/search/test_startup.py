@@ -1,4 +1,4 @@
-"""What makes trials start sooner can be switched off, and the search gives the same answer."""
+"""Optimisations of trials' starts can be switched off, and the search has the same answer."""
 
 from pathlib import Path
 

@@ -64,9 +64,9 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     assert np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
     here = space.miniature
     assert here is not None and here.candidates(2)[0]
-    said = f"global_batch 512 by default, which {space.name} does not state: change with --set"
-    assert space.assumption == here.assumption == f"seq_len 512 and {said}"
-    assert space.with_changes(["seq_len=256"]).assumption == said
+    expected = f"global_batch 512 by default, which {space.name} does not state: change with --set"
+    assert space.assumption == here.assumption == f"seq_len 512 and {expected}"
+    assert space.with_changes(["seq_len=256"]).assumption == expected
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -94,7 +94,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
 def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
     """Of a mesh in which neighbouring ranks share a tensor-parallel group, though the layout asked for none."""
     recipe = RECIPE
-    told = {
+    in_effect = {
         **{name: getattr(FSDP, name) for name in axes_of(Layout)},
         "world_size": 4,
         "grad_accum": 2,
@@ -102,12 +102,12 @@ def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
         "fused": True,
         **{name: getattr(recipe, name) for name in _OF_RECIPE},
     }
-    assert mismatches(told, recipe, FSDP, grad_accum=2) == []
-    (sentence,) = mismatches({**told, "tp": 2}, recipe, FSDP, grad_accum=2)
+    assert mismatches(in_effect, recipe, FSDP, grad_accum=2) == []
+    (sentence,) = mismatches({**in_effect, "tp": 2}, recipe, FSDP, grad_accum=2)
     assert sentence == "tp in effect is 2, the layout or recipe asks for 1"
-    del told["tp"]
-    assert mismatches(told, recipe, FSDP, grad_accum=2) == []
-    assert mismatches(told, recipe, dataclasses.replace(FSDP, dp_shard=2, tp=2), grad_accum=2) == [
+    del in_effect["tp"]
+    assert mismatches(in_effect, recipe, FSDP, grad_accum=2) == []
+    assert mismatches(in_effect, recipe, dataclasses.replace(FSDP, dp_shard=2, tp=2), grad_accum=2) == [
         "the engine does not tell its tp, 2 was asked for",
         "dp_shard in effect is 4, the layout or recipe asks for 2",
     ]

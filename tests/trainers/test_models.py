@@ -150,9 +150,9 @@ def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused
             made = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
         return sum(parameter.numel() for parameter in made.parameters())
 
-    for said in ({}, {field: None}, {field: counted}):
-        spec = ModelSpec.from_config({**config, **said}, name="mine")
-        assert spec.num_parameters == transformers_count(counted), said
+    for stated in ({}, {field: None}, {field: counted}):
+        spec = ModelSpec.from_config({**config, **stated}, name="mine")
+        assert spec.num_parameters == transformers_count(counted), stated
     assert transformers_count(other) != transformers_count(counted), "it need not be refused"
     with pytest.raises(ValueError, match=f"{field} of mine must be {counted} or left out, got {other}"):
         ModelSpec.from_config({**config, field: other}, name="mine")

@@ -77,7 +77,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Exposed communication is told apart by mesh axis.
     "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
 }
-"""File, or folder with a slash -> the axes that it names, beside those of engines in their own files."""
+"""Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""
 
 ENGINES = (
     "trainers/engines/",
@@ -92,7 +92,7 @@ ENGINES = (
 
 
 def _named(tree: ast.AST, words: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """(line, word) wherever one of `words` is an attribute, a keyword or a whole string."""
+    """Yields (line, word) wherever one of `words` is an attribute, a keyword or a whole string."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name)) if name in MODULES:
@@ -109,7 +109,7 @@ def _named(tree: ast.AST, words: frozenset[str]) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def _trees() -> dict[str, ast.AST]:
-    """Every file of the product, parsed."""
+    """Returns every file of the product, parsed."""
     files = (path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py")))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
 
@@ -119,7 +119,7 @@ def _covers(place: str, name: str) -> bool:
 
 
 def _places(words: frozenset[str]) -> Iterator[tuple[str, int, str]]:
-    """(file, line, word) of every use in the product."""
+    """Yields (file, line, word) of every use in the product."""
     for name, tree in _trees().items():
         for line, word in _named(tree, words):
             yield name, line, word

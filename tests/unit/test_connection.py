@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Which Ray cluster a search joins where none is named."""
+"""The Ray cluster that a search joins where none is named."""
 
 import os
 import socket
@@ -13,14 +13,14 @@ from platform.cluster import connection
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """Somebody listens there."""
+    """Yields an address where a server listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
 def current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> Path:
-    """The file that names the cluster whose head runs on this machine."""
+    """Returns the file that names the cluster whose head runs on this machine."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     path = tmp_path / "ray" / "ray_current_cluster"
     path.parent.mkdir()
@@ -44,8 +44,8 @@ def test_another_user_s_is_not(
     else:
         monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert connection._cluster_of_this_head() is None
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{current} belongs to user" in said and "--address joins one" in said and address not in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert f"{current} belongs to user" in output and "--address joins one" in output and address not in output
 
 
 def test_a_link_to_a_file_of_this_user_s_is_not_followed(current: Path) -> None:

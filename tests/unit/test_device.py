@@ -1,4 +1,4 @@
-"""Which exceptions of a device are out of memory: by what it has left, never by the words alone."""
+"""Which device errors count as out of memory: by the memory that is left, never by the words alone."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ LIBRARY = (
 
 @pytest.fixture
 def free_gib(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What a made-up device of 80 GiB has left."""
+    """Free GiB of a made-up device of 80 GiB."""
     free = [40.0]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free[0] * GIB), 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 70 * GIB)

@@ -1,4 +1,4 @@
-"""What ended a trial is told apart by cause."""
+"""Classification of what ended a trial by its cause."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Whatever a user writes is taken, or refused by one sentence: texts, files and spaces made by hypothesis.
+"""A user's input is accepted, or refused by one sentence: texts, files and spaces made by hypothesis.
 
 Only `ValueError` (an `InputError` is one) may come out of the parsing layer; anything else would be a traceback.
 """
@@ -56,12 +56,12 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
     max_leaves=6,
 )
-"""What JSON, or a space file, may hold."""
+"""Values that JSON, or a space file, may hold."""
 
 
 @contextlib.contextmanager
 def refusing() -> Generator[None]:
-    """A refusal is one sentence; any other error fails the test."""
+    """Accepts a refusal of one sentence; any other error fails the test."""
     with contextlib.suppress(ValueError):
         try:
             yield
@@ -71,7 +71,7 @@ def refusing() -> Generator[None]:
 
 
 def changed(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """`whole` with a few values, at any depth, replaced or left out."""
+    """Returns `whole` with a few values, at any depth, replaced or left out."""
     paths = list(_paths(whole))
 
     def change(given: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _paths(value: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def written(path: Path, data: Any) -> Path:
-    """The file with `data` as JSON; numbers beyond what JSON says are written as Python does."""
+    """Returns the file with `data` as JSON; numbers beyond JSON are written as Python writes them."""
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
 

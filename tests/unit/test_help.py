@@ -1,4 +1,4 @@
-"""Every benchmark and script that is a command tells what it is for, and refuses what it does not know, unstarted."""
+"""Every benchmark and script that is a command prints its purpose, and refuses unknown options before it starts."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""What a node does beside the trial: the arithmetic over ranks and nodes, and the counters of this machine."""
+"""The load of a node beside the trial: the arithmetic over ranks and nodes, and the counters of this machine."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from trainers.measuring.host import HostSampled, HostSampler, host_fields
 
 
 def sample(node: str = "a", **fields: Any) -> HostSampled:
-    """A window of 2 s on four processors, half of which one rank's process kept busy."""
+    """Returns a window of 2 s on four processors, half of which one rank's process kept busy."""
     known: dict[str, Any] = {
         "wall_s": 2.0,
         "processors": 4,

@@ -1,4 +1,4 @@
-"""What a trial's job takes from the study: here the micro-batch of a numerics gate's reference."""
+"""A trial's job made from the study: the micro-batch of a numerics gate's reference."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from platform.loop.jobs import Settings, foreseen_gib, gate_micro_batch_of
+from platform.loop.jobs import Settings, gate_micro_batch_of, predicted_gib
 from platform.study.history import History
 from search_spaces.candidate import Candidate
 from tests.samples import measurement
@@ -23,7 +23,7 @@ SETTINGS = Settings(
 
 
 def reference(space: str) -> Candidate:
-    """The plainest layout: eager execution, the plain loss, full sharding."""
+    """Returns the plainest layout: eager execution, the plain loss, full sharding."""
     layout = Layout(engine="fsdp", zero_stage=3, attention="eager")
     return Candidate(recipe=search_spaces.load(space).recipe, layout=layout, micro_batches=(1,))
 
@@ -31,7 +31,7 @@ def reference(space: str) -> Candidate:
 def test_the_gate_s_reference_takes_what_surely_fits() -> None:
     small = gate_micro_batch_of(reference("gpt2"), History([]), SETTINGS)
     assert small > 1
-    ((_, peak_gib),) = foreseen_gib(dataclasses.replace(reference("gpt2"), micro_batches=(small,)), H200, None)
+    ((_, peak_gib),) = predicted_gib(dataclasses.replace(reference("gpt2"), micro_batches=(small,)), H200, None)
     assert peak_gib <= H200.device_memory_gib / 2
     capped = gate_micro_batch_of(reference("gpt2"), History([]), dataclasses.replace(SETTINGS, cap_gib=8.0))
     assert 1 <= capped < small

@@ -1,4 +1,4 @@
-"""What of an old study holds for a new one, and what is said of the rest."""
+"""What holds of an old study for a new one, and the sentences on the rest."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ZERO = layout(engine="deepspeed", zero_stage=2, grad_sync="every")
 
 
 def taken(**versions: str) -> Any:
-    """The conditions of a measurement with these versions."""
+    """Returns the conditions of a measurement with these versions."""
     return dataclasses.replace(CONDITIONS, versions={**VERSIONS, **versions}, commit=COMMIT)
 
 
@@ -30,7 +30,9 @@ def ran(**fields: Any) -> Measurement:
 
 
 def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
-    """What holds of a study with these measurements, its versions those of here unless `fields` say otherwise."""
+    """Returns what holds of a study with these measurements; its versions are those of here unless `fields` has
+    others.
+    """
     here: dict[str, Any] = {
         "recipes": (RECIPE,),
         "cluster": CLUSTER,
@@ -89,9 +91,9 @@ class TestWhatHolds:
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")
         knowledge = held([ran(), ran(micro_batch=2, conditions=taken(torch="2.8.0")), ran(recipe=other)])
         assert [each.candidate.micro_batches for each in knowledge.earlier] == [(1,)]
-        said = knowledge.sentences[1]
-        assert "1 with torch 2.8.0 (here 2.9.1)" in said
-        assert "1 with seq_len 1024 (here 2048), optimizer adafactor (here adamw)" in said
+        output = knowledge.sentences[1]
+        assert "1 with torch 2.8.0 (here 2.9.1)" in output
+        assert "1 with seq_len 1024 (here 2048), optimizer adafactor (here adamw)" in output
 
     def test_another_commit_is_said_and_used(self) -> None:
         knowledge = held([ran(), oom(micro_batch=2, conditions=None)], commit="abcdef0")
@@ -104,7 +106,7 @@ class TestWhatHolds:
 class TestReading:
     @pytest.fixture
     def studies(self, tmp_path: Path) -> Path:
-        """A folder with one study of BLOOM."""
+        """Returns a folder with one study of BLOOM."""
         with Study.create(tmp_path / "studies", "old-1") as study:
             study.record(header("old-1"))
             for each in (ran(), ran(repeat=1), skipped(micro_batch=4), oom(micro_batch=2), oom(micro_batch=8)):
@@ -126,10 +128,10 @@ class TestReading:
             journal.write('{"kind":"measurement","schema":1,"measurement":{"speed":1}}\n')
         again = read_old(studies / "old-1", same)
         assert again == dataclasses.replace(old, num_unread=1)
-        said = what_holds(
+        output = what_holds(
             again, recipes=(RECIPE,), cluster=CLUSTER, cap_gib=None, versions=VERSIONS, commit=""
         ).sentences
-        assert "1 line of its journal cannot be read by this version." in said
+        assert "1 line of its journal cannot be read by this version." in output
 
     def test_of_another_model_it_is_refused(self, studies: Path) -> None:
         with pytest.raises(InputError, match=r"space gpt2 trains gpt2, got .* another model \(old-1: bloom-7b1\)"):

@@ -33,11 +33,11 @@ def test_one_point_has_no_slope():
 
 
 def test_one_point_has_the_growth_that_the_cost_model_foresees_as_far_as_it_is_sure():
-    foreseen = ((1, 11.0), (2, 16.0), (4, 26.0))
-    assert predict_gib([point(2, 14.0, 12.0)], 4, foreseen) == pytest.approx(14.0 + 0.9 * 10.0)
-    assert predict_gib([], 4, foreseen) is None, "nothing was measured"
-    assert predict_gib([point(2, 14.0, 12.0)], 8, foreseen) is None, "nothing is foreseen of 8"
-    assert predict_gib([point(1, 10.0, 12.0), point(2, 12.0, 12.0)], 4, foreseen) == 16.0, "two points have a line"
+    predicted = ((1, 11.0), (2, 16.0), (4, 26.0))
+    assert predict_gib([point(2, 14.0, 12.0)], 4, predicted) == pytest.approx(14.0 + 0.9 * 10.0)
+    assert predict_gib([], 4, predicted) is None, "nothing was measured"
+    assert predict_gib([point(2, 14.0, 12.0)], 8, predicted) is None, "nothing is predicted of 8"
+    assert predict_gib([point(1, 10.0, 12.0), point(2, 12.0, 12.0)], 4, predicted) == 16.0, "two points have a line"
 
 
 def test_rungs_without_head_room_are_said_to_be_misfits():
@@ -98,7 +98,7 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
     job = Job(
         trial_id="t", recorder="r", recipe=RECIPE, layout=Layout(engine="ddp"), rungs=rungs, cluster=cluster,
         cpus_per_worker=1.0,
-        foreseen_gib=((2, 11.0), (4, 15.0), (8, 27.0), (16, 51.0)),
+        predicted_gib=((2, 11.0), (4, 15.0), (8, 27.0), (16, 51.0)),
     )  # fmt: skip
     worker: Any = object.__new__(Worker)
     worker.job, worker.gather = job, lambda own: [own + 1.0, own]

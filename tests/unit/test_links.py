@@ -11,7 +11,7 @@ PAGES = sorted(subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_out
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that a forge makes of a page's headings."""
+    """Returns the anchors that a forge makes of a page's headings."""
     text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
     titles = re.findall(r"(?m)^#+ +(.*?) *$", text)
     return {

@@ -1,4 +1,4 @@
-"""Each test file that starts several processes says so by a marker: `make test` and `make test-quick` go by these."""
+"""Each test file that starts several processes has a marker for it, which `make test` and `make test-quick` use."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 NEEDS = {"run_group(": "contract", "ray.init(": "ray", "connected(": "ray"}
-"""What a file that calls it is marked with."""
+"""Marker by the calls that require it."""
 FILES = {str(path.relative_to(TESTS)): path.read_text() for path in sorted(TESTS.rglob("test_*.py"))}
 
 

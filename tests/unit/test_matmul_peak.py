@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""What the measured matmul peak is made of; the products' seconds are made up."""
+"""The measured matmul peak; the products' seconds are made up."""
 
 import itertools
 from typing import Any

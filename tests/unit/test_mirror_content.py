@@ -1,4 +1,4 @@
-"""What a run of MLflow holds, of any entry of a journal: the same parameters, known digits, real times, a role."""
+"""The content of an MLflow run for any entry of a journal: the same parameters, known digits, real times, a role."""
 
 import dataclasses
 import datetime
@@ -49,10 +49,10 @@ def test_what_differs_among_recipes_is_a_parameter_of_each_run_and_the_rest_is_t
     several = dataclasses.replace(HEADER, recipes=(RECIPE, larger))
     found = content_of(measurement(recipe=larger), several, started=BEGAN, ended=AT)
     assert found.params["global_batch"] == "1024" and "seq_len" not in found.params
-    told = study_params(several)
-    assert "global_batch" not in told and told["seq_len"] == "2048" and told["model"] == "bloom-7b1"
+    shown = study_params(several)
+    assert "global_batch" not in shown and shown["seq_len"] == "2048" and shown["model"] == "bloom-7b1"
     assert study_params(HEADER)["global_batch"] == "512"
-    assert [told[name] for name in ("device", "num_nodes", "version_torch", "commit", "price_per_gpu_h")] == [
+    assert [shown[name] for name in ("device", "num_nodes", "version_torch", "commit", "price_per_gpu_h")] == [
         "Made-up GPU", "1", "2.13", "abc", "2.5"]  # fmt: skip
 
 

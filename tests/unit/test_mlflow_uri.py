@@ -1,4 +1,4 @@
-"""Which MLflow URIs are taken, and how they are shown."""
+"""MLflow URIs that are accepted, and how they are shown."""
 
 import os
 import shlex
@@ -81,8 +81,8 @@ def test_the_default_is_beside_the_studies_whatever_they_are_called(name: str) -
 )
 def test_user_password_and_token_are_never_shown(uri: str, shown: str) -> None:
     assert shown_uri(uri) == shown
-    told = look.how_to_look(uri, {"layouts": look.page_server(uri)})
-    assert "secret" not in told and "ret@" not in told
+    hint = look.how_to_look(uri, {"layouts": look.page_server(uri)})
+    assert "secret" not in hint and "ret@" not in hint
 
 
 def test_a_uri_that_is_refused_is_shown_without_its_password() -> None:
@@ -94,12 +94,12 @@ def test_a_uri_that_is_refused_is_shown_without_its_password() -> None:
 def test_an_error_is_told_without_what_the_environment_and_the_uri_keep_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
     text = "500 for http://me:pass%20word@host/api: got Authorization Bearer t0ken, Basic bWU6cGFzcyB3b3Jk, pass word"
-    told = without_secrets(text, "http://me:pass%20word@host")
-    assert told == "500 for http://host/api: got Authorization Bearer ***, Basic ***, ***"
+    hint = without_secrets(text, "http://me:pass%20word@host")
+    assert hint == "500 for http://host/api: got Authorization Bearer ***, Basic ***, ***"
 
 
 class TestWhereAReportMirrors:
-    """What a journal says is used only where it is the store beside the study, or the user names it too."""
+    """A URI in a journal is used only where it is the store beside the study, or the user names it too."""
 
     def test_beside_the_study_by_default_and_for_a_copy(self, tmp_path: Path) -> None:
         beside = default_uri(tmp_path)
@@ -144,8 +144,8 @@ class TestHowToLook:
         assert look.serve_command("postgresql://me@host/db").endswith('--backend-store-uri "$MLFLOW_TRACKING_URI"')
 
     def test_a_server_has_its_pages_already(self) -> None:
-        told = look.how_to_look("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
-        assert told.splitlines() == ["MLflow: open", "  layouts  http://host:5000/#/x"]
+        hint = look.how_to_look("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
+        assert hint.splitlines() == ["MLflow: open", "  layouts  http://host:5000/#/x"]
         assert look.how_to_look("http://host:5000", {}).split() == ["MLflow:", "open", "pages", "http://host:5000"]
 
 
@@ -192,7 +192,7 @@ class TestServing:
         assert ("printed put 5001 in place of 5000" in capsys.readouterr().out) is (port == 5001)
 
     def test_make_passes_folder_and_port_on(self) -> None:
-        told = subprocess.run(
+        hint = subprocess.run(
             ["make", "-n", "mlflow", "STUDIES=/my data", "PORT=5001"], cwd=ROOT, capture_output=True, text=True
         )
-        assert "-m platform.mirror.serve --studies '/my data' --port 5001" in told.stdout
+        assert "-m platform.mirror.serve --studies '/my data' --port 5001" in hint.stdout

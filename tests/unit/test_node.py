@@ -1,4 +1,4 @@
-"""What a node says of itself: processes killed for memory, under both versions of control groups; missing bytecode."""
+"""A node's facts: processes killed for memory, under both versions of control groups; missing bytecode."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: 
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("")
 
-    def told(**environment: str) -> str:
+    def shown(**environment: str) -> str:
         ask = "from trainers.node import uncompiled; print(uncompiled().get('ray', ''))"
         path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -60,7 +60,7 @@ def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: 
             [sys.executable, "-c", ask], env=env | environment | {"PYTHONPATH": path}, text=True
         ).strip()
 
-    assert told() == ""  # Python will write it
-    assert told(PYTHONDONTWRITEBYTECODE="1") == str(tmp_path)
+    assert shown() == ""  # Python will write it
+    assert shown(PYTHONDONTWRITEBYTECODE="1") == str(tmp_path)
     subprocess.check_call([sys.executable, "-m", "compileall", "-q", tmp_path])
-    assert told(PYTHONDONTWRITEBYTECODE="1") == ""  # what the sentence says has mended it
+    assert shown(PYTHONDONTWRITEBYTECODE="1") == ""  # what the sentence says has mended it

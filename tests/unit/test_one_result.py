@@ -1,4 +1,4 @@
-"""Who wins is asked in one place: reports, the mirror and the exit code are made from a command's one result."""
+"""The winner is computed in one place: reports, the mirror and the exit code use a command's one result."""
 
 import ast
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ RANKING = frozenset(
         "has_curves",
     ]
 )
-"""Functions of `platform/finals` that say what a result is made of."""
+"""Functions of `platform/finals` from which a result is made."""
 MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/follow.py", "training/target.py"))
-"""Modules that compute a result: a command's, and that of a search while it runs."""
+"""Modules that compute a result: those of a command, and of a running search."""
 MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
-"""The mirror's own reading of a journal while the search runs, and of the other studies of a group."""
+"""Modules of the mirror that read a journal themselves while the search runs, and other studies of a group."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -40,7 +40,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Names that come from `platform.finals`, and its modules that are imported whole."""
+    """Returns the names imported from `platform.finals`, and its modules that are imported whole."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     names = {each.name for node in nodes if str(node.module).startswith("platform.finals.") for each in node.names}
     return names | {f"{each.name} whole" for node in nodes if node.module == "platform.finals" for each in node.names}

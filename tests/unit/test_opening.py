@@ -1,4 +1,4 @@
-"""How a session begins with --auto-resume and --copy-to: anew, with what is here, or with what the copy has. No Ray."""
+"""The beginning of a session with --auto-resume and --copy-to: a new study, an existing one, or the copy's. No Ray."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def _options(tmp_path: Path, *argv: str, studies: str = "studies") -> SearchOpti
 
 
 def _begin(options: SearchOptions) -> None:
-    """A session that records its first line and its end."""
+    """Runs a session that records its first line and its end."""
     with opened(taken_up(options)) as opening, opening.copying():
         assert opening.study is not None and not opening.is_resumed
         opening.study.record(header(opening.study.name, options={"space": "bloom7b"}))

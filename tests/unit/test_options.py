@@ -1,4 +1,4 @@
-"""The options of a search as a value: what a command line means, what a journal keeps of it, what a resume refuses."""
+"""The options of a search as a value: a command line's meaning, what a journal keeps, what a resume refuses."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ _OLD = """
     --data /made/up/tokens.parquet
 """
 OLD = tuple(_OLD.split())
-"""The same as journals of schema 1 have it."""
+"""The same options as journals of schema 1 have them."""
 
 
 def test_the_sample_leaves_no_option_at_its_default() -> None:

@@ -13,34 +13,34 @@ from platform.loop import overdue
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The times of the watch, short."""
+    """Shortens the times of the watch."""
     monkeypatch.setattr(overdue, "START_S", 0.5)
     monkeypatch.setattr(overdue, "_POLL_S", 0.05)
 
 
 def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     called = threading.Event()
-    with overdue.starts(lambda: "t0001", tmp_path / "state", lambda why: (said.append(why), called.set())[0]):
+    with overdue.starts(lambda: "t0001", tmp_path / "state", lambda why: (output.append(why), called.set())[0]):
         assert called.wait(300)
         time.sleep(0.7)
-    (why,) = said
+    (why,) = output
     assert why.startswith("no worker of trial t0001 spoke within ")
 
 
 def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     state = tmp_path / "state"
     state.write_text(json.dumps({"standing": {"t0001": {"phase": "init"}}, "nodes": {}}))
-    with overdue.starts(lambda: "t0001", state, said.append):
+    with overdue.starts(lambda: "t0001", state, output.append):
         time.sleep(1)
-    assert not said
+    assert not output
 
 
 def test_each_trial_has_its_own_time(tmp_path: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     # Another one, or none, each time the watch looks, however late it looks.
     names = itertools.cycle(("t0001", None, "t0002", "t0003"))
-    with overdue.starts(lambda: next(names), tmp_path / "state", said.append):
+    with overdue.starts(lambda: next(names), tmp_path / "state", output.append):
         time.sleep(1.5)
-    assert not said
+    assert not output

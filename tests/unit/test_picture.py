@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def picture() -> Any:
-    """The script as a module."""
+    """Returns the script as a module."""
     spec = importlib.util.spec_from_file_location("picture", ROOT / "scripts" / "picture.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""A pipeline is timed at two accumulations; the slope gives its time, memory and bubble at the recipe's own."""
+"""Timing of a pipeline at two accumulations, whose slope gives time, memory and bubble at the recipe's own."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ INTERLEAVED = Layout(engine="ddp", pp=4, schedule="interleaved", virtual=2)
 
 
 def schedule_s(micro_steps: int, pp: int, virtual: int = 1) -> float:
-    """Of stages that take equally long (arXiv 2104.04473, section 2.2)."""
+    """Returns the seconds of a schedule with equally long stages (arXiv 2104.04473, section 2.2)."""
     return SLOT_S * (micro_steps + (pp - 1) / virtual)
 
 

@@ -1,4 +1,4 @@
-"""What reports say of a pipeline: the stage with most memory, the measured bubble beside the formula's."""
+"""Reports on a pipeline: the stage with most memory, the measured bubble beside the formula's."""
 
 from platform.reports.progress import measurement_line
 from platform.reports.summary import pipeline_words

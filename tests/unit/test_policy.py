@@ -1,4 +1,4 @@
-"""What the end of a trial means, as a table: kinds of ends in order, and what follows."""
+"""The meaning of a trial's end, as a table: kinds of ends in order, and what follows."""
 
 import pytest
 
@@ -10,7 +10,7 @@ KINDS = {"r": Kind.RAN, "f": Kind.FAILED, "h": Kind.HUNG, "d": Kind.DIED, "n": K
 
 
 def ends(text: str, node: str = "") -> list[Ended]:
-    """Words: the layout's letter with the kind's, as "ad bd ar"."""
+    """Returns ends from words of the layout's letter and the kind's, such as "ad bd ar"."""
     return [
         Ended(key=(each[0], 0), kind=KINDS[each[1]], node=node, reason=f"no {n}") for n, each in enumerate(text.split())
     ]

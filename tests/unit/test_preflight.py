@@ -1,4 +1,4 @@
-"""What a preflight refuses, of what nodes said of themselves; the disk is a real one that is full."""
+"""A preflight's refusals, from facts of nodes; the disk is a real one that is full."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -67,28 +67,28 @@ def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("holder", "told"),
+    ("holder", "shown"),
     [
         ({"gpu": 3, "pid": 4711, "name": "python", "gib": 12.34}, r"by process 4711 \(python, 12.3 GiB\)"),
         ({"gpu": 3, "pid": 4711, "name": "unseen from here", "gib": None}, r"by process 4711 \(unseen from here\)"),
         ({"gpu": 3, "pid": None, "name": "", "gib": 80.0}, r"by a process that NVML does not name \(80.0 GiB"),
     ],
 )
-def test_a_gpu_that_is_held_is_named_with_its_holder(tmp_path: Path, holder: dict[str, Any], told: str) -> None:
-    with pytest.raises(ClusterError, match=f"^GPU 3 of node 10.0.0.1 is held {told}.*end it"):
+def test_a_gpu_that_is_held_is_named_with_its_holder(tmp_path: Path, holder: dict[str, Any], shown: str) -> None:
+    with pytest.raises(ClusterError, match=f"^GPU 3 of node 10.0.0.1 is held {shown}.*end it"):
         check([_node(held=[holder])], tmp_path)
 
 
-@pytest.mark.parametrize(("off_s", "told"), [(12.0, "12.0 s ahead of"), (-5.0, "5.0 s behind")])
-def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, told: str) -> None:
+@pytest.mark.parametrize(("off_s", "shown"), [(12.0, "12.0 s ahead of"), (-5.0, "5.0 s behind")])
+def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, shown: str) -> None:
     check([_node(clock_off_s=1.0)], tmp_path)
-    with pytest.raises(ClusterError, match=f"the clock of node 10.0.0.2 is {told} the driver's"):
+    with pytest.raises(ClusterError, match=f"the clock of node 10.0.0.2 is {shown} the driver's"):
         check([_node(), _node("10.0.0.2", off_s)], tmp_path)
 
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1 MiB."""
+    """Yields a folder on a disk of 1 MiB."""
     with small_disk(tmp_path / "full", 1) as folder:
         yield folder
 

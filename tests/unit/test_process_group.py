@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""How the ranks of a trial meet, by the hosts that they are on; `tests/faults/test_driver.py` lists a real trial's
+"""The rendezvous of a trial's ranks, by the hosts that they are on; `tests/faults/test_driver.py` lists a real trial's
 sockets.
 """
 
@@ -17,7 +17,7 @@ Started = tuple[list[dict[str, Any]], list[str]]
 
 
 class Workers:
-    """In place of Train's worker group: what is executed runs here; ranks' process groups are noted."""
+    """Stands in for Train's worker group: what is executed runs here, and ranks' process groups are recorded."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes
@@ -41,7 +41,7 @@ class Workers:
 
 @pytest.fixture
 def over_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The worker groups that Ray's own way was used for."""
+    """Returns the worker groups for which Ray's own backend was used."""
     used: list[Any] = []
     monkeypatch.setattr(groups._TorchBackend, "on_start", lambda self, workers, config: used.append(workers))
     monkeypatch.setattr(groups, "_set_torch_distributed_env_vars", lambda: None)

@@ -1,4 +1,4 @@
-"""The recorder, without Ray: where a failure is put down, and what moves a trial's deadline."""
+"""The recorder, without Ray: where a failure is recorded, and what moves a trial's deadline."""
 
 import dataclasses
 import socket
@@ -33,7 +33,7 @@ def recorder(journal: Path) -> Recorder:
 
 
 def started(journal: Path) -> Recorder:
-    """The recorder as a new process has it."""
+    """Returns the recorder as a new process has it."""
     return Recorder(str(journal), str(journal.with_name("recorder.json")))
 
 
@@ -46,7 +46,7 @@ def bad(outcome: Outcome, micro_batch: int, reason: str = "so") -> Measurement:
 
 
 def written(journal: Path) -> list[tuple[int, str]]:
-    """(micro-batch, outcome) of what is in the journal."""
+    """Returns (micro-batch, outcome) of each measurement in the journal."""
     measured = [line.measurement for line in Tail(journal).read() if isinstance(line, Measured)]
     return [(each.batch.micro_batch, each.outcome.value) for each in measured]
 
@@ -134,7 +134,7 @@ def test_a_trial_that_waits_for_a_node_out_of_reach_has_not_hung(
 
 
 class TestStartedAgain:
-    """Ray starts the recorder again where it died, and hands it the calls that had no answer."""
+    """Ray restarts the recorder where it died, and repeats the calls that had no answer."""
 
     def test_it_knows_where_trials_stand(self, recorder: Recorder, journal: Path) -> None:
         journal.touch()
@@ -176,7 +176,7 @@ class TestStartedAgain:
 
 
 class TestCall:
-    """How others of the study's processes ask the actor; `ray.get` gives, or raises, the next of `answers`."""
+    """Calls of the actor by other processes of the study; `ray.get` returns, or raises, the next of `answers`."""
 
     @pytest.fixture
     def answers(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

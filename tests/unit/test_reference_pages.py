@@ -1,4 +1,4 @@
-"""The pages of docs/reference are what `make docs` writes today, and hold what they promise."""
+"""The pages of docs/reference equal the present output of `make docs`, and have the promised content."""
 
 import re
 from pathlib import Path

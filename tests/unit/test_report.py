@@ -83,7 +83,7 @@ def _end(exit_code: int, why: str = "") -> End:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "shown"),
     [
         (_end(0, "16 s are over (--time-budget)"), "Ended: 16 s are over (--time-budget)."),
         (_end(3, "3 trials in a\nrow failed"), "cluster fault: 3 trials in a row failed"),
@@ -94,7 +94,7 @@ def _end(exit_code: int, why: str = "") -> End:
     ids=["budget", "fault", "interrupted", "older journal", "killed"],
 )
 def test_it_tells_what_ended_a_search_and_what_it_took(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: End | None, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: End | None, shown: str
 ) -> None:
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
@@ -103,9 +103,9 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
             study.record(end)
     command = ["one", "--studies", str(tmp_path), "--no-mlflow"]
     assert main(command) == 0
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     took = "0 s" if end is None else "10 s"  # by the session's own clock; of one that was killed by its lines'
-    assert said[-2].startswith(told) and said[-1] == f"The search took {took}, 0 device seconds."
+    assert output[-2].startswith(shown) and output[-1] == f"The search took {took}, 0 device seconds."
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["end"]
     assert found is None if end is None else (found["exit_code"], found["why"]) == (end.exit_code, end.why)
@@ -119,8 +119,8 @@ def test_a_line_that_cannot_be_used_is_told_and_nothing_is_said_to_be_kept(
     with (tmp_path / "one" / "journal.jsonl").open("a") as file:
         file.write('{"kind": "measurem')
     assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 0
-    said = capsys.readouterr().err
-    assert "could not be used (not a whole JSON object): the rest is used." in said
+    output = capsys.readouterr().err
+    assert "could not be used (not a whole JSON object): the rest is used." in output
     assert not (tmp_path / "one" / "journal.rejected.jsonl").exists()
 
 

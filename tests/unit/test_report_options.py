@@ -80,5 +80,5 @@ def test_a_mistake_is_one_sentence(
     studies: Path, arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
 ):
     assert run(studies, *arguments) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("error: ") and why in said[-1]
+    output = capsys.readouterr().err.strip().splitlines()
+    assert output[-1].startswith("error: ") and why in output[-1]

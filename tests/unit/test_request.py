@@ -1,4 +1,4 @@
-"""What a request means on a cluster: `--layout` with and without a space beside it, a `config.json`, an old study."""
+"""The meaning of a request on a cluster: `--layout` with and without a space, a `config.json`, an old study."""
 
 # pyright: reportPrivateUsage=false
 
@@ -45,7 +45,7 @@ def _miniature() -> Space:
 
 
 def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str, on: Layout = ON_TWO) -> Subject:
-    """What `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
+    """Returns what `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
     path = folder / "layout.json"
     parts: dict[str, object] = {"layout": to_json(on)}
     if recipe is not None:
@@ -116,7 +116,7 @@ class TestAConfigurationOnEightDevices:
 
     @pytest.fixture
     def config(self, tmp_path: Path) -> Path:
-        """A Llama of 8 B parameters."""
+        """Returns a Llama of 8 B parameters."""
         sizes = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"model_type": "llama", **sizes, "intermediate_size": 14336, "vocab_size": 128256}))
@@ -148,9 +148,9 @@ class TestAConfigurationOnEightDevices:
         for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
             assert len({getattr(each, axis) for each in plain}) == values, axis
         show_dry_run(subject, Budget(), History(), as_object=False)
-        said = capsys.readouterr().out
-        assert f"{len(planned)} trials with up to" in said
-        assert all(f"  would run  {each.label}, micro-batch" in said for each in planned)
+        output = capsys.readouterr().out
+        assert f"{len(planned)} trials with up to" in output
+        assert all(f"  would run  {each.label}, micro-batch" in output for each in planned)
 
     def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
         on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
@@ -177,7 +177,7 @@ class TestLearning:
 
     @pytest.fixture
     def studies(self, tmp_path: Path) -> Path:
-        """One study of the miniature on `CPU`, with the versions of here."""
+        """Returns one study of the miniature on `CPU`, with the versions of here."""
         mini = _miniature()
         first = header("old-1", recipes=(mini.recipe,), cluster=CPU, miniature=True, versions=checkout.versions())
         with Study.create(tmp_path / "studies", "old-1") as study:

@@ -9,7 +9,7 @@ PLATFORM = ROOT / "platform"
 
 
 def _order() -> list[str]:
-    """Rooms by the page's table, which names each in its first cell."""
+    """Returns the rooms in the order of the page's table, which names each in its first cell."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page.split("## The rooms of `platform/`")[1].split("\n## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -17,7 +17,7 @@ def _order() -> list[str]:
 
 
 def _imports(path: Path) -> set[str]:
-    """Modules and names that a file imports, also inside functions."""
+    """Returns the modules and names that a file imports, also inside functions."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""What NVML says of a device while a window is timed, from readings made by hand: there is no GPU where tests run."""
+"""NVML's figures of a device while a window is timed, from readings made by hand: tests run without a GPU."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

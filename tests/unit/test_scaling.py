@@ -1,4 +1,4 @@
-"""How several numbers of devices share the budgets of one command."""
+"""The division of one command's budgets over several numbers of devices."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a session refuses and decides before anything runs, and what it writes of its end."""
+"""A session's refusals and decisions before anything runs, and the end that it records."""
 
 # pyright: reportPrivateUsage=false
 
@@ -63,8 +63,8 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
     plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
-    said = session._what_is_left(History(), plan)
-    assert said == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
+    output = session._what_is_left(History(), plan)
+    assert output == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
     ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
     history = History(Measured(at=at, measurement=each) for each in ran)
     assert session._what_is_left(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
@@ -95,14 +95,14 @@ class TestBudget:
     ) -> None:
         subject = _subject()
         show_dry_run(subject, Budget(time_s=10.0, of_space=True), History(), as_object=False)
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
         expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
         assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
-        assert f"{2 * expected_s:.0f} device seconds" in said
-        assert "3 trials with up to 9 rungs and up to 2 final runs" in said
-        assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in said
+        assert f"{2 * expected_s:.0f} device seconds" in output
+        assert "3 trials with up to 9 rungs and up to 2 final runs" in output
+        assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in output
         show_dry_run(subject, Budget(gpu_s=20.0), History(), as_object=False)
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
@@ -111,12 +111,12 @@ class TestBudget:
         ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=each) for each in (1, 2, 4)]
         ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
         show_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran), as_object=False)
-        said = capsys.readouterr().out
-        assert [f"would run  {each.label}" in said for each in LAYOUTS] == [False, True, True]
-        assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in said
-        assert "2 trials with up to 5 rungs and up to 2 final runs" in said
+        output = capsys.readouterr().out
+        assert [f"would run  {each.label}" in output for each in LAYOUTS] == [False, True, True]
+        assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in output
+        assert "2 trials with up to 5 rungs and up to 2 final runs" in output
         expected_s = 4 * TRIAL_S["cpu"] + 7 * 1.5 + 2 + 5
-        assert f"{2 * expected_s:.0f} device seconds" in said
+        assert f"{2 * expected_s:.0f} device seconds" in output
 
     def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
         subject = _subject()
@@ -147,7 +147,9 @@ class TestEnd:
 
     @pytest.fixture
     def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-        """Runs a session whose trials are played; its exit code, what every trial failed with, and the journal."""
+        """Runs a session whose trials are played; returns its exit code, what every trial failed with, and the
+        journal.
+        """
 
         @contextlib.contextmanager
         def no_recorder(journal: Path, state: Path) -> Generator[str]:
@@ -160,7 +162,7 @@ class TestEnd:
                 monkeypatch.setattr(tune, "recorder", no_recorder)
                 monkeypatch.setattr(tune, "note_of", lambda **_: Note())
                 monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
-                monkeypatch.setattr(runs.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
+                monkeypatch.setattr(runs.head, "watched", lambda *shown: contextlib.nullcontext(watch(*shown)))
                 code, fault = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
                 return code, fault, read(study.path)[0]
 
@@ -213,8 +215,9 @@ class TestEnd:
         code, _, history = run(play)
         assert history.end is not None and history.end.exit_code == code == NOT_RESOLVED
         assert "further runs of" in history.end.left_out
-        said = capsys.readouterr().err
-        assert "Not resolved which layout is the fastest" in said and "go on with: python -m platform.search" in said
+        output = capsys.readouterr().err
+        assert "Not resolved which layout is the fastest" in output
+        assert "go on with: python -m platform.search" in output
 
     def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         def play(backend: Backend, loop: Loop) -> None:
@@ -247,9 +250,9 @@ class TestEnd:
         assert exited.value.code == INTERRUPTED
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == INTERRUPTED
-        said = capsys.readouterr().err
-        assert "go on with: python -m platform.search --resume made-up" in said
-        assert "Ray did not end within 60 s of the interrupt: --resume sweeps what is left of it." in said
+        output = capsys.readouterr().err
+        assert "go on with: python -m platform.search --resume made-up" in output
+        assert "Ray did not end within 60 s of the interrupt: --resume sweeps what is left of it." in output
 
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -268,8 +271,8 @@ class TestEnd:
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code
         assert history.end.why == "the head is gone"
-        said = capsys.readouterr().err
-        assert "cluster fault: the head is gone; what was measured is kept" in said and "--resume made-up" in said
+        output = capsys.readouterr().err
+        assert "cluster fault: the head is gone; what was measured is kept" in output and "--resume made-up" in output
 
     def test_an_interrupted_trial_counts_up_to_the_end(self, run: Run) -> None:
         def play(backend: Backend, loop: Loop) -> None:
@@ -322,10 +325,10 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
-    said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert ending.not_profiled(Result.of(History(known))) == said
+    output = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
+    assert ending.not_profiled(Result.of(History(known))) == output
     interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
-    assert ending.not_profiled(Result.of(History([*known, interrupted]))) == said
+    assert ending.not_profiled(Result.of(History([*known, interrupted]))) == output
     by_itself = dataclasses.replace(interrupted, exit_code=0)
     measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (

@@ -1,4 +1,4 @@
-"""How a command ends whose reader left (`| head`): quietly, and as filters do."""
+"""The quiet end of a command whose reader left (`| head`), as filters end."""
 
 import os
 import subprocess
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    said = tmp_path / "stderr"
+    output = tmp_path / "stderr"
     to_stderr = "H300" in command
-    with said.open("wb") as file:
+    with output.open("wb") as file:
         run = subprocess.run(
             [sys.executable, "-m", *f"platform.{command}".split()],
             stdout=None if to_stderr else writer,
@@ -37,7 +37,7 @@ def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path)
             check=False,
         )
     os.close(writer)
-    assert (run.returncode, said.read_text()) == (READER_LEFT, "")
+    assert (run.returncode, output.read_text()) == (READER_LEFT, "")
 
 
 @pytest.mark.parametrize(

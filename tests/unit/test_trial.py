@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""What a trial makes of its end: whose word counts, when its watcher gives up, where its workers are placed."""
+"""The end of a trial: which message counts, when its watcher gives up, where its workers are placed."""
 
 import os
 import threading
@@ -31,11 +31,11 @@ MONITOR = (
     "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.7, ID: 29565) was"
     " 22.66GB used / 23.54GB limit (0.962)\nOOM kill reason: Memory usage 24331257664B exceeded the threshold"
 )
-"""As Ray 2.60 writes it."""
+"""The message as Ray 2.60 writes it."""
 
 
 def job(cluster: Cluster) -> Job:
-    """A job on that cluster."""
+    """Returns a job on that cluster."""
     on = layout(dp_shard=cluster.num_devices)
     rungs = (BatchPoint.of(RECIPE, on, 1),)
     return Job(
@@ -44,7 +44,7 @@ def job(cluster: Cluster) -> Job:
 
 
 def died(error: Exception) -> WorkerGroupError:
-    """What Train raises where rank 1's process is gone and rank 0 lost its connection to it."""
+    """Returns what Train raises where rank 1's process is gone and rank 0 lost its connection to it."""
     return WorkerGroupError("", {0: BROKEN, 1: WorkerHealthCheckFailedError("A worker health check failed.", error)})
 
 
@@ -64,13 +64,13 @@ class TestWhoseWordCounts:
 
 
 class TestTheTrialsEnd:
-    """The verdict over a trial whose workers failed with `raised` while `killed` was noted on the hosts' memory."""
+    """The verdict on a trial whose workers failed with `raised` while `killed` was recorded on the hosts' memory."""
 
     @staticmethod
     def end_of(
         monkeypatch: pytest.MonkeyPatch, raised: WorkerGroupError, killed: str = ""
     ) -> tuple[dict[str, Any], Measurement | None]:
-        """What is reported to Tune, and what is written into the journal."""
+        """Returns what is reported to Tune, and what is written into the journal."""
         written: list[Measurement] = []
         reported: list[dict[str, Any]] = []
 
@@ -122,7 +122,7 @@ class TestTheTrialsEnd:
 
 
 class Recorder:
-    """In place of the actor: each call of `standing` gives, or raises, the next of `answers`."""
+    """Stands in for the actor: each call of `standing` returns, or raises, the next of `answers`."""
 
     def __init__(self, *answers: dict[str, Any] | Exception | None) -> None:
         self.answers = list(answers)
@@ -138,7 +138,7 @@ class Recorder:
 class TestTheWatcher:
     @staticmethod
     def exit_of(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | Exception | None) -> int | None:
-        """The exit code by which the watcher ended the process; None where the trial was over before."""
+        """Returns the exit code with which the watcher ended the process; None where the trial was over before."""
 
         class Exit(Exception):
             pass

@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""What the end of a Tune trial means for the loop where its process, or the recorder, is gone."""
+"""The end of a Tune trial for the loop, where its process or the recorder is gone."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,9 +33,9 @@ End = Callable[..., tuple[SimpleNamespace, list[Measurement]]]
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> End:
-    """Ends a trial as Tune does; gives the loop as it is then, with what it was given as `ends`, and the journal."""
+    """Ends a trial as Tune does; returns the loop as it is then, with the arguments of `ended`, and the journal."""
 
-    def play(*, killed: str = "", recorder: RecorderError | None = None, **told: Any) -> tuple[SimpleNamespace, Any]:
+    def play(*, killed: str = "", recorder: RecorderError | None = None, **shown: Any) -> tuple[SimpleNamespace, Any]:
         written: list[Measurement] = []
         ends: list[dict[str, Any]] = []
 
@@ -54,7 +54,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         monkeypatch.setattr(tune.recorders, "call", call)
         bridge = tune._Bridge(cast(Loop, loop))
         bridge._kills = cast(Any, SimpleNamespace(since=lambda: killed))
-        bridge.on_trial_complete("tune", **told)
+        bridge.on_trial_complete("tune", **shown)
         return loop, written
 
     return play

@@ -1,4 +1,4 @@
-"""Which nodes are awaited of each provider, and for how long. No Ray: a clock of the test's own."""
+"""The nodes that are awaited of each provider, and for how long. No Ray: a clock of the test's own."""
 
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ HEAD = {"resources": {"CPU": 8}}
 
 
 def config(most: int = 4, **types: dict[str, Any]) -> dict[str, Any]:
-    """A cluster file as the autoscaler has it."""
+    """Returns a cluster file as the autoscaler has it."""
     return {"max_workers": most, "head_node_type": "head", "available_node_types": {"head": HEAD, **types}}
 
 
 def gpu(number: int = 8, kind: str = "A100", **workers: int) -> dict[str, Any]:
-    """A node type with GPUs."""
+    """Returns a node type with GPUs."""
     return {"resources": {"CPU": 96, "GPU": number, f"accelerator_type:{kind}": 1}, **workers}
 
 
@@ -115,8 +115,8 @@ def test_a_price_is_stated_where_the_file_has_one(metadata: object) -> None:
 
 def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
     file = config(gpu=gpu()) | {"idle_timeout_minutes": 30}
-    said = Autoscaler({**file, "provider": {"type": "aws"}}).bill()
-    assert "leave after 30 min" in said and "the head bills until `ray down`" in said
+    output = Autoscaler({**file, "provider": {"type": "aws"}}).bill()
+    assert "leave after 30 min" in output and "the head bills until `ray down`" in output
     assert not Autoscaler({**file, "provider": {"type": "local"}}).bill()
 
 
@@ -124,7 +124,7 @@ class TestWait:
     target = Awaited(num_nodes=2, gpus_per_node=8, num_gpus=16, what="of type gpu", look="the log")
 
     def run(self, limit_s: float, arrivals: dict[float, int]) -> float:
-        """Waits while the GPUs there follow `arrivals` (second: number); the second it ended."""
+        """Waits while the GPUs there follow `arrivals` (second: number); returns the second at which it ended."""
         now = [0.0]
 
         def live() -> int:
@@ -138,10 +138,10 @@ class TestWait:
 
     def test_it_says_what_it_waits_for_and_goes_on_when_all_are_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.run(1200, {0: 0, 100: 8, 200: 16}) == 200
-        said = capsys.readouterr().err
-        assert "Waiting for 2 nodes of type gpu: 0 of 16 GPUs are there (1 launching)" in said
-        assert "8 of 16" in said and "16 GPUs came after 3 min 20 s" in said
-        assert said.count("\n") == 5  # at 0, 60, 100 (another number), 160, and the end
+        output = capsys.readouterr().err
+        assert "Waiting for 2 nodes of type gpu: 0 of 16 GPUs are there (1 launching)" in output
+        assert "8 of 16" in output and "16 GPUs came after 3 min 20 s" in output
+        assert output.count("\n") == 5  # at 0, 60, 100 (another number), 160, and the end
 
     def test_it_is_the_cluster_s_fault_when_they_do_not_come(self) -> None:
         with pytest.raises(ClusterError, match=r"8 of 16 GPUs are there .* after 50 s, of 2 nodes of type gpu"):

@@ -44,7 +44,7 @@ search(Path(sys.argv[1]).parent, "made-up", ["gpt2"], [])
 
 
 def _study(studies: Path, name: str, *lines: Line) -> Path:
-    """A study that began at second 0 of its minute and measured one point at second 1."""
+    """Returns a study that began at second 0 of its minute and measured one point at second 1."""
     with Study.create(studies, name) as study:
         study.record(header(name, at=AT.format(0)))
         study.record(Measured(at=AT.format(1), measurement=measurement()))
@@ -131,9 +131,9 @@ class TestDisturbed:
         _study(tmp_path, "made-up-calm", Measured(measurement=measurement(repeat=1)), _end(0))
         path = _study(tmp_path, "made-up-disturbed", DIED, _end(0))
         assert disturbed_search.main() == 1
-        said = capsys.readouterr()
-        assert "both found the same point" in said.out and read(path)[0].sessions == 1
-        assert "its search ended before the driver could be killed. Begin again" in said.err
+        output = capsys.readouterr()
+        assert "both found the same point" in output.out and read(path)[0].sessions == 1
+        assert "its search ended before the driver could be killed. Begin again" in output.err
 
 
 def test_signals_of_timeout_end_it_quietly_once_its_search_has_ended(tmp_path: Path) -> None:
@@ -156,6 +156,6 @@ def test_signals_of_timeout_end_it_quietly_once_its_search_has_ended(tmp_path: P
     os.kill(running.pid, signal.SIGINT)
     time.sleep(0.1)
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=300)
-    assert said == "the study made-up was interrupted; the same command goes on with it\n"
+    _, output = running.communicate(timeout=300)
+    assert output == "the study made-up was interrupted; the same command goes on with it\n"
     assert running.returncode == 1 and (tmp_path / "ended").exists()

@@ -1,4 +1,4 @@
-"""What the public text must not say."""
+"""Words that public text must not contain, and the length of the pages."""
 
 import re
 from pathlib import Path
@@ -15,8 +15,8 @@ def test_sources_are_called_by_what_they_are() -> None:
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     assert len(paths) > 100
     own = Path(__file__)
-    said = [path for path in (*paths, *ROOT.glob("*.md")) if path != own and INTERNAL.search(path.read_text("utf-8"))]
-    assert said == []
+    named = [path for path in (*paths, *ROOT.glob("*.md")) if path != own and INTERNAL.search(path.read_text("utf-8"))]
+    assert named == []
 
 
 def test_the_pages_stay_short() -> None:

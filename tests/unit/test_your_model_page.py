@@ -1,4 +1,4 @@
-"""What docs/your-model.md shows works: its space file is searched, and its table has every architecture."""
+"""docs/your-model.md works: its space file is searched, and its table has every architecture."""
 
 import re
 from pathlib import Path

@@ -31,21 +31,21 @@ def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
 
 
 def predict_gib(
-    known: Sequence[MemoryPoint], micro_batch: int, foreseen_gib: Sequence[tuple[int, float]] = ()
+    known: Sequence[MemoryPoint], micro_batch: int, predicted_gib: Sequence[tuple[int, float]] = ()
 ) -> float | None:
     """Returns the predicted allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and
     the larger of them.
 
     A third point corrects by its residual to the line of the two before it, where that line was too low. One point has
-    no slope: it then has the growth of `foreseen_gib`, what the cost model says of each micro-batch, as far as that is
-    sure. None where nothing is known, or nothing foreseen.
+    no slope: it then has the certain share of the growth in `predicted_gib`, the cost model's peak by micro-batch. None
+    where nothing is known, or nothing predicted.
     """
     points = sorted(known, key=lambda point: point.micro_batch)
     if len(points) < 2:
-        foreseen = dict(foreseen_gib)
-        if not points or not {points[0].micro_batch, micro_batch} <= foreseen.keys():
+        predicted = dict(predicted_gib)
+        if not points or not {points[0].micro_batch, micro_batch} <= predicted.keys():
             return None
-        growth = foreseen[micro_batch] - foreseen[points[0].micro_batch]
+        growth = predicted[micro_batch] - predicted[points[0].micro_batch]
         return max(points[0].forward_backward_gib, points[0].optimizer_gib) + SURE_GROWTH * max(0.0, growth)
     return max(
         _line([(p.micro_batch, p.forward_backward_gib) for p in points], micro_batch),
@@ -57,7 +57,7 @@ def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint],
     """Returns those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
     found: list[Measurement] = []
     for batch in rungs:
-        needs_gib = predict_gib(known, batch.micro_batch, job.foreseen_gib)
+        needs_gib = predict_gib(known, batch.micro_batch, job.predicted_gib)
         if needs_gib is None or needs_gib <= limit_gib:
             continue
         reason = f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room"

@@ -59,17 +59,17 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
     # On a CPU a thread waits within the exchange's range while another one of gloo's communicates.
     if _TALKS.search(kernel) or any(name.startswith(("gloo:", EXCHANGE)) for name in around):
         return "communication"
-    told = {_told(name) for name in (kernel, *around)}
-    if OPTIMIZER_STEP in around or "optimizer" in told:
+    implied = {_kind_by_name(name) for name in (kernel, *around)}
+    if OPTIMIZER_STEP in around or "optimizer" in implied:
         return "optimizer"
-    if LOSS in around or LOSS in forward or is_head or "loss" in told:
+    if LOSS in around or LOSS in forward or is_head or "loss" in implied:
         return "loss"
     inner = next((name for name in reversed(around) if _is_operation(name)), "")
     if _MULTIPLIES.fullmatch(inner):
         return "matmul"
     if ATTENTION in around or ATTENTION in forward or _MULTIPLIES_BATCHES.fullmatch(inner):
         return "attention"
-    if "attention" in told:
+    if "attention" in implied:
         return "attention"
     return "matmul" if _PRODUCT_KERNEL.search(kernel) else "other"
 
@@ -92,7 +92,7 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
 
 
 @functools.cache  # a trace has few names, each of them a thousand times
-def _told(name: str) -> Kind | None:
+def _kind_by_name(name: str) -> Kind | None:
     """Returns the kind that a name implies for everything it encloses; None for most names."""
     kinds: dict[Kind, re.Pattern[str]] = {"optimizer": _OPTIMIZES, "loss": _LOSES, "attention": _ATTENDS}
     return next((kind for kind, pattern in kinds.items() if pattern.search(name)), None)

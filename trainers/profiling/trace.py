@@ -134,10 +134,10 @@ def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
 def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_group: str) -> Axis:
     """Returns the mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
-    told = (
+    descriptions = (
         each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
     )
-    description = next(filter(None, told), "")
+    description = next(filter(None, descriptions), "")
     return axis_of(kernel, [each.name for each in around], description, default_group)
 
 

@@ -87,7 +87,7 @@ class Job:
     """
     known_memory: tuple[MemoryPoint, ...] = ()
     """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
-    foreseen_gib: tuple[tuple[int, float], ...] = ()
+    predicted_gib: tuple[tuple[int, float], ...] = ()
     """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
     cap_gib: float | None = None
     matmul_peak_tflops: float | None = None

@@ -174,8 +174,8 @@ class Layout(LayoutAxes):
         shown: dict[str, str] = {}
         for name, declared in axes_of(Layout).items():
             # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
-            tells = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
-            if declared.label and (tells or declared.always_shown) and (not columns or declared.column in columns):
+            matters = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
+            if declared.label and (matters or declared.always_shown) and (not columns or declared.column in columns):
                 shown[name] = declared.words(getattr(self, name))
         return shown
 

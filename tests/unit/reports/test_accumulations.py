@@ -1,4 +1,4 @@
-"""What accumulation buys beside what it changes."""
+"""Accumulations compared: what a longer one gains and what it changes."""
 
 import dataclasses
 
@@ -13,12 +13,12 @@ TOKENS = 1e11
 
 
 def of(accumulation: int) -> Recipe:
-    """The recipe with a fixed accumulation."""
+    """Returns the recipe with a fixed accumulation."""
     return dataclasses.replace(RECIPE, global_batch=0, grad_accum=accumulation)
 
 
 def measured() -> list[Measurement]:
-    """Two accumulations that run at two micro-batches, and one that runs out of memory."""
+    """Returns two accumulations that run at two micro-batches, and one that runs out of memory."""
     found = [oom(recipe=of(256), on=layout(), micro_batch=1)]
     for accumulation, speed in ((16, 20000.0), (1, 15000.0)):
         for micro_batch in (1, 2):

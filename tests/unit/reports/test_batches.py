@@ -1,4 +1,4 @@
-"""Recipes that differ in their global batch alone, side by side."""
+"""Recipes that differ only in their global batch, compared."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ DDP = Layout(engine="ddp", dp_replicate=4)
 
 
 def of(size: int) -> Recipe:
-    """The recipe with another global batch."""
+    """Returns the recipe with another global batch."""
     return dataclasses.replace(RECIPE, global_batch=size)
 
 
 def measured() -> list[Measurement]:
-    """Two layouts that run, the second one faster at the smallest batch, and one that runs out of memory."""
+    """Returns two layouts that run, the second one faster at the smallest batch, and one that runs out of memory."""
     found: list[Measurement] = []
     for size, speed in zip(SIZES, (10000.0, 15000.0, 20000.0), strict=True):
         found.append(measurement(recipe=of(size), tokens_per_s=speed, step_time_derived=size == 512))

@@ -1,4 +1,4 @@
-"""How much of what was planned was tried, in sentence, table and JSON."""
+"""How much of the plan was tried, in sentence, table and JSON."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def _planned(*, predicted: bool = True) -> Planned:
 
 
 def _history(*further: Line, plan: Planned | None = None) -> History:
-    """One layout tried, one tried whose trial failed, one not tried, and one that is known not to run."""
+    """Returns a history with one layout tried, one whose trial failed, one not tried, and one known not to run."""
     failed = measurement(on=HALF, tokens_per_s=None, outcome=Outcome.FAILED, reason="it broke")
     hopeless = [skipped(on=HOPELESS, micro_batch=each) for each in (1, 2)]
     found = [measurement(on=TRIED), failed, skipped(on=LEFT, micro_batch=2), *hopeless]
@@ -62,8 +62,8 @@ def _history(*further: Line, plan: Planned | None = None) -> History:
 @pytest.mark.parametrize("end", [None, 0, 130])
 def test_the_sentence_says_of_how_many_layouts_the_winner_is_the_fastest(end: int | None) -> None:
     ends = [] if end is None else [End(at=AT, exit_code=end, wall_s=1, gpu_s=4)]
-    (said, *_) = verdicts(Result.of(_history(*ends, plan=_planned())))
-    assert said.startswith("Fastest of 2 of 3 layouts tried for bloom-7b1"), "what cannot run is not counted"
+    (shown, *_) = verdicts(Result.of(_history(*ends, plan=_planned())))
+    assert shown.startswith("Fastest of 2 of 3 layouts tried for bloom-7b1"), "what cannot run is not counted"
 
 
 def test_where_each_was_tried_nothing_is_listed() -> None:
@@ -82,9 +82,9 @@ def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show(Result.of(_history(plan=_planned())), [], as_object=False)
-    said = capsys.readouterr().out
-    assert f"Not tried: 1 of 3 layouts.\n  {LEFT.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
-    assert "Skipped: 3 batch points of 2 layouts." in said
+    shown = capsys.readouterr().out
+    assert f"Not tried: 1 of 3 layouts.\n  {LEFT.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in shown
+    assert "Skipped: 3 batch points of 2 layouts." in shown
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
 def test_a_study_without_a_measurement_shows_its_plan(
     ends: tuple[Line, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A search that runs, one whose budget was over before the first measurement, and one that Ctrl-C cut."""
+    """Tests a running search, one whose budget was over before the first measurement, and one that Ctrl-C cut."""
     result = Result.of(History([header(at=AT, cap_gib=40.0), _planned(), *ends]))
     show(result, [], as_object=False)
-    said = capsys.readouterr().out
-    assert said.startswith(f"{RECIPE.label}, on 4 x Made-up GPU (80.0 GiB, held to 40)\nNot tried: 4 of 4 layouts.\n")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{RECIPE.label}, on 4 x Made-up GPU (80.0 GiB, held to 40)\nNot tried: 4 of 4 layouts.\n")
     for each in (TRIED, HALF, LEFT, HOPELESS):
-        assert f"  {each.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
-    assert "Nothing was measured for bloom-7b1" in " ".join(said.split())
+        assert f"  {each.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in shown
+    assert "Nothing was measured for bloom-7b1" in " ".join(shown.split())
     assert len(as_json(result)["not_tried"]) == len(tables(result)["not_tried.json"]) == 4
 
 
@@ -112,8 +112,9 @@ def test_of_two_recipes_the_one_that_was_not_measured_shows_its_plan_too(capsys:
     )
     found = Measured(at=AT, measurement=measurement(on=TRIED))
     show(Result.of(History([header(at=AT, recipes=(RECIPE, other)), both, found])), [], as_object=False)
-    said = capsys.readouterr().out
-    assert said.index("Not tried: 3 of 4 layouts") < said.index(other.label) < said.index("Not tried: 1 of 1 layout (")
+    shown = capsys.readouterr().out
+    places = [shown.index(each) for each in ("Not tried: 3 of 4 layouts", other.label, "Not tried: 1 of 1 layout (")]
+    assert places == sorted(places)
 
 
 def test_on_cpus_there_is_no_prediction() -> None:
@@ -126,11 +127,11 @@ def test_on_cpus_there_is_no_prediction() -> None:
 
 def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
     history = _history(plan=_planned())
-    said = json.loads(json.dumps(as_json(Result.of(history))))
-    assert (said["layouts_tried"], said["layouts_planned"]) == (2, 3)
-    (one,) = said["not_tried"]
+    shown = json.loads(json.dumps(as_json(Result.of(history))))
+    assert (shown["layouts_tried"], shown["layouts_planned"]) == (2, 3)
+    (one,) = shown["not_tried"]
     assert (one["layout"]["id"], one["micro_batches"], one["predicted_tokens_per_s"]) == (LEFT.id, [1, 2], 24100.0)
-    assert said["recipes"][0]["not_tried"] == said["not_tried"]
+    assert shown["recipes"][0]["not_tried"] == shown["not_tried"]
     (row,) = tables(Result.of(history))["not_tried.json"]
     assert row["layout"] == LEFT.label and row["predicted_gib"] == 43.0
 
@@ -147,7 +148,7 @@ def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None
 
 
 class TestOlderJournals:
-    """Journals that do not say what was planned."""
+    """Journals that do not state what was planned."""
 
     @staticmethod
     def history_of(space: str, *argv: str) -> History:

@@ -1,4 +1,4 @@
-"""What differs between two measurements, and what of it each change makes."""
+"""The difference between two measurements, and the share of each change in it."""
 
 import dataclasses
 import math
@@ -33,11 +33,11 @@ def test_measured_steps_between_the_two_tell_each_share():
     ratios = [each.ratio or 0.0 for each in found.changes]
     assert ratios == pytest.approx([40 / 32, 1.0, 32 / 30])
     assert found.ratio == pytest.approx(math.prod(ratios)) and found.rest == pytest.approx(1.0)
-    said = sentences(found)
-    assert said[0].endswith("is 25.0% slower than FSDP2 stage 3, sync last, eager, micro-batch 1: 30,000 against 40,000"
-                            " tokens/s.")  # fmt: skip
-    assert said[1] == "checkpointing: none to full: 20.0% slower, 78% of the difference (measured)."
-    assert said[2] == "prefetch: 0 to 2: no difference (measured)."
+    lines = sentences(found)
+    assert lines[0].endswith("is 25.0% slower than FSDP2 stage 3, sync last, eager, micro-batch 1: 30,000 against "
+                            "40,000 tokens/s.")  # fmt: skip
+    assert lines[1] == "checkpointing: none to full: 20.0% slower, 78% of the difference (measured)."
+    assert lines[2] == "prefetch: 0 to 2: no difference (measured)."
 
 
 def test_the_cost_model_tells_shares_that_nothing_measured_does_and_the_rest_is_said():
@@ -83,14 +83,14 @@ def test_the_surroundings_are_listed_once_each():
     )  # fmt: skip
     before = dataclasses.replace(FIRST, sm_clock_mhz=(1500.0,), last_micro_step_s=0.1)
     found = difference(before, slower, MADE_UP)
-    said = sentences(found)
-    assert not found.changes and "Recipe, layout and batch point are the same." in said
-    assert "Also torch: 0.0 to 9.9." in said and "Also commit: 0123456 to 89abcde." in said
-    assert "Also matmul peak: 700 to 600 TFLOP/s a device." in said
-    assert "Also clock of the slowest GPU: 1,500 to 1,200 MHz." in said
-    assert "Also clocks lowered by: nothing to power cap." in said
-    assert any("the last micro-step" in each and "200 ms more" in each for each in said)
-    assert any(each.startswith("Left over: 10.0% slower, 100% of the difference.") for each in said)
+    lines = sentences(found)
+    assert not found.changes and "Recipe, layout and batch point are the same." in lines
+    assert "Also torch: 0.0 to 9.9." in lines and "Also commit: 0123456 to 89abcde." in lines
+    assert "Also matmul peak: 700 to 600 TFLOP/s a device." in lines
+    assert "Also clock of the slowest GPU: 1,500 to 1,200 MHz." in lines
+    assert "Also clocks lowered by: nothing to power cap." in lines
+    assert any("the last micro-step" in each and "200 ms more" in each for each in lines)
+    assert any(each.startswith("Left over: 10.0% slower, 100% of the difference.") for each in lines)
 
 
 def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
@@ -108,8 +108,8 @@ def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
 
 
 def test_a_measurement_without_a_speed_is_told_by_its_outcome():
-    said = sentences(difference(FIRST, oom(micro_batch=2), KNOWN_GPU))
-    assert said[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in said[0]
+    lines = sentences(difference(FIRST, oom(micro_batch=2), KNOWN_GPU))
+    assert lines[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in lines[0]
 
 
 @pytest.mark.parametrize(("wanted", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder, and a layout.json on the way back."""
+"""The files of a study's folder, and reading a layout.json back."""
 
 import dataclasses
 import importlib
@@ -111,7 +111,7 @@ OF_THE_ENGINE = {"optimizer", "timers", "steps_per_print"}
 
 
 class _Enough(Exception):
-    """`deepspeed.initialize` was called."""
+    """Raised in place of `deepspeed.initialize`."""
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

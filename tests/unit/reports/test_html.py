@@ -1,4 +1,4 @@
-"""The HTML page: what is on it, that it is self-contained, and what there is to choose between."""
+"""The HTML page: its content, that it is self-contained, and its Pareto front."""
 
 import dataclasses
 import html.parser
@@ -39,7 +39,7 @@ PAGE_SECTIONS = ["answer", "memory", "layouts", "batch", "days", "step", "predic
 
 
 class Tags(html.parser.HTMLParser):
-    """What a page is made of: open elements must be closed in order."""
+    """Checks that a page's open elements are closed in order."""
 
     VOID = frozenset({"meta", "br", "hr", "img", "input", "link"})
 
@@ -91,7 +91,7 @@ def gates() -> list[GateCurves]:
 
 
 def train(folder: Path) -> None:
-    """The records of a training in the study's folder."""
+    """Writes the records of a training into the study's folder."""
     path = folder / "training" / "training.jsonl"
     path.parent.mkdir(parents=True)
     write(path, Validated(attempt=1, step=0, tokens=0, loss=6.0, train_s=0.0, wall_s=1.0))

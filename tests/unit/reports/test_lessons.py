@@ -1,4 +1,4 @@
-"""What a study taught, told at its end, and predicted beside measured."""
+"""The lessons of a study, printed at its end, and predictions beside measurements."""
 
 import dataclasses
 import time
@@ -37,10 +37,10 @@ def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
 
 
 def test_why_it_won_in_parts() -> None:
-    (told,) = why_it_won(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
-    assert told.startswith("The winner is 9.1% ahead of ")
-    assert "; the cost model has it " in told and "% ahead: of that step " in told and "% less on compute" in told
-    assert "pipeline" not in told, "both do without"
+    (line,) = why_it_won(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner is 9.1% ahead of ")
+    assert "; the cost model has it " in line and "% ahead: of that step " in line and "% less on compute" in line
+    assert "pipeline" not in line, "both do without"
     (plain,) = why_it_won(_of([FAST, SLOW]), Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
     assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
 
@@ -54,26 +54,26 @@ def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
 def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
-        (told,) = why_it_won(_of([FAST, *others]), Forecaster(cluster=H200S))
-        assert told.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in told
-        assert ("micro-batch 2, which was stopped as slow" in told) == (slow in others)
+        (line,) = why_it_won(_of([FAST, *others]), Forecaster(cluster=H200S))
+        assert line.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in line
+        assert ("micro-batch 2, which was stopped as slow" in line) == (slow in others)
 
 
 def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
     again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21800.0)
-    (told,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
-    assert told.startswith("The winner's last run came out 0.9% below the figure of ")
-    assert "micro-batch 2, which it was 9.1% ahead of in the search" in told
+    (line,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner's last run came out 0.9% below the figure of ")
+    assert "micro-batch 2, which it was 9.1% ahead of in the search" in line
     again = dataclasses.replace(again, tokens_per_s=23000.0)
-    (told,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
-    assert told.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
+    (line,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
 
 
 def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
     busy, again = dataclasses.replace(FAST, tokens_per_s=21890.0), dataclasses.replace(FAST, repeat=1)
-    (told,) = why_it_won(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
-    assert told.startswith("The winner's last run came out 9.1% above the figure of ")
-    assert "micro-batch 2, which it was 0.5% behind in the search" in told
+    (line,) = why_it_won(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner's last run came out 9.1% above the figure of ")
+    assert "micro-batch 2, which it was 0.5% behind in the search" in line
 
 
 def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
@@ -92,9 +92,9 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
             ),
         ]
     )
-    said = lessons(Result.of(history), Forecaster(cluster=H200S))
-    assert said[0].startswith("checkpointing: ")
-    assert "The search cost 2.00 GPU-days" in said[-1] and "less than the median of what ran" in said[-1]
+    lines = lessons(Result.of(history), Forecaster(cluster=H200S))
+    assert lines[0].startswith("checkpointing: ")
+    assert "The search cost 2.00 GPU-days" in lines[-1] and "less than the median of what ran" in lines[-1]
 
 
 def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
@@ -102,11 +102,11 @@ def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
     same = [dataclasses.replace(each, recipe=other) for each in (FAST, SLOW)]
     history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
     history.extend([Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, *same)])
-    said = lessons(Result.of(history), Forecaster(cluster=H200S))
-    first, second = said.index(f"Of {RECIPE.label}:"), said.index(f"Of {other.label}:")
-    assert sum("faster" in each for each in said[first:second]) == sum("faster" in each for each in said[second:]) == 1
-    assert [each.startswith("Over 100B tokens ") for each in said].count(True) == 2
-    assert [each for each in said if "The search cost" in each] == said[-1:] and said[-1].endswith(" GPU-days.")
+    lines = lessons(Result.of(history), Forecaster(cluster=H200S))
+    first, second = lines.index(f"Of {RECIPE.label}:"), lines.index(f"Of {other.label}:")
+    assert [sum("faster" in each for each in part) for part in (lines[first:second], lines[second:])] == [1, 1]
+    assert [each.startswith("Over 100B tokens ") for each in lines].count(True) == 2
+    assert [each for each in lines if "The search cost" in each] == lines[-1:] and lines[-1].endswith(" GPU-days.")
 
 
 def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
@@ -114,9 +114,9 @@ def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
         dataclasses.replace(each, step_time_s=RECIPE.tokens_per_step / (each.tokens_per_s or 1))
         for each in (FAST, SLOW)
     ]
-    told = Forecaster(cluster=H200S).beside(timed[0], timed)
-    assert told.startswith(" | predicted ") and "too " in told and "model's error so far " in told
-    assert told.endswith("corrected")
+    line = Forecaster(cluster=H200S).beside(timed[0], timed)
+    assert line.startswith(" | predicted ") and "too " in line and "model's error so far " in line
+    assert line.endswith("corrected")
     assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).beside(timed[0], timed) == ""
 
 

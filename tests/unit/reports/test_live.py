@@ -1,4 +1,4 @@
-"""The live view: what a frame shows at any width, and that a terminal is drawn on and given back."""
+"""The live view: a frame's content at any width, and that the terminal is taken and released."""
 
 import dataclasses
 import os
@@ -52,7 +52,7 @@ PROGRESS = Progress(
 
 
 def drawn(progress: Progress, *, width: int, height: int = 30) -> list[str]:
-    """A frame's lines."""
+    """Returns a frame's lines."""
     console = Console(width=width, height=height, color_system=None, highlight=False)
     with console.capture() as captured:
         console.print(frame(progress, height=height))
@@ -134,7 +134,7 @@ print("the result")
 
 
 def on_terminal(command: Sequence[str], environment: dict[str, str]) -> tuple[str, str]:
-    """Standard output, a pipe, and what a terminal on standard error was given."""
+    """Returns what went to standard output, a pipe, and to the terminal on standard error."""
     terminal, side = pty.openpty()
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=side)
     os.close(side)

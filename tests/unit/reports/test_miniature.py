@@ -1,4 +1,4 @@
-"""What is said of a small stand-in: its own figures, marked, and nothing of the training run that it stands in for."""
+"""Reports on a miniature: its own figures, marked, and nothing about the training run that it stands in for."""
 
 import json
 from pathlib import Path
@@ -33,10 +33,10 @@ def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFi
     """Of the model itself they are: what is looked for is what is left out."""
     history = _history(miniature() if small else measurement().recipe)
     show(Result.of(history), [], as_object=False)
-    told = " ".join(capsys.readouterr().out.split())
-    assert ("days for" in told, "100B" in told, "a device-hour" in told) == (not small,) * 3
-    assert f"micro-batch{' of the miniature' if small else ''}: 2 is 100.0% faster than 1 (1 pair)." in told
-    assert "worker-days" in told and "GPU" not in told.replace("Made-up GPU", "")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("days for" in shown, "100B" in shown, "a device-hour" in shown) == (not small,) * 3
+    assert f"micro-batch{' of the miniature' if small else ''}: 2 is 100.0% faster than 1 (1 pair)." in shown
+    assert "worker-days" in shown and "GPU" not in shown.replace("Made-up GPU", "")
     show(Result.of(history), [], as_object=True)
     won = json.loads(capsys.readouterr().out)["winner"]
     assert (won["days"] is None, won["cost"] is None) == (small, small) and won["tokens_per_s"] == 2000.0
@@ -45,11 +45,11 @@ def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFi
 
 def test_numbers_of_devices_are_compared_by_speed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scaling.show(tmp_path, [Result.of(_history(miniature()))], as_object=False, width=160)
-    told = capsys.readouterr().out
-    assert "MINIATURE of bloom-7b1" in told and "efficiency" in told and "2,000" in told
-    assert "days" not in told and "cost" not in told
+    shown = capsys.readouterr().out
+    assert "MINIATURE of bloom-7b1" in shown and "efficiency" in shown and "2,000" in shown
+    assert "days" not in shown and "cost" not in shown
     assert [path.name for path in tmp_path.iterdir()] == ["scaling.csv"]
     scaling.show(tmp_path, [Result.of(_history(measurement().recipe))], as_object=False, width=160)
-    told = capsys.readouterr().out
-    assert "days for 100B" in told and "worker-days" in told and "cost" in told
+    shown = capsys.readouterr().out
+    assert "days for 100B" in shown and "worker-days" in shown and "cost" in shown
     assert (tmp_path / "scaling.png").exists()

@@ -1,4 +1,4 @@
-"""The two pictures: what is in them, by the artists that are drawn."""
+"""The two pictures, by the artists that are drawn."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ POINTS = (
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved, in order."""
+    """Returns the figures that are saved, in order."""
     found: list[Figure] = []
     save = Figure.savefig
 

@@ -74,9 +74,9 @@ def test_without_a_profile_nothing_is_shown() -> None:
 
 def test_json_and_rows_tell_the_same() -> None:
     of_winner = result(profile(), cluster=H200)
-    told = profile_json(of_winner.measured[0], of_winner.header)
-    assert told is not None and told["predicted"] is not None
-    assert (told["matmul_s"], told["wall_s"], told["trace"]) == (0.04, pytest.approx(0.1), "trace-t2.json.gz")
+    shown = profile_json(of_winner.measured[0], of_winner.header)
+    assert shown is not None and shown["predicted"] is not None
+    assert (shown["matmul_s"], shown["wall_s"], shown["trace"]) == (0.04, pytest.approx(0.1), "trace-t2.json.gz")
     rows = {row["part"]: row for row in profile_rows(result(profile(), cluster=H200))}
     assert rows["matmul"]["ms"] == pytest.approx(40) and rows["matmul"]["of"] == "compute"
-    assert rows["a step"]["predicted_ms"] == pytest.approx(1e3 * told["predicted"]["total_s"])
+    assert rows["a step"]["predicted_ms"] == pytest.approx(1e3 * shown["predicted"]["total_s"])

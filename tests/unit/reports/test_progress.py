@@ -1,4 +1,4 @@
-"""Progress lines: what they say, and that following a journal tells each thing once."""
+"""Progress lines: their content, and that following a journal reports each thing once."""
 
 import dataclasses
 import re
@@ -68,8 +68,8 @@ def test_a_finished_point_on_one_line() -> None:
         measurement_line(measurement())
         == "ok: FSDP2 stage 3, sync last, eager, MBS 1 x 128 | 40,000 tokens/s | 61.2 GiB"
     )
-    said = measurement_line(oom(reason="first\nsecond"))
-    assert said.startswith("oom: ") and said.endswith("| first second")
+    output = measurement_line(oom(reason="first\nsecond"))
+    assert output.startswith("oom: ") and output.endswith("| first second")
     small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
     assert measurement_line(small).startswith("[miniature] ok: DDP")
 
@@ -86,7 +86,7 @@ class _Budget:
 
 
 def begun(journal: Path) -> tuple[Tail, History]:
-    """What a journal says so far, and a reader of what is to come."""
+    """Returns a reader of what follows in a journal, and its history so far."""
     tail = Tail(journal)
     return tail, History(tail.read())
 
@@ -98,8 +98,8 @@ def test_device_seconds_are_those_of_workers_where_there_is_no_gpu(
     record(journal, header(cluster=dataclasses.replace(CLUSTER, device_kind="cpu")))
     with followed(*begun(journal), _Budget(), total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
-    said = capfd.readouterr().err
-    assert said.rstrip().endswith(" | 0 worker-s") and "GPU" not in said
+    output = capfd.readouterr().err
+    assert output.rstrip().endswith(" | 0 worker-s") and "GPU" not in output
 
 
 def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -110,15 +110,15 @@ def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureF
         start = TrialStart(trial_id="t2", key="k", recipe=RECIPE, layout=layout(prefetch=2), micro_batches=(1,))
         record(journal, start)
         record(journal, RungStart(trial_id="t2", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60))
-        said, until_s = "", time.monotonic() + 300
-        while said.count("\n") < 2:
-            assert time.monotonic() < until_s, said
+        output, until_s = "", time.monotonic() + 300
+        while output.count("\n") < 2:
+            assert time.monotonic() < until_s, output
             time.sleep(0.05)
-            said += capfd.readouterr().err
+            output += capfd.readouterr().err
         record(journal, Measured(measurement=measurement(on=layout(prefetch=2), tokens_per_s=22000.0)))
     captured = capfd.readouterr()
     assert captured.out == ""
-    lines = (said + captured.err).splitlines()
+    lines = (output + captured.err).splitlines()
     assert len(lines) == 3, lines
     assert "trial 1/7" in lines[0] and "starting" in lines[0] and "best: 11,000" in lines[0]
     assert "MBS 1 x 128" in lines[1] and "prefetch 2" in lines[1]
@@ -144,7 +144,7 @@ def test_a_recipe_that_nothing_in_its_label_sets_apart_is_named_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "told"),
+    ("budget", "shown"),
     [
         (_Budget(), " | 0 GPU-s"),
         (_Budget(time_s=90.0), ", 1 min 30 s left | 0 GPU-s"),
@@ -152,10 +152,10 @@ def test_a_recipe_that_nothing_in_its_label_sets_apart_is_named_whole() -> None:
     ],
 )
 def test_what_a_budget_leaves_is_told(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], budget: _Budget, told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], budget: _Budget, shown: str
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     record(journal, header())
     with followed(*begun(journal), budget, total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
-    assert re.search(rf"\| \d+ s{re.escape(told)}$", capfd.readouterr().err.rstrip())  # whatever the disk took
+    assert re.search(rf"\| \d+ s{re.escape(shown)}$", capfd.readouterr().err.rstrip())  # whatever the disk took

@@ -1,4 +1,4 @@
-"""A study's tables as rows: one a point, and one a run for those that were run again."""
+"""A study's tables as rows: one a point, and one a run for points that were run again."""
 
 from platform.finals.result import Result
 from platform.reports.rows import tables

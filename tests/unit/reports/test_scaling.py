@@ -1,4 +1,4 @@
-"""Several numbers of devices side by side: what their figures rest on is told, the picture shows all of them."""
+"""Several numbers of devices compared: what their figures rest on is stated, and the picture shows all of them."""
 
 import json
 import re
@@ -22,20 +22,20 @@ AT = "2026-01-01T00:00:00+00:00"
 
 
 def _history(*measurements: Measurement, gate_losses: tuple[float, ...] = ()) -> History:
-    """A study of the measurements' number of devices; with losses of the first one's layout, its gate's too."""
+    """Returns a study on the measurements' number of devices; with losses of the first one's layout, its gate's too."""
     on = measurements[0].layout
     cluster = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=on.world_size)
     lines: list[Line] = [header(f"s-{on.world_size}gpu", at=AT, cluster=cluster)]
     plain = layout(checkpointing="full", dp_shard=on.world_size)
     for each, losses in ((plain, (12.0, 11.0)), (on, gate_losses)):
         if gate_losses:
-            told: dict[str, Any] = {"recipe": RECIPE, "layout": each, "losses": losses, "is_reference": each == plain}
-            lines.append(GateCurves(at=AT, trial_id="t1", steps=2, sequences=32, grad_norms=(3.0, 2.0), **told))
+            shown: dict[str, Any] = {"recipe": RECIPE, "layout": each, "losses": losses, "is_reference": each == plain}
+            lines.append(GateCurves(at=AT, trial_id="t1", steps=2, sequences=32, grad_norms=(3.0, 2.0), **shown))
     return History([*lines, *(Measured(at=AT, measurement=each) for each in measurements)])
 
 
 def _three() -> list[History]:
-    """One GPU by the search alone, two whose gate failed, four that ran again and passed: above proportion."""
+    """Returns one GPU by the search alone, two whose gate failed, and four that ran again and passed."""
     one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
     two = measurement(on=layout(dp_shard=2), tokens_per_s=22000.0)
     four = [measurement(tokens_per_s=speed, repeat=number) for number, speed in enumerate([46000.0, 45000.0, 44000.0])]
@@ -53,13 +53,13 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
         (4, 2, "passed"),
     ]
     scaling.show(tmp_path, [Result.of(each) for each in _three()], as_object=False, width=200)
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for line in (r"1 .* 100%  +-  +-  DDP", r"2 .* 110%  +-  +failed  FSDP2", r"4 .* 110%  +2  +passed  FSDP2"):
-        assert re.search(rf"^ +{line}", told, re.MULTILINE), line
+        assert re.search(rf"^ +{line}", shown, re.MULTILINE), line
     for note in ("~ derived", "runs: in fresh processes; -", "gate: - is a winner"):
-        assert f"\n{note}" in told
+        assert f"\n{note}" in shown
     scaling.show(tmp_path, [Result.of(each) for each in _three()[2:]], as_object=False, width=200)
-    assert "\nruns" not in (told := capsys.readouterr().out) and "\ngate" not in told and "\n~" not in told
+    assert "\nruns" not in (shown := capsys.readouterr().out) and "\ngate" not in shown and "\n~" not in shown
     assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
 
 

@@ -1,4 +1,4 @@
-"""Who wins, what is said, and the JSON object."""
+"""The winner, the sentences, and the JSON object."""
 
 import dataclasses
 import json
@@ -66,14 +66,14 @@ def test_the_winner_in_one_sentence() -> None:
 
 def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     reasons = ("power cap", "", "power cap, thermal")
-    said = verdicts(Result.of(_history(measurement(idle_devices=1, held_back=reasons))))
-    assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in said
-    assert "1 of 4 devices were idle (under 5 % busy)." in said
+    output = verdicts(Result.of(_history(measurement(idle_devices=1, held_back=reasons))))
+    assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in output
+    assert "1 of 4 devices were idle (under 5 % busy)." in output
 
 
 def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
-    """A session that ended by itself left nothing out, and the winner has no curves but as a reference's."""
-    said = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
+    """A session that ended by itself left nothing out, and the winner has curves only as a reference."""
+    output = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
     at = "2026-01-01T00:00:01+00:00"
     end = End(at=at, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
     curves = GateCurves(
@@ -88,11 +88,11 @@ def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() 
         (False, [dataclasses.replace(end, why="")]),
         (False, [curves, end]),
     ]
-    for told, lines in ends:
+    for is_shown, lines in ends:
         history = _history(measurement(on=SLOW))
         history.extend(lines)
         sentences = verdicts(Result.of(history))
-        assert (said in sentences) == told, lines
+        assert (output in sentences) == is_shown, lines
         assert any("held against nothing" in each for each in sentences) == (lines[:1] == [curves])
 
 
@@ -105,10 +105,10 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     assert nearest([skipped()], CLUSTER) is not None
     thrash = measurement(outcome=Outcome.THRASH, reason="2 allocator retries")
     assert nearest([near, thrash], CLUSTER) is thrash
-    said = nearest_sentence(RECIPE, [far, near], CLUSTER)
-    assert said.startswith("Nothing fits") and "prefetch 2" in said and "0.5 GiB too many" in said
-    said = nearest_sentence(RECIPE, [], CLUSTER)
-    assert said.startswith("Nothing was measured") and "--resume goes on" in said
+    output = nearest_sentence(RECIPE, [far, near], CLUSTER)
+    assert output.startswith("Nothing fits") and "prefetch 2" in output and "0.5 GiB too many" in output
+    output = nearest_sentence(RECIPE, [], CLUSTER)
+    assert output.startswith("Nothing was measured") and "--resume goes on" in output
     barred = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
     assert nearest_sentence(RECIPE, [barred, skipped()], CLUSTER).startswith("Nothing has won")
 
@@ -116,7 +116,7 @@ def test_what_came_nearest_where_nothing_fits() -> None:
 def test_each_recipe_has_its_own_verdict() -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     history = _history(measurement(), measurement(recipe=other, tokens_per_s=90000.0), recipes=(RECIPE, other))
-    assert [("length 2048" in said, "length 1024" in said) for said in verdicts(Result.of(history))] == [
+    assert [("length 2048" in output, "length 1024" in output) for output in verdicts(Result.of(history))] == [
         (True, False),
         (False, True),
     ]
@@ -127,8 +127,8 @@ def test_what_was_skipped_beforehand_is_no_verdict_where_nothing_was_tried(tried
     """A budget, or Ctrl-C, may end a search before its first trial with a recipe."""
     history = _history(skipped(), recipes=(RECIPE,))
     history.extend([End(at="2026-01-01T00:00:01+00:00", exit_code=1, wall_s=1, gpu_s=0, tried_all=tried_all)])
-    (said,) = verdicts(Result.of(history))
-    assert said.startswith("Nothing fits" if tried_all else "Nothing was measured for bloom-7b1")
+    (output,) = verdicts(Result.of(history))
+    assert output.startswith("Nothing fits" if tried_all else "Nothing was measured for bloom-7b1")
     assert rows([Result.of(history)])[0].reason == (skipped().reason if tried_all else "nothing was measured")
 
 

@@ -1,4 +1,4 @@
-"""The CSV table: its header, what a cell means, and the way back."""
+"""The CSV table: its header, the meaning of cells, and reading it back."""
 
 from pathlib import Path
 

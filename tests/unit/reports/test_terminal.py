@@ -1,4 +1,4 @@
-"""The terminal's table at three widths: nothing wider than the terminal, nothing that tells rows apart lost."""
+"""The terminal's table at three widths: nothing is wider than the terminal, and rows stay distinguishable."""
 
 import dataclasses
 import re

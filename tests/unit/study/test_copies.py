@@ -1,4 +1,4 @@
-"""The second place of a journal: what is copied, what is brought back, and that one search writes it."""
+"""The second copy of a journal: what is copied, what is fetched, and that only one search writes it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from platform.study.journal import JOURNAL
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """The journal of a study with two whole lines and a third that is being written."""
+    """Returns the journal of a study with two whole lines and a third that is being written."""
     path = tmp_path / "studies" / "one" / JOURNAL
     path.parent.mkdir(parents=True)
     path.write_bytes(b"first\nsecond\nthi")
@@ -20,7 +20,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def copied(place: Path) -> bytes:
-    """What the copy has."""
+    """Returns the content of the copy."""
     return (place / "one" / JOURNAL).read_bytes()
 
 
@@ -91,8 +91,8 @@ def test_what_cannot_be_copied_is_said_and_tried_again(
     (place / "one").write_text("in the way")
     copy.take(journal)
     copy.take(journal)
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("could not be copied") == 1 and "it is tried again" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count("could not be copied") == 1 and "it is tried again" in output
     (place / "one").unlink()
     copy.take(journal)
     assert copied(place) == b"first\nsecond\n"

@@ -1,4 +1,4 @@
-"""A study on a disk that is really full: a sentence for each thing that cannot be written, and nothing is lost.
+"""A study on a disk that is really full: one sentence for each thing that cannot be written, and nothing is lost.
 
 `tests/faults/test_disk.py` fills the disk of a search that runs.
 """
@@ -21,7 +21,7 @@ from trainers.values.journal import Measured, Resume
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A full disk with one study, whose journal ends in half a line."""
+    """Yields a full disk with one study, whose journal ends in half a line."""
     with small_disk(tmp_path / "disk", 1) as folder:
         with Study.create(folder, "one") as study:
             study.record(header("one"))
@@ -60,6 +60,6 @@ def test_a_line_that_finds_no_room_says_how_to_go_on(disk: Path) -> None:
 
 def test_a_report_shows_the_result_without_files(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["one", "--studies", str(disk), "--no-mlflow"]) == 0
-    said = capsys.readouterr()
-    assert "No space left on device: make room, then go on; the result is shown without files" in said.err
-    assert "40,000" in said.out and "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert "No space left on device: make room, then go on; the result is shown without files" in output.err
+    assert "40,000" in output.out and "Traceback" not in output.err

@@ -1,4 +1,4 @@
-"""The journal: what is on disk after a kill, what a reader makes of damage, what a growing file gives."""
+"""The journal: what is on disk after a kill, how a reader handles damage, and reading a growing file."""
 
 import json
 import os
@@ -248,12 +248,12 @@ def test_what_a_killed_writer_said_it_wrote_is_there(tmp_path: Path) -> None:
     for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(5)]
+        output = [process.stdout.readline() for _ in range(5)]
         time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-        said += process.stdout.readlines()
+        output += process.stdout.readlines()
         process.wait()
-        last_said = int([line for line in said if line.endswith(b"\n")][-1])
+        last_said = int([line for line in output if line.endswith(b"\n")][-1])
         record(path, ENTRIES[6])
         lines = path.read_bytes().splitlines()
         whole = [json.loads(line) for line in lines if line.endswith(b"}")]

@@ -1,4 +1,4 @@
-"""Which folders a study may lie in: those whose locks hold between processes and between hosts."""
+"""Folders in which a study may be: those whose locks hold between processes and between hosts."""
 
 import fcntl
 import os

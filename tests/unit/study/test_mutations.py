@@ -22,12 +22,12 @@ from trainers.values.journal_lines import JournalError, from_line, sealed, to_li
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 ODD: tuple[Any, ...] = (None, True, 3, -1, 0, 10**30, 2.5, float("nan"), "x", "", [], [1], {}, {"a": 1}, ["x"])
 TRIED = 40
-"""Of the journals with a changed line that is read, so many are reported and resumed: each takes 0.2 s."""
+"""Number of readable changed journals that are reported and resumed: each takes 0.2 s."""
 Keys = tuple[Any, ...]
 
 
 def _lines() -> list[dict[str, Any]]:
-    """A real journal, with a line of each kind."""
+    """Returns a real journal, with a line of each kind."""
     lines = [json.loads(line) for line in DATA.read_text().splitlines()]
     made = (
         GateCurves(
@@ -50,7 +50,7 @@ FIRST_OF_KIND = tuple({line["kind"]: number for number, line in reversed(list(en
 
 
 def _places(value: Any, keys: Keys = ()) -> Iterator[Keys]:
-    """Where each value of a line stands, of a list the first one."""
+    """Yields the position of each value in a line, for a list only the first."""
     if keys:
         yield keys
     inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
@@ -77,7 +77,7 @@ def _all_changed() -> list[tuple[int, dict[str, Any]]]:
 
 
 def _readable() -> list[tuple[int, dict[str, Any]]]:
-    """Changed lines that are read all the same: their values are of the right type."""
+    """Returns changed lines that are still read: their values have the right type."""
     found: list[tuple[int, dict[str, Any]]] = []
     for number, changed in _all_changed():
         try:

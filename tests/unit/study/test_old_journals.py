@@ -30,19 +30,19 @@ from trainers.values.journal_lines import SCHEMA, sealed
 
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 STUDY_ID = "f0c565046eec"
-"""By which MLflow knows the study, as commit 7d77e5d had it."""
+"""Id by which MLflow knows the study, from commit 7d77e5d."""
 
 
 @pytest.fixture
 def studies(tmp_path: Path) -> Path:
-    """A folder with the study."""
+    """Returns a folder with the study."""
     (tmp_path / "old-1").mkdir()
     shutil.copy(DATA, tmp_path / "old-1" / "journal.jsonl")
     return tmp_path
 
 
 def _resume(studies: Path) -> None:
-    """A session of one trial, which is played: of the final runs, for all was tried before."""
+    """Runs a session of one trial, which is played: a final run, since everything was tried before."""
     with opened(search.parse(["--resume", "old-1", "--studies", str(studies)])) as opening:
         study, header = opening.study, opening.history.header
         assert study is not None and header is not None
@@ -129,10 +129,10 @@ def test_lines_of_a_newer_version_are_left_out_of_a_report_and_refuse_a_resumpti
     with journal.open("a") as file:
         file.write(sealed(json.dumps(newer)) + "\n")
     assert report.main(["old-1", "--studies", str(studies), "--no-mlflow", "--json"]) in (0, 4)
-    said = capsys.readouterr()
-    assert json.loads(said.out)["study"] == "old-1"
+    output = capsys.readouterr()
+    assert json.loads(output.out)["study"] == "old-1"
     sentence = f"(journal schema {SCHEMA + 1}, this one reads up to {SCHEMA}): the checkout of commit feedface reads it"
-    assert f"{sentence}; the rest is used." in said.err
+    assert f"{sentence}; the rest is used." in output.err
     before = journal.read_bytes()
 
     assert search.main(["--resume", "old-1", "--studies", str(studies)]) == 2

@@ -1,4 +1,4 @@
-"""Studies of other users, and links in a study's folder: what is refused, what is only shown, what --trust allows.
+"""Studies of other users, and links in a study's folder: what is refused, what is only shown, and what --trust allows.
 
 Other users are real ones: these tests need root, who may become anybody.
 """
@@ -42,7 +42,7 @@ sys.exit(report.main(["one", "--studies", str(studies), "--no-mlflow"]))
 
 @pytest.fixture
 def studies() -> Iterator[Path]:
-    """A folder of studies that every user may read; pytest's may not be entered by others."""
+    """Yields a folder of studies that every user may read; pytest's cannot be entered by others."""
     folder = Path(tempfile.mkdtemp(prefix="studies-"))
     folder.chmod(0o755)
     yield folder
@@ -50,7 +50,7 @@ def studies() -> Iterator[Path]:
 
 
 def _study(studies: Path, name: str = "one", space: str = "bloom7b") -> Path:
-    """A study of one measurement."""
+    """Returns a study of one measurement."""
     stored = to_json(StudyOptions(space=space))
     with Study.create(studies, name) as study:
         study.record(header(name, options=stored))
@@ -89,8 +89,8 @@ def test_a_study_of_another_user_is_resumed_only_with_trust(
     _give_away(folder if given == "folder" else folder / "journal.jsonl")
     argv = ["--resume", "one", "--studies", str(studies), "--dry-run"]
     assert search.main(argv) == 2
-    said = capsys.readouterr().err
-    assert "belongs to user nobody" in said and "then give --trust" in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert "belongs to user nobody" in output and "then give --trust" in output and len(output.splitlines()) == 1
     assert _files(folder) == before
     with opened(search.parse([*argv, "--trust"])) as opening:
         assert opening.is_resumed
@@ -120,8 +120,8 @@ def test_several_studies_of_another_user_are_resumed_only_with_trust(
     assert search.main(["--resume", "s", "--studies", str(studies)]) == 2
     assert "belongs to user nobody" in capsys.readouterr().err
     assert report.main(["s", "--studies", str(studies)]) == 0
-    said = capsys.readouterr()
-    assert "neither files nor MLflow are written without --trust" in said.err and "40,000" in said.out
+    output = capsys.readouterr()
+    assert "neither files nor MLflow are written without --trust" in output.err and "40,000" in output.out
     assert _files(studies / "s") == {"scaling.json"}
     assert report.main(["s", "--studies", str(studies), "--trust"]) == 0
     assert _files(studies / "s") > {"scaling.json", "scaling.csv"}
@@ -135,9 +135,9 @@ def test_a_report_on_a_study_of_another_user_writes_nothing_without_trust(
     before = _files(folder)
     _give_away(folder, folder / "journal.jsonl")
     assert report.main(["one", "--studies", str(studies)]) == 0
-    said = capsys.readouterr()
-    assert "The study belongs to user nobody" in said.err and "40,000" in said.out
-    assert f"go on with: python -m platform.search --resume one --studies {studies} --trust\n" in said.out
+    output = capsys.readouterr()
+    assert "The study belongs to user nobody" in output.err and "40,000" in output.out
+    assert f"go on with: python -m platform.search --resume one --studies {studies} --trust\n" in output.out
     assert _files(folder) == before
     assert report.main(["one", "--studies", str(studies), "--trust", "--no-mlflow"]) == 0
     assert "layout.json" in _files(folder)
@@ -154,11 +154,11 @@ def test_a_link_in_a_study_s_folder_is_followed_by_no_command(
     (folder / name).symlink_to(private)
     for argv in (["--resume", "one"], ["bloom7b", "--learn-from", "one"]):
         assert search.main([*argv, "--studies", str(studies), "--address", "local"]) == 2
-        said = capsys.readouterr().err
-        assert f"error: {folder / name} is a link" in said and len(said.splitlines()) == 1
+        output = capsys.readouterr().err
+        assert f"error: {folder / name} is a link" in output and len(output.splitlines()) == 1
     assert report.main(["one", "--studies", str(studies), "--no-mlflow"]) == 0
-    said = capsys.readouterr()
-    assert "is a link" in said.err and "shown without files" in said.err and "40,000" in said.out
+    output = capsys.readouterr()
+    assert "is a link" in output.err and "shown without files" in output.err and "40,000" in output.out
     assert private.read_text() == "mine\n" and "layout.json" not in _files(folder) - {name}
 
 
