@@ -26,6 +26,7 @@ from tests.search.session import ROOT, Session, write_space
 
 pytestmark = [pytest.mark.mirror, pytest.mark.heavy]
 _READY_S = 600.0
+PATIENT = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
 
 
 @pytest.fixture
@@ -115,8 +116,9 @@ class Server:
 
 
 @pytest.fixture
-def server(bucket: str) -> Iterator[Server]:
-    """A server that is yet to be started."""
+def server(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that is yet to be started; a client waits for its answers for as long as a loaded machine needs."""
+    monkeypatch.setenv(*PATIENT)
     needs.tools(["initdb", "postgres"], "postgresql")
     with short_folder() as folder:  # PostgreSQL's socket lies in it
         yield Server(folder, bucket)
@@ -157,7 +159,7 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
     space = write_space(tmp_path / "tiny.py", micro_batches=(1,))
     command = [str(space), "--address=local", "--name=tiny", "--repeats=0", "--steps=3", f"--studies={studies}"]
     # Whose server it is needs no password in the environment: the server's first start has written it down.
-    environment = {"MLFLOW_TRACKING_URI": server.uri, "HOME": str(server.home)}
+    environment = {"MLFLOW_TRACKING_URI": server.uri, "HOME": str(server.home), PATIENT[0]: PATIENT[1]}
     with server.runs():
         journal = studies / "tiny" / "journal.jsonl"
         with Session(tmp_path / "log", journal, *command, environment=environment) as session:
