@@ -5,6 +5,7 @@
 import contextlib
 import dataclasses
 import gc
+import sys
 import traceback
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -56,6 +57,7 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
         if any(errors):
             results[-1] = {"error": "\n".join(filter(None, errors))}
         gc.collect()
+        _leave_groups()
     return results
 
 
@@ -66,6 +68,15 @@ def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
     inductor.compile_threads = 1  # a daemon, as a rank is here, has no processes of its own
     compiled.BACKEND = "inductor"
     return run_all(cases)
+
+
+def _leave_groups() -> None:
+    """Ends the groups that a case has made: each has threads of gloo's, one of which wakes a hundred times a second."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # compiled code names them
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
 
 
 def _run(case: MeshCase) -> dict[str, Any]:
@@ -210,10 +221,10 @@ def _with_keys_in_order(made: Any) -> Any:
 
 @contextlib.contextmanager
 def _longer_window() -> Generator[None, None, None]:
-    attention._window_mask.cache_clear()
+    attention._seen_mask.cache_clear()
     with _change(attention, "_seen", lambda made: lambda queries, keys, window: made(queries, keys, window + 1)):
         yield
-    attention._window_mask.cache_clear()
+    attention._seen_mask.cache_clear()
 
 
 def _without_norm_of_heads(normed: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from platform.common.errors import NOT_RESOLVED
 from tests.search.session import Session, beyond_loopback, write_space
 from tests.search.studies import FOUND, RAN, Run, start
 from trainers.measuring.ladder import SHORT_ACCUM
@@ -19,9 +20,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 
 def _searched(folder: Path, name: str, *argv: str) -> Run:
+    """The search; once more as long where a disturbed machine left open which layout is fastest."""
     with start(folder, name, 1, *argv, "--name", name) as session:
-        ended = session.end()
-    return Run(path=folder / "studies" / name, sessions=(ended,))
+        ended = [session.end()]
+    if ended[0].code == NOT_RESOLVED:
+        with start(folder, name, 2, "--resume", name, "--time-budget-s", "900") as session:
+            ended.append(session.end())
+    return Run(path=folder / "studies" / name, sessions=tuple(ended))
 
 
 def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
@@ -86,7 +91,7 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: Path) -> None:
     """In the space's own budget: which layouts it tries is the search's choice."""
     run = _searched(tmp_path, name, name, "--gpus", "4")
-    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
     assert {each.layout.world_size for each in run.measured} == {4}
     _passes_the_gate(run)
 
@@ -94,11 +99,11 @@ def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
 def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(name: str, tmp_path: Path) -> None:
-    changes = ("engine=ddp", "checkpointing=none", "micro_batch=1", "global_batch=4")
+    changes = ("engine=ddp", "zero_stage=0", "checkpointing=none", "micro_batch=1", "global_batch=4")
     sets = [word for change in changes for word in ("--set", change)]
     argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
     run = _searched(tmp_path, name, *argv, *sets)
-    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
     degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name == "llama3_8b" else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
@@ -119,7 +124,7 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
     config.write_text(json.dumps({"model_type": "llama", **sizes, **words}))
     argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
     run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
-    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
     assert {layout.world_size for layout in layouts} == {8}
     assert {layout.model_parallel > 1 for layout in layouts} == {False, True}
@@ -127,9 +132,9 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
 
 
 def _passes_the_gate(run: Run) -> None:
-    """Checks that the winner passed its gate; the plainest layout of a space, the others' reference, has none to
-    pass.
+    """The plainest layout of a space is what others' gates are held against, and has none to pass; where no layout is
+    resolved to be the fastest, there is no winner.
     """
-    is_plainest = "Numerics gate: none to pass" in run.sessions[-1].out
-    assert is_plainest or [gate.is_reference for gate in run.history.gates].count(False) >= 1
+    has_none = "Numerics gate: none to pass" in run.sessions[-1].out or run.sessions[-1].code == NOT_RESOLVED
+    assert has_none or [gate.is_reference for gate in run.history.gates].count(False) >= 1
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"

@@ -1,5 +1,6 @@
 """The kernel under scaled_dot_product_attention that a measurement records is the one that a profiler sees run."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainers import weights
-from trainers.kernels.sdpa import kernel_of
+from trainers.kernels.sdpa import kernel_of, leave_out_wrong_kernels
 from trainers.models import build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -40,6 +41,25 @@ def test_the_recorded_kernel_is_the_one_that_runs(spec: ModelSpec, allowed: SDPB
     ran = {SEEN[event.key] for event in profiler.key_averages() if event.key in SEEN}
     assert recorded == "+".join(sorted(ran))
     assert recorded == ("math" if allowed else "flash")
+
+
+@pytest.mark.parametrize(
+    ("spec", "seq_len", "degrees", "runs"),
+    [
+        (LLAMA, 192, {}, True),
+        (LLAMA, 192, {"cp": 2}, False),
+        (LLAMA, 256, {"cp": 2}, True),
+        (QWEN2, 192, {}, False),
+        (QWEN2, 8, {}, True),
+    ],
+)
+def test_cudnn_is_left_out_where_its_gradients_may_be_no_numbers(
+    spec: ModelSpec, seq_len: int, degrees: dict[str, int], runs: bool
+) -> None:
+    recipe = dataclasses.replace(_recipe(spec), seq_len=seq_len)
+    leave_out_wrong_kernels(recipe, Layout(engine="ddp", attention="sdpa", **degrees))  # type: ignore[arg-type]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == runs
+    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def test_other_attention_has_none() -> None:

@@ -8,6 +8,7 @@ import torch
 from trainers.engines._kernels import prepare
 from trainers.engines._settings import set_host_threads, set_matmul_precision
 from trainers.engines.step import Marks, Phase, StepResult
+from trainers.kernels.sdpa import leave_out_wrong_kernels
 from trainers.mesh.context import ContextParallel
 from trainers.mesh.groups import Mesh
 from trainers.mesh.tensor import TensorParallel
@@ -25,6 +26,7 @@ class AccumulatingEngine(abc.ABC):
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
         set_host_threads(layout, device)
+        leave_out_wrong_kernels(recipe, layout)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._mesh = Mesh(layout, device.type)
         models = self._build()
@@ -55,7 +57,8 @@ class AccumulatingEngine(abc.ABC):
 
     def _whole_model(self) -> Model:
         recipe = self._recipe
-        return build(recipe.model, attention=self._layout.attention, mask=recipe.attention_mask)
+        attention, cp = self._layout.attention, self._layout.cp
+        return build(recipe.model, attention=attention, mask=recipe.attention_mask, cp=cp)
 
     @property
     def models(self) -> tuple[Model, ...]:

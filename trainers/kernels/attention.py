@@ -76,7 +76,7 @@ class Share:
 # None of these may contain a name that transformers knows: it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
     "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex"},
-    "window": {"eager": "eager", "sdpa": "causal_window", "flex": "causal_flex"},
+    "masked": {"eager": "eager", "sdpa": "causal_mask", "flex": "causal_flex"},
     "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex"},
 }
 _EAGER_SPANS = "spans_by_hand"
@@ -84,16 +84,17 @@ _EAGER_SPANS = "spans_by_hand"
 
 
 def transformers_name(
-    position: Position, attention: Attention, *, windowed: bool = False, mask: AttentionMask = "causal"
+    position: Position, attention: Attention, *, masked: bool = False, mask: AttentionMask = "causal"
 ) -> str:
     """What transformers calls `attention` of a model with these positions: its `attn_implementation`.
 
-    `windowed` is whether some block has a sliding window.
+    `masked` is whether sdpa needs a mask even where the recipe's is causal: for a sliding window of some block, or for
+    a part of the queries.
     """
     if attention == "eager" and mask != "causal":
         return _EAGER_SPANS
-    masked = windowed or mask != "causal"
-    return _NAMES["alibi" if position == "alibi" else "window" if masked else "other"][attention]
+    masked = masked or mask != "causal"
+    return _NAMES["alibi" if position == "alibi" else "masked" if masked else "other"][attention]
 
 
 def layout_name(name: str) -> str:
@@ -107,7 +108,7 @@ def takes_mask_of_ours(config: Any) -> bool:
     """Whether transformers prepares a mask for a function of this module in each forward pass of a model with
     positions.
     """
-    return config._attn_implementation in ("causal_window", "causal_flex", _EAGER_SPANS)
+    return config._attn_implementation in ("causal_mask", "causal_flex", _EAGER_SPANS)
 
 
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -154,8 +155,6 @@ def attend(
     share: Share | None = getattr(module, "share", None)
     if share is not None and share.queries is not None:
         key, value = gather(torch.stack((key, value)), 3, share.group).unbind()
-        if attention_mask is None:
-            attention_mask = _is_past(share)
     grouped = key.shape[1] != query.shape[1]
     if isinstance(attention_mask, BlockMask):
         # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
@@ -185,12 +184,6 @@ def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: t
     return query >= key
 
 
-def _is_past(share: Share) -> torch.Tensor:
-    """Whether a query [rows] may look at a key [columns]."""
-    assert share.queries is not None and share.keys is not None
-    return share.queries[:, None] >= share.keys[None, :]
-
-
 def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
     """Whether a query at a position sees a key at another: itself and the `window` - 1 before it, or all before it."""
     seen = queries >= keys
@@ -198,8 +191,8 @@ def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torc
 
 
 @functools.lru_cache(maxsize=8)
-def _window_mask(length: int, window: int, device: torch.device, share: Share | None) -> torch.Tensor:
-    """`_seen` of all queries [rows] and keys [columns]."""
+def _seen_mask(length: int, window: int | None, device: torch.device, share: Share | None) -> torch.Tensor:
+    """`_seen` of all queries [rows] and keys [columns], one for all blocks."""
     queries = keys = torch.arange(length, device=device)
     if share is not None and share.queries is not None and share.keys is not None:
         queries, keys = share.queries, share.keys
@@ -251,7 +244,9 @@ def _sdpa_mask(
     window = _window_within(local_size, kv_length, share)
     if share is not None and share.spans is not None:
         return share.spans.within(window).sees(_key_positions(share, share.spans))
-    return None if window is None else _window_mask(kv_length, window, torch.device(device), share)
+    if window is None and (share is None or share.queries is None):
+        return None
+    return _seen_mask(kv_length, window, torch.device(device), share)
 
 
 def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch.Tensor | None:
@@ -301,7 +296,7 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
 
 AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
 for _name, _mask in (
-    ("causal_window", _sdpa_mask),
+    ("causal_mask", _sdpa_mask),
     ("causal_flex", _flex_mask),
     ("alibi_flex", _alibi_flex_mask),
     ("alibi_bias", _alibi_bias),

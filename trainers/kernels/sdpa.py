@@ -17,6 +17,14 @@ _NAMES = {
 }
 
 
+def leave_out_wrong_kernels(recipe: Recipe, layout: Layout) -> None:
+    """Turns cuDNN's kernel off, or on again, in this process: with a mask over a length of which 128 leaves 64 its
+    gradient of the queries may be no number (https://github.com/pytorch/pytorch/issues/196678).
+    """
+    is_wrong = any(_masks(recipe, layout)) and recipe.seq_len % 128 == 64
+    torch.backends.cuda.enable_cudnn_sdp(not is_wrong)
+
+
 def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     """The kernel that torch's dispatcher chooses on `device` for one sequence of this rank, of the blocks with a window
     and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
@@ -25,13 +33,17 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     """
     if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
         return ""
-    model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
-    masked = model.position == "alibi" or layout.cp > 1 or recipe.attention_mask != "causal"
-    masks = [True] * local + [masked] * (model.window_layers < model.num_layers)
     try:
-        return "+".join(sorted({_chosen(recipe, layout, device, masked=masked) for masked in masks}))
+        return "+".join(sorted({_chosen(recipe, layout, device, masked=each) for each in _masks(recipe, layout)}))
     except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure
         return "unknown"
+
+
+def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
+    """Whether sdpa is given a mask: in blocks with a window, where there are such, and in those without one."""
+    model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
+    masked = model.position == "alibi" or layout.cp > 1 or recipe.attention_mask != "causal"
+    return [True] * local + [masked] * (model.window_layers < model.num_layers)
 
 
 def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
