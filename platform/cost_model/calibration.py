@@ -8,7 +8,7 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.places import Index, Places, places_of
-from platform.cost_model.predict import Z_80, Prediction
+from platform.cost_model.predict import Prediction, spread
 from platform.cost_model.regression import TEACHERS, Learned, learn
 
 
@@ -40,10 +40,8 @@ class Calibration:
         sigma = np.sqrt(deviation**2 + self.learned.noise_variance(every))
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
-        step, width = dataclasses.replace(step, **parts), np.exp(Z_80 * sigma)
-        return dataclasses.replace(
-            self.prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
-        )
+        step = dataclasses.replace(step, **parts)
+        return dataclasses.replace(self.prediction, step=step, **spread(step, sigma, self.learned.stall_chance(every)))
 
 
 def _error(residuals: Array) -> float:

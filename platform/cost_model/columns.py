@@ -121,6 +121,8 @@ class Columns:
     """1 where a pipeline is cut by the blocks' arithmetic, in which the head counts as several blocks."""
     stack_sigma: Array
     """Log deviation of the step time that a stack's evidence leaves open."""
+    stall_chance: Array
+    """Chance, for each node, that a step stalls which waits for all of them; see `stalls.stall_chance`."""
     fused_softmax: Array
     """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array

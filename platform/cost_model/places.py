@@ -38,6 +38,8 @@ class Places:
     """Share of the predicted step that grows and shrinks with the host's speed: there figures scatter."""
     sigma: Array
     """Log deviation of the predicted step time; zeros where nothing predicts it."""
+    stall: Array
+    """Chance that the point's step stalls; zeros where nothing predicts it."""
 
     def __len__(self) -> int:
         return len(self.sigma)
@@ -60,17 +62,19 @@ def places_of(
     doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
     numbers = np.concatenate([numbers[owner], doublings - _mean(doublings[origin])], axis=1)
     effects = [scale * SWITCH_SIGMA * switches[owner], scale * DOUBLING_SIGMA * numbers]
-    host_share, sigma = np.zeros(len(owner)), np.zeros(len(owner))
+    host_share, sigma, stall = np.zeros(len(owner)), np.zeros(len(owner)), np.zeros(len(owner))
     if predicted and columns is not None and prediction is not None:
         step = prediction.step
         parts = [PART_SHARE * each * getattr(step, part) / step.total_s for part, each in SHARE_SIGMA.items()]
         effects.append(np.stack(parts, axis=1))
         host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
+        stall = prediction.stall
     return Places(
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
         host_share=host_share,
         sigma=sigma,
+        stall=stall,
     )
 
 

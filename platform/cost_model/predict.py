@@ -11,10 +11,8 @@ from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.host import pace_share
 from platform.cost_model.memory import PeakMemory, peak_memory
+from platform.cost_model.stalls import interval, mean_ratio, stall_chance
 from platform.cost_model.step_time import StepTime, step_time
-
-Z_80 = 1.2816
-"""Standard deviations on each side of a normal distribution's 80 %."""
 
 BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
@@ -34,6 +32,8 @@ class Prediction:
     low_s: Array
     high_s: Array
     """The 80 % interval of the step time."""
+    stall: Array
+    """Chance that a step stalls, beside what `sigma` tells of."""
     fit_probability: Array
     """That it runs at all."""
     ok_probability: Array
@@ -41,23 +41,17 @@ class Prediction:
 
     @property
     def expected_s(self) -> Array:
-        """Mean step time; `step.total_s` is the median."""
-        return expected_s(self.step.total_s, self.low_s, self.high_s)
+        """Mean step time; `step.total_s` is the median of steps that do not stall.
+
+        What is chosen by it costs least on average: of two layouts with one median the less certain one is the worse
+        bet, since it may lose more than it can win.
+        """
+        return self.step.total_s * mean_ratio(self.sigma, self.stall)
 
     @property
     def fits(self) -> Mask:
         """Whether fitting is likelier than not."""
         return self.fit_probability > 0.5
-
-
-def expected_s(median_s: Array, low_s: Array, high_s: Array) -> Array:
-    """Mean of a log-normal time, from its median and its 80 % interval: median x exp(sigma^2 / 2).
-
-    What is chosen by it costs least on average: of two layouts with one median the less certain one is the worse bet,
-    since it may lose more than it can win.
-    """
-    sigma = np.log(high_s / low_s) / (2 * Z_80)
-    return median_s * np.exp(sigma**2 / 2)
 
 
 def normal_cdf(values: Array) -> Array:
@@ -90,6 +84,17 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together))
 
 
+def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
+    """The fields of a prediction that tell how far its step times spread."""
+    low, high = interval(sigma, stall)
+    return {
+        "sigma": sigma,
+        "stall": stall,
+        "low_s": step.total_s * np.exp(low),
+        "high_s": step.total_s * np.exp(high),
+    }
+
+
 def fit_probability(columns: Columns, needed_gib: Array) -> Array:
     """Probability that so much is below the capacity, its error taken for log-normal."""
     return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
@@ -98,13 +103,11 @@ def fit_probability(columns: Columns, needed_gib: Array) -> Array:
 def _predict_chunk(columns: Columns) -> Prediction:
     step, memory = step_time(columns), peak_memory(columns)
     sigma = zero_shot_sigma(columns, step)
-    width = np.exp(Z_80 * sigma)
+    stall = np.broadcast_to(stall_chance(columns), step.total_s.shape)
     return Prediction(
         step=step,
         memory=memory,
-        sigma=sigma,
-        low_s=step.total_s / width,
-        high_s=step.total_s * width,
+        **spread(step, sigma, stall),
         fit_probability=fit_probability(columns, memory.needed_gib),
         ok_probability=fit_probability(columns, memory.pooled_gib),
     )

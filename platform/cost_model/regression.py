@@ -17,8 +17,9 @@ import math
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array
+from platform.cost_model.columns import Array, Mask
 from platform.cost_model.places import Index, Places
+from platform.cost_model.stalls import STALL_SIGMA
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +37,7 @@ class Prior:
     point: float = 0.0
     """The same in proportion to the point's predicted deviation."""
     stall: float = 0.0
-    """Chance that a measurement is a stall."""
+    """Chance that a measurement is a stall, at least."""
 
 
 NOISE_SIGMA = constants.number("regression", "NOISE_SIGMA")
@@ -51,13 +52,15 @@ TIME = Prior(
 )
 """Of step times that the cost model predicts."""
 LENGTH = constants.number("regression", "LENGTH")
-STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
+STALL_EVIDENCE = constants.number("regression", "STALL_EVIDENCE")
 SCALES = (0.5, 1.0, 2.0)
 """How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
 MOST_SURPRISE = 4.0
 """Deviations beyond which a surprise says no more of the others' scatter."""
 SCATTER_WEIGHT = 4.0
 """Measurements that the expected scatter counts as, beside those made."""
+MOST_STALLS = 0.75
+"""Chance of a stall beyond which measurements tell nothing more."""
 TEACHERS = 384
 """Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
 
@@ -73,6 +76,8 @@ class Learned:
     residuals: Array
     inverse: Array
     """Of the measured residuals' covariance, noise included."""
+    stalled: Mask
+    """Of the measured ones, those taken for stalls."""
     likelihood: float = 0.0
     """Logarithm of the marginal likelihood of the residuals."""
 
@@ -109,6 +114,14 @@ class Learned:
         scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
+    def stall_chance(self, index: Index) -> Array:
+        """Chance that each point's step stalls: this machine may stall more often than another, as those measured on it
+        tell."""
+        chance = _stall_chance(self.places, index, self.prior)
+        expected = float(_stall_chance(self.places, self.index, self.prior).sum())
+        often = _how_often(int(self.stalled.sum()), expected)
+        return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
+
     def left_out(self) -> Array:
         """Residual of each measured point less what the others say of it (section 5.4.2)."""
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
@@ -127,25 +140,33 @@ def learn(
     `waited` is the share of each one's step in which its device was seen to wait, `noise` a further deviation of each.
     """
     nothing = Learned(
-        places=places, prior=prior, index=index, residuals=residuals, inverse=np.zeros((0, 0)), likelihood=-math.inf
+        places=places,
+        prior=prior,
+        index=index,
+        residuals=residuals,
+        inverse=np.zeros((0, 0)),
+        stalled=np.zeros(0, dtype=bool),
+        likelihood=-math.inf,
     )
     if not len(index):
         return nothing
     variance = _noise(places, index, prior, waited) + np.square(noise)
     unscaled = _kernel(places, index, index, prior)
+    stall = _stall_chance(places, index, prior)
     best = nothing
     for scale in SCALES if len(index) > 1 else (1.0,):
-        inverse, likelihood = _inverse(scale**2 * unscaled, variance, residuals, prior.stall)
+        inverse, stalled, likelihood = _inverse(scale**2 * unscaled, variance, residuals, stall)
         if likelihood > best.likelihood:
             scaled = dataclasses.replace(
                 prior, common=scale * prior.common, effects=scale * prior.effects, smooth=scale * prior.smooth
             )
-            best = dataclasses.replace(best, prior=scaled, inverse=inverse, likelihood=likelihood)
+            best = dataclasses.replace(best, prior=scaled, inverse=inverse, stalled=stalled, likelihood=likelihood)
     return best
 
 
-def _inverse(kernel: Array, noise: Array, residuals: Array, stall: float) -> tuple[Array, float]:
-    """(inverse covariance of the residuals, their log likelihood), stalls picked one by one, the likeliest first.
+def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
+    """(inverse covariance of the residuals, which are stalls, their log likelihood), stalls picked one by one, the
+    likeliest first; `stall` has the chance of each, and each one makes the next likelier.
 
     Of one residual, given the others, the likelihood is normal around what they say of it (Rasmussen and Williams,
     section 5.4.2), and as much wider as stalls deviate where it is one: of slower ones alone, so half of that normal.
@@ -156,11 +177,12 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: float) -> tup
     likelihood = -0.5 * (float(residuals @ inverse @ residuals) + float(log_determinant))
     likelihood -= 0.5 * len(residuals) * math.log(2 * math.pi)
     usual = np.ones(len(residuals), dtype=bool)
-    while stall > 0:
+    while stall.any():
         variance = 1 / np.diag(inverse)
         off = (inverse @ residuals) * variance
         wider = variance + STALL_SIGMA**2
-        gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + math.log(2 * stall / (1 - stall))
+        chance = np.minimum(stall * _how_often(int((~usual).sum()), stall.sum() - stall), MOST_STALLS)
+        gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + np.log(2 * chance / (1 - chance))
         gain = np.where(usual & (off > 0), gain, -np.inf)
         likeliest = int(gain.argmax())
         if gain[likeliest] <= 0:
@@ -170,7 +192,20 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: float) -> tup
         column = inverse[:, likeliest]
         weight = STALL_SIGMA**2 / (1 + STALL_SIGMA**2 * column[likeliest])
         inverse = inverse - weight * np.outer(column, column)
-    return inverse, likelihood
+    return inverse, ~usual, likelihood
+
+
+def _stall_chance(places: Places, index: Index, prior: Prior) -> Array:
+    """Chance that a measurement of each point is a stall, before anything was measured; zeros where none is thought
+    of."""
+    return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
+
+
+def _how_often(num_stalled: int, expected: Array | float) -> Array | float:
+    """How many times as often as expected a machine stalls on which so many did: the posterior mean of a rate whose
+    prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly stall and a few often do.
+    """
+    return (STALL_EVIDENCE + num_stalled) / (STALL_EVIDENCE + expected)
 
 
 def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:

@@ -8,7 +8,8 @@ import numpy as np
 
 from platform.cost_model.calibration import calibrate, places_of_rows
 from platform.cost_model.columns import Array, Mask, from_rows
-from platform.cost_model.predict import Prediction, expected_s, predict
+from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.stalls import interval
 from platform.cost_model.table import Run, axes_of
 
 NEAR_BEST = 1.5
@@ -53,6 +54,7 @@ class Scored:
     zero_shot_s: Array
     low_s: Array
     high_s: Array
+    expected_s: Array
     predicted_gib: Array
     predicted_fits: Mask
     rate: Array
@@ -102,14 +104,14 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
     prediction = predict(from_rows([run.values for run in runs]))
     measured = _measured_s(runs)
     used = np.zeros(len(runs), dtype=bool)
-    total, low, high = (np.array(a) for a in (prediction.step.total_s, prediction.low_s, prediction.high_s))
+    times = _times(prediction)
     if num_calibrate:
         for rows in cells_of(runs).values():
             index = np.array(rows)
             chosen, corrected = _search([runs[row] for row in rows], measured[index], num_calibrate)
             used[index[chosen]] = True
-            total[index], low[index], high[index] = corrected.step.total_s, corrected.low_s, corrected.high_s
-    return _scored(runs, prediction, (total, low, high), used)
+            times[:, index] = _times(corrected)
+    return _scored(runs, prediction, times, used)
 
 
 def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
@@ -121,10 +123,7 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     every = predict(columns)
     places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(taught) or None)
     corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
-    times = tuple(
-        np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s)
-    )
-    return _scored(runs, prediction, times, np.zeros(len(runs), dtype=bool))
+    return _scored(runs, prediction, _times(corrected)[:, len(taught) :], np.zeros(len(runs), dtype=bool))
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -136,12 +135,17 @@ def join(parts: Sequence[Scored]) -> Scored:
     )
 
 
+def _times(prediction: Prediction) -> Array:
+    """[what, rows]: median, both ends of the interval and mean of the step time."""
+    return np.array([prediction.step.total_s, prediction.low_s, prediction.high_s, prediction.expected_s])
+
+
 def _measured_s(runs: Sequence[Run]) -> Array:
     return np.array([run.step_time_s or np.nan for run in runs])
 
 
-def _scored(runs: Sequence[Run], prediction: Prediction, times: Sequence[Array], used: Mask) -> Scored:
-    total, low, high = times
+def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mask) -> Scored:
+    total, low, high, expected = times
     memory = prediction.memory
     is_allocated = np.array([run.peak_is_allocated for run in runs])
     return Scored(
@@ -153,6 +157,7 @@ def _scored(runs: Sequence[Run], prediction: Prediction, times: Sequence[Array],
         zero_shot_s=np.asarray(prediction.step.total_s),
         low_s=low,
         high_s=high,
+        expected_s=expected,
         predicted_gib=np.where(is_allocated, memory.allocated_gib, memory.device_gib),
         predicted_fits=np.asarray(prediction.fits),
         rate=np.array([model_flops(run) / run.cluster.num_devices for run in runs]),
@@ -169,7 +174,8 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` of the runs as a search does: always the one left that could be fastest (lowest 80 % end).
+    """Measures `budget` of the runs as a search does: always the one left that could be fastest if it does not stall
+    (lowest 80 % end).
 
     Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
     """
@@ -178,10 +184,11 @@ def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int
     places = places_of_rows([axes_of(run) for run in runs], columns, prediction)
     chosen: list[int] = []
     corrected = prediction
-    candidates = np.flatnonzero(np.isfinite(measured))
+    candidates = np.flatnonzero(np.isfinite(measured)).tolist()
     while len(chosen) < min(budget, len(candidates)):
         rest = [row for row in candidates if row not in chosen]
-        chosen.append(int(min(rest, key=lambda row: corrected.low_s[row])))
+        could = corrected.step.total_s * np.exp(interval(corrected.sigma, np.zeros(()))[0])
+        chosen.append(min(rest, key=could.__getitem__))
         rows = np.array(chosen)
         corrected = calibrate(places, prediction, rows, measured[rows]).corrected
     return chosen, corrected
@@ -201,14 +208,14 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     """How much slower the predicted best of a cell is than its true best; None below four timed configurations, and
     where all of them were measured: nothing is predicted then.
 
-    The predicted best has the least expected time of those predicted to fit; of all, if none is. Of several that are
-    predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have no time;
-    `first_choice_is_oom` tells of them.
+    The predicted best has the least expected time of those predicted to fit or measured; of all, if none is. Of several
+    that are predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have
+    no time; `first_choice_is_oom` tells of them.
     """
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
     if len(timed) < 4 or scored.used[timed].all():
         return None
-    fitting = timed[scored.predicted_fits[timed]]
+    fitting = timed[scored.predicted_fits[timed] | scored.used[timed]]
     among = fitting if len(fitting) else timed
     known = _known_s(scored)
     best = among[_is_least(known[among])]
@@ -228,10 +235,7 @@ def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
 
 def _known_s(scored: Scored) -> Array:
     """Measured seconds of the rows that calibrated, expected seconds of the others."""
-    expected = expected_s(scored.predicted_s, scored.low_s, scored.high_s)
-    # The constant-MFU baseline has no interval: its median stands for the mean.
-    expected = np.where(np.isfinite(expected), expected, scored.predicted_s)
-    return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, expected)
+    return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
 
 
 def _is_least(values: Array) -> Mask:
@@ -302,6 +306,7 @@ def constant_mfu(scored: Scored) -> Scored:
     return dataclasses.replace(
         scored,
         predicted_s=unit / share,
+        expected_s=unit / share,
         low_s=nothing,
         high_s=nothing,
         predicted_gib=nothing,

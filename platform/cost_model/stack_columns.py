@@ -28,6 +28,7 @@ THIS_PROJECT_COLUMNS = {
     "reduces_by_hooks": 0.0,
     "cuts_by_cost": 0.0,
     "stack_sigma": 0.0,
+    "stall_chance": 0.0,
 }
 """What this project's trainer does that no layout of it states otherwise: its stack."""
 
@@ -50,4 +51,5 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
         "stack_sigma": float(fact(software, "sigma", 0.0)),
+        "stall_chance": float(fact(software, "stall_chance", 0.0)),
     }

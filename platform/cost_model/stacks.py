@@ -67,7 +67,7 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
-COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s")
+COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance")
 """Facts that no other stack's tell: the first two follow from the count of a block's kernels where nobody measured."""
 _left_out: list[str] = []
 """Tables whose evidence is held back; see `without`."""

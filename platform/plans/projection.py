@@ -13,7 +13,7 @@ from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs
 from platform.cost_model.features import joined
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_device, from_cluster
-from platform.cost_model.predict import Z_80, Prediction, predict, take
+from platform.cost_model.predict import Prediction, predict, spread, take
 from platform.cost_model.regression import NOISE_SIGMA
 from platform.cost_model.software import Point, planned_columns
 from trainers.values.axes import axes_of
@@ -78,7 +78,7 @@ class Taught:
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
         step = take(calibration.corrected, slice(len(mine), None))
         corrected = dataclasses.replace(
-            prediction, step=step.step, sigma=step.sigma, low_s=step.low_s, high_s=step.high_s
+            prediction, step=step.step, sigma=step.sigma, stall=step.stall, low_s=step.low_s, high_s=step.high_s
         )
         measured = self._measured_s(points, cluster)
         known = np.isfinite(measured)
@@ -130,7 +130,4 @@ def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
     parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}
     sigma = np.where(known, NOISE_SIGMA, prediction.sigma)
     step = dataclasses.replace(prediction.step, **parts)
-    width = np.exp(Z_80 * sigma)
-    return dataclasses.replace(
-        prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
-    )
+    return dataclasses.replace(prediction, step=step, **spread(step, sigma, np.where(known, 0.0, prediction.stall)))

@@ -199,7 +199,8 @@ class Guided(Generic[C]):
         mean, sigma = times.each(front)
         speed = -(points.log_step_s[front] + mean)
         reference = self._reference(group, speed)
-        fits = self._fitting.chances(front)
+        # A step that stalls saves nothing.
+        fits = self._fitting.chances(front) * (1 - times.stall_chance(front))
         # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
         known = group in self._best or group in self._taught
         sigma = sigma if known else points.sigma[front]

@@ -302,7 +302,7 @@ def test_a_baseline_that_cannot_tell_rows_apart_has_their_mean_regret() -> None:
     scored = dataclasses.replace(
         score_table(runs), measured_s=np.array([10.0, 11.0, 12.0, 13.0]), predicted_fits=np.ones(4, dtype=bool)
     )
-    alike = dataclasses.replace(scored, predicted_s=np.full(4, 5.0), low_s=np.full(4, 4.0), high_s=np.full(4, 6.0))
+    alike = dataclasses.replace(scored, expected_s=np.full(4, 5.0))
     backwards = dataclasses.replace(alike, measured_s=alike.measured_s[::-1].copy())
     assert regret(alike, range(4)) == regret(backwards, range(4)) == pytest.approx(0.15)
 
@@ -313,15 +313,25 @@ def test_a_first_choice_that_ran_out_of_memory_is_counted_beside_the_regret() ->
         score_table(runs),
         measured_s=np.array([10.0, 11.0, 12.0, 13.0, np.nan]),
         out_of_memory=np.array([False, False, False, False, True]),
-        predicted_s=np.array([6.0, 7.0, 8.0, 9.0, 5.0]),
-        low_s=np.array([5.0, 6.0, 7.0, 8.0, 4.0]),
-        high_s=np.array([7.2, 8.2, 9.2, 10.2, 6.2]),
+        expected_s=np.array([6.0, 7.0, 8.0, 9.0, 5.0]),
         predicted_fits=np.ones(5, dtype=bool),
     )
     chosen = scores(scored, range(5), 0)
     assert (chosen.regret_mean, chosen.oom_first_choices, chosen.oom_missed) == (0.0, 1, 1)
     said = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
     assert scores(said, range(5), 0).oom_first_choices == 0
+
+
+def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() -> None:
+    runs = tr3m()[:4]
+    scored = dataclasses.replace(
+        score_table(runs),
+        measured_s=np.array([10.0, 14.0, 12.0, 13.0]),
+        expected_s=np.array([20.0, 11.0, 12.0, 13.0]),
+        predicted_fits=np.array([False, True, True, True]),
+    )
+    assert regret(scored, range(4)) == pytest.approx(0.4)
+    assert regret(dataclasses.replace(scored, used=np.array([True, False, False, False])), range(4)) == 0.0
 
 
 def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:

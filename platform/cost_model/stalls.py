@@ -1,0 +1,46 @@
+"""Stalls of a machine: how likely a step is to wait for one, and the interval and the mean that this leaves.
+
+A step time's residual is a mixture (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968):
+with the chance of a stall it is slower by half of a normal distribution of `STALL_SIGMA` in log space, else usual.
+"""
+
+import math
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
+
+STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
+HELD = 0.8
+"""Share of step times that an interval holds."""
+MOST_USUAL = 0.99
+"""Share of the usual step times that an interval holds before it reaches into the stalled ones."""
+
+
+def stall_chance(columns: Columns) -> Array:
+    """Chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for each of its nodes, and each
+    stalls by itself with the stack's chance."""
+    devices = columns.dp * columns.tp * columns.pp * columns.cp
+    nodes = np.maximum(devices / columns.devices_per_node, 1.0)
+    across = ((columns.pp > 1) & (nodes > 1)) | (columns.tp > columns.devices_per_node)
+    return np.where(across, 1 - (1 - columns.stall_chance) ** nodes, 0.0)
+
+
+def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
+    """Lower and upper end, in log space, of intervals that hold `HELD` of step times, the median usual one at 0.
+
+    Stalls are few and far: the shortest interval holds more of the usual times before it holds any of these.
+    """
+    from scipy.special import ndtri  # here: a command's --help need not wait for it
+
+    usual = np.minimum(HELD / (1 - np.minimum(chance, HELD)), MOST_USUAL)
+    width = ndtri((1 + usual) / 2) * sigma
+    stalled = np.clip((HELD - (1 - chance) * usual) / np.maximum(chance, 1e-12), 0.0, 1.0)
+    return -width, np.maximum(width, STALL_SIGMA * ndtri((1 + stalled) / 2))
+
+
+def mean_ratio(sigma: Array, chance: Array) -> Array:
+    """The mean step time over the median usual one."""
+    stalled = math.exp(STALL_SIGMA**2 / 2) * (1 + math.erf(STALL_SIGMA / math.sqrt(2)))
+    return np.exp(sigma**2 / 2) * (1 - chance + chance * stalled)
