@@ -108,10 +108,15 @@ def _named(tree: ast.AST, words: frozenset[str]) -> Iterator[tuple[int, str]]:
 
 
 @functools.cache
-def _trees() -> dict[str, ast.AST]:
-    """Returns every file of the product, parsed."""
+def _uses() -> tuple[tuple[str, int, str], ...]:
+    """Returns (file, line, word) of every use of an axis or an engine in the product; each file is walked once."""
     files = (path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py")))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
+    words = EVERY | frozenset(engines.names())
+    return tuple(
+        (str(path.relative_to(ROOT)), line, word)
+        for path in files
+        for line, word in _named(ast.parse(path.read_text()), words)
+    )
 
 
 def _covers(place: str, name: str) -> bool:
@@ -119,10 +124,8 @@ def _covers(place: str, name: str) -> bool:
 
 
 def _places(words: frozenset[str]) -> Iterator[tuple[str, int, str]]:
-    """Yields (file, line, word) of every use in the product."""
-    for name, tree in _trees().items():
-        for line, word in _named(tree, words):
-            yield name, line, word
+    """Yields (file, line, word) of every use of one of `words` in the product."""
+    return (use for use in _uses() if use[2] in words)
 
 
 @pytest.mark.parametrize(
