@@ -38,7 +38,7 @@ def llama3_8b() -> Space:
             "engine": engines.sharding(),
         },
         model_parallel={
-            "attention": ("sdpa",),
+            "attention": ("sdpa", "flex"),
             "compile": ("block",),
             "loss": ("chunked",),
             "checkpointing": ("none", "full"),

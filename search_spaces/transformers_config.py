@@ -45,7 +45,8 @@ def space_of_config(path: Path) -> Space:
             "engine": engines.shards_first(),
         },
         model_parallel={
-            "attention": (fused,),
+            # A context-parallel rank's part of the queries is a mask to sdpa.
+            "attention": tuple(dict.fromkeys((fused, "flex"))),
             "compile": ("block",),
             "loss": ("chunked",),
             "grad_sync": ("last",),

@@ -197,7 +197,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
-    masked = work.attended is not None
+    masked, parts = work.attended is not None, layouts.numbers("cp") > 1
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str) -> tuple[float, float]:
@@ -208,12 +208,21 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
             return mask_speedup(attention, work.attended)
         return window_speedup(attention, work.model, work.seq_len)
 
+    def flash(attention: str, *, masked: bool) -> float:
+        # A context-parallel rank's part of the queries is a mask to sdpa, whatever windows leave of it.
+        share = flash_share(attention, biased=biased or masked)
+        return share * (1.0 if masked and attention == "sdpa" else spans(attention))
+
     return {
         "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
         "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
         "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
         "budget": of_words(activation_budget, "checkpointing"),
-        "flash": of_words(lambda word: flash_share(word, biased=biased or masked) * spans(word), "attention"),
+        "flash": np.where(
+            parts,
+            of_words(lambda word: flash(word, masked=True), "attention"),
+            of_words(lambda word: flash(word, masked=masked), "attention"),
+        ),
         "mask_bytes": _mask_bytes(work, layouts, biased=biased),
         "wide_softmax": modules is None or modules.fp32_softmax,
         "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),

@@ -77,13 +77,15 @@ def winner_sentence(
 
 
 def pipeline_words(measurement: Measurement) -> str:
-    """Returns, for a pipeline, which stage has most memory, and the bubble as measured and with equal stages; ""
-    otherwise.
+    """Returns, for a pipeline, which stage has most memory and the bubble, as measured where a step is long enough and
+    with equal stages; "" otherwise.
     """
+    if measurement.layout.pp == 1:
+        return ""
     bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
     where = f" on {where}" if where else ""
-    formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
-    return where + ("" if bubble is None else f", a bubble of {bubble:.1%} beside {formula}")
+    measured = "" if bubble is None else f"{bubble:.1%} beside "
+    return f"{where}, a bubble of {measured}{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
