@@ -42,7 +42,7 @@ def test_intervals_widen_with_attention() -> None:
     """Its kernels differ more from version to version than products do."""
     layout = fsdp(dp_shard=8, grad_sync="every", attention="flex")
     short, long = (point(layout, cluster="8xA100", seq_len=length) for length in (2048, 65536))
-    assert predict(long).sigma[0] > 1.5 * predict(short).sigma[0]
+    assert predict(long).sigma[0] > 1.15 * predict(short).sigma[0]
 
 
 def test_normal_distribution() -> None:
