@@ -5,7 +5,6 @@
 import contextlib
 import dataclasses
 import gc
-import sys
 import traceback
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -57,7 +56,6 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
         if any(errors):
             results[-1] = {"error": "\n".join(filter(None, errors))}
         gc.collect()
-        _leave_groups()
     return results
 
 
@@ -68,15 +66,6 @@ def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
     inductor.compile_threads = 1  # a daemon, as a rank is here, has no processes of its own
     compiled.BACKEND = "inductor"
     return run_all(cases)
-
-
-def _leave_groups() -> None:
-    """Ends the groups that a case has made: each has threads of gloo's, one of which wakes a hundred times a second."""
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # compiled code names them
-    for group in list(dist.distributed_c10d._world.pg_map):
-        if group is not dist.group.WORLD:
-            dist.destroy_process_group(group)
 
 
 def _run(case: MeshCase) -> dict[str, Any]:
