@@ -80,7 +80,7 @@ def pipeline_words(measurement: Measurement) -> str:
     """Returns, for a pipeline, which stage has most memory and the bubble, as measured where a step is long enough and
     with equal stages; "" otherwise.
     """
-    if measurement.layout.pp == 1:
+    if not measurement.pipeline_bubble_by_formula:
         return ""
     bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
     where = f" on {where}" if where else ""
