@@ -38,7 +38,7 @@ STEPS = 2
 ALLOWED = {"fp32": 1e-3, "bf16": 8e-2, "fp16": 5e-2}
 """Relative error of a gradient that rounding explains, by the type of products."""
 SMALLEST = 1e-3
-"""Of the norm of all gradients: what is smaller is a sum that cancels, whose error counts by this share."""
+"""Share of the norm of all gradients below which a gradient is a sum that cancels and its error relative to this."""
 SEQUENCES = 8
 
 

@@ -28,7 +28,7 @@ _EXAMPLES = {
     "--private-subnet": "subnet-00000000000000002",
     "--bucket": "bucket-00000000000000001",
 }
-"""What stands in the cluster file until an option gives it."""
+"""The value in the cluster file before an option replaces it."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ class Node:
     num_cpus: float
     num_gpus: int
     facts: Mapping[str, Any]
-    """What `trainers.node.facts` returned there."""
+    """The result of `trainers.node.facts` there."""
     clock_off_s: float = 0.0
     """Seconds by which its clock differs from the driver's at least, positive where it is ahead."""
 

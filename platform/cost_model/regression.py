@@ -77,7 +77,7 @@ class Learned:
     inverse: Array
     """Of the measured residuals' covariance, noise included."""
     stalled: Mask
-    """Of the measured ones, those taken for stalls."""
+    """The measured points that count as stalls."""
     likelihood: float = 0.0
     """Logarithm of the marginal likelihood of the residuals."""
 

@@ -41,7 +41,7 @@ class Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What to do next."""
+    """The next action."""
 
     phase: Phase
     job: Job | None = None

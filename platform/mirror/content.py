@@ -62,7 +62,7 @@ METRICS = {
 }
 """Field of a measurement by metric."""
 SHARES = {"share_of_peak_pct": "share_of_matmul_peak", "share_of_datasheet_peak_pct": "share_of_datasheet_peak"}
-"""The same for fields that are shares of 1: MLflow shows every share in per cent."""
+"""Fields that are shares of 1, by their names in MLflow, which shows every share in per cent."""
 COMPARED = ("tokens_per_s", "peak_gib")
 """Metrics that runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that
 lacks a metric above all others, as if a layout that ran out of memory were the fastest.

@@ -97,7 +97,7 @@ class Mirror:
 
     @property
     def look(self) -> str:
-        """What to type and which pages to open to view the study."""
+        """Returns the command to type and the pages to open to view the study."""
         return how_to_look(self.uri, self.addresses)
 
     @property
