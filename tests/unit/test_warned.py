@@ -1,7 +1,10 @@
-"""The warnings that a worker's process is given, each once."""
+"""Tests that the warnings of a worker's process are recorded, each once."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 SCRIPT = """
 import logging, os, warnings
@@ -19,11 +22,13 @@ print(*warned.seen(), sep="\\n")
 """
 
 
-def test_each_warning_is_noted_once_without_what_changes_and_shown_as_before():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(("asked", "times_shown"), [("default", 1), ("ignore", 0)])  # workers have "ignore"
+def test_each_warning_is_recorded_once_without_what_changes_and_shown_as_before(asked: str, times_shown: int):
+    environment = os.environ | {"PYTHONWARNINGS": asked}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines() == [
         "UserWarning: c10d: port ... of process ... is old",
         "torch.distributed: store at ... is slow",
     ]
-    assert done.stderr.count("UserWarning: c10d: port 29501") == 1
+    assert done.stderr.count("UserWarning: c10d: port 29501") == times_shown
     assert done.stderr.count("store at /tmp/meeting-29501 is slow") == 1

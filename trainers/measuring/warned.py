@@ -1,7 +1,8 @@
-"""The warnings that this process was given, each once: another version of a library often shows there first."""
+"""Records the warnings of this process, each once: another version of a library often shows there first."""
 
 import logging
 import re
+import sys
 import warnings
 from typing import Any
 
@@ -13,25 +14,32 @@ _watching = False
 
 
 def watch() -> None:
-    """Takes note of warnings from now on: those of `warnings`, and what libraries log as one. They are shown as before.
+    """Records warnings from now on: those of `warnings`, and what libraries log as one.
 
-    What C++ code writes to standard error itself is not seen.
+    They are shown as before, so not at all under PYTHONWARNINGS=ignore, which workers have. What C++ code writes to
+    standard error itself is not recorded.
     """
     global _watching
     if _watching:
         return
     _watching = True
+    is_shown = "ignore" not in sys.warnoptions
+    if not is_shown:  # Python would drop them before they reach `showwarning`
+        warnings.simplefilter("default")
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
     show, make = warnings.showwarning, logging.getLogRecordFactory()
 
     def shown(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        _note(f"{category.__name__}: {message}")
-        show(message, category, *rest, **more)
+        _record(f"{category.__name__}: {message}")
+        if is_shown:
+            show(message, category, *rest, **more)
 
     def made(*arguments: Any, **more: Any) -> logging.LogRecord:
         record = make(*arguments, **more)
         if record.levelno >= logging.WARNING and not f"{record.name}.".startswith("ray."):
             try:
-                _note(f"{record.name}: {record.getMessage()}")
+                _record(f"{record.name}: {record.getMessage()}")
             except (TypeError, ValueError):  # the logger says itself that the arguments do not fit the text
                 return record
         return record
@@ -41,11 +49,11 @@ def watch() -> None:
 
 
 def seen() -> tuple[str, ...]:
-    """The warnings so far, each once, sorted; without what differs between two processes."""
+    """Returns the warnings so far, each once, sorted; without what differs between two processes."""
     return tuple(sorted(_seen))
 
 
-def _note(text: str) -> None:
+def _record(text: str) -> None:
     if len(_seen) < _MOST:
         lines = _CHANGING.sub("...", text).strip().splitlines()
         _seen[lines[0][:_LENGTH] if lines else ""] = None
