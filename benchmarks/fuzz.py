@@ -29,7 +29,7 @@ from platform.common.errors import ClusterError, InputError
 from search_spaces.changes import axes
 
 ROOT = Path(__file__).parents[1]
-JOURNAL = ROOT / "tests" / "unit" / "study" / "data" / "schema-1.jsonl"
+JOURNAL = ROOT / "tests" / "study" / "data" / "schema-1.jsonl"
 TABLES = sorted((ROOT / "tests" / "cost_model" / "tables").glob("*.csv"))
 ODD_TEXTS = (
     "", " ", "0", "-1", "1", "2", "3", "64", "1e3", "1e400", "nan", "inf", "-0", "9" * 30, "9" * 5000, "1.5", "2k",

@@ -3,7 +3,7 @@
     make docs        or python -m scripts.reference
 
 Each page is made from what the software itself goes by: parsers, declarations, engines' rules, committed files.
-`tests/unit/test_reference_pages.py` fails where a page is not what would be written today.
+`tests/scripts/test_reference.py` fails where a page is not what would be written today.
 """
 
 import argparse

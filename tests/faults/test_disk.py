@@ -8,9 +8,9 @@ import pytest
 from platform.common.errors import ClusterError
 from platform.study.study import Study
 from tests.disks import fill, small_disk
+from tests.loop.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
+from tests.loop.conftest import backend, clock, make
 from tests.samples import header
-from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
-from tests.search.conftest import backend, clock, make
 from tests.search.session import ROOT, Session, write_space
 from tests.search.studies import FOUND
 from trainers.values.journal import Measured

@@ -13,8 +13,8 @@ import pytest
 
 from platform.study.study import Study
 from tests.faults.leaks import Accounts, gone
+from tests.loop.backend import LAYOUTS, RECIPE
 from tests.samples import header
-from tests.search.backend import LAYOUTS, RECIPE
 from trainers.values.batch import BatchPoint
 from trainers.values.journal import End, Resume, RungStart, TrialEnd, TrialStart
 

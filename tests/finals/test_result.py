@@ -4,8 +4,8 @@ import pytest
 
 from platform.finals.result import Result
 from platform.study.history import History
+from tests.loop.backend import OTHER
 from tests.samples import RECIPE, header, layout, measurement, profile, skipped
-from tests.search.backend import OTHER
 from trainers.values.journal import End, GateCurves, Line, Measured
 from trainers.values.measurement import Measurement
 

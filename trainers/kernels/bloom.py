@@ -2,7 +2,7 @@
 
 All that is taken for granted of transformers: the names and layout of the weights, which its checkpoints fix, that a
 block calls `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added,
-and that a model's mask is made by the registry of mask functions. `tests/trainers/test_kernels.py` holds it.
+and that a model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
 """
 
 from typing import Any

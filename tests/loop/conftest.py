@@ -1,0 +1,96 @@
+"""A made-up study, and the loop on it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.finals.trial import Rules
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
+from platform.searchers.problem import Problem
+from platform.study.study import Study
+from search_spaces.candidate import Candidate
+from tests.loop.backend import (
+    CLUSTER,
+    OTHER,
+    RECIPE,
+    Backend,
+    Clock,
+    Make,
+    candidates,
+)
+from tests.samples import header
+from tests.search.session import write_space
+from trainers.values.job import Timing
+
+if TYPE_CHECKING:
+    from tests.loop.played import Played
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    """Yields a new study whose first line is written."""
+    with Study.create(tmp_path, "made-up") as made:
+        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def backend(study: Study, clock: Clock) -> Backend:
+    return Backend(study, clock)
+
+
+@pytest.fixture
+def make(study: Study, clock: Clock) -> Make:
+    """Makes the loop of a session, on what the journal holds at that moment."""
+
+    def made(
+        within: Sequence[Candidate] = candidates(),
+        *,
+        searcher: str = "sweep",
+        rules: Rules | None = None,
+        spent_s: float = 0.0,
+        **budget: float,
+    ) -> Loop:
+        return Loop(
+            study=study,
+            candidates=within,
+            searcher=searchers.create(searcher, Problem(candidates=within)),
+            budget=Budget(**budget),  # type: ignore[reportArgumentType]
+            settings=Settings(
+                cluster=CLUSTER,
+                cpus_per_worker=1.0,
+                recorder="none",
+                commit="0123456",
+                cap_gib=2.0,
+                timing=Timing(winner_s=4.0),
+                rules=rules,
+            ),
+            spent_s=spent_s,
+            clock=clock,
+        )
+
+    return made
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Played":
+    from tests.loop.played import play_sessions  # imports Ray, which takes seconds
+
+    return play_sessions(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> str:
+    """Returns a space file of two layouts of one rung, for a global batch that one and two devices share evenly."""
+    axes = {"checkpointing": ("none", "full"), "engine": ("ddp",)}
+    return str(write_space(tmp_path / "pair.py", axes=axes, micro_batches=(1,)))

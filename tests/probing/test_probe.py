@@ -1,0 +1,92 @@
+"""`python -m platform.probe` for real: on two CPU workers through Ray, and on ranks that play several machines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.probe import main
+from platform.probing.run import BUDGET_S
+from tests.search.session import ROOT
+from trainers.values.probed import OPERATIONS
+
+BUSY_S = 300.0
+"""What the start and the end of Ray may take beyond the probe's own limit, on a machine that others use too."""
+
+
+def play(tmp_path: Path, nodes: str, seconds: float) -> dict[str, Any]:
+    """What rank 0 finds where the ranks stand on `nodes`."""
+    command = [sys.executable, "-m", "tests.probing.ranks"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), nodes, str(tmp_path / "meeting"), str(seconds)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(len(nodes.split(",")))
+    ]
+    ended = [rank.communicate(timeout=900) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), ended
+    return json.loads(ended[0][0])
+
+
+@pytest.mark.contract
+def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
+    found = play(tmp_path, "a,a,b,c", seconds=240)
+    assert found["nodes"] == ["host-a", "host-b", "host-c"] and not found["cut_short"]
+    assert [device["node"] for device in found["devices"]] == [0, 0, 1, 2]
+    kinds = {(each["scope"], tuple(each["nodes"]), each["ranks"]) for each in found["collectives"]}
+    assert kinds == {
+        ("node", (0,), 2),
+        ("cluster", (0, 1, 2), 4),
+        ("pair", (0, 1), 3),
+        ("pair", (1, 2), 2),
+        ("pair", (2, 0), 3),
+    }
+    inside = [each for each in found["collectives"] if each["scope"] == "node"]
+    assert [each["operation"] for each in inside] == [name for name in OPERATIONS for _ in range(5)]
+    assert all(each["seconds"] > 0 for each in found["collectives"])
+
+
+@pytest.mark.contract
+def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    found = play(tmp_path, "a,a", seconds=0)
+    assert found["cut_short"] and found["collectives"] == [] and found["devices"][0]["products"] == []
+    assert found["devices"][1]["copy_gb_per_s"] > 0
+
+
+def run(*arguments: str) -> str:
+    """Standard output of a command of ours that ends well."""
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.ray
+def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> None:
+    """Within a minute on a machine of their own. On a busy one Ray's start alone may take that: then in flight is
+    little, and the end takes what Ray takes.
+    """
+    where = ("--address", "local", "--studies", str(tmp_path))
+    result = json.loads(run("platform.probe", *where, "--json"))
+    assert result["cluster"]["devices_per_node"] == len(result["devices"]) == 2
+    assert result["seconds"] < BUDGET_S + BUSY_S
+    kept = json.loads(Path(result["file"]).read_text())
+    assert Path(result["file"]) == tmp_path / ".probes" / f"{result['fingerprint']}.json"
+    assert kept["devices"] == result["devices"] and len(kept["nodes"]) == 1
+    small = ("--set", "global_batch=8", "--set", "seq_len=128")
+    shown = run("platform.plan", "gpt2", "--cluster", "ray", *where, *small)
+    assert f"({result['fingerprint']})" in shown and "as probed" in " ".join(shown.split())
+
+
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--adress"]) == 2
+    assert main(["--address", "127.0.0.1:9"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "--adress" in said[0] and "no Ray answers at 127.0.0.1:9" in said[1]
