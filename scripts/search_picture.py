@@ -58,13 +58,12 @@ def draw(cell: Cell, axes: Axes) -> None:
     found = next(number for number, share in enumerate(guided, 1) if share >= 0.98)
     axes.plot(found, guided[found - 1], "o", color=GUIDED, markersize=8, zorder=3)
     label = f"guided: within 2 % of the best after {found} trial{'' if found == 1 else 's'}"
-    right = len(trials) - 0.2
-    axes.text(right, 0.24, label, color=GUIDED, weight="bold", ha="right", fontsize=9.5, zorder=4)
+    axes.text(0, 1.13, label, color=GUIDED, weight="bold", fontsize=9.5, transform=axes.transAxes)
     mean = float(np.mean([next(n for n, share in enumerate(row, 1) if share >= 0.98) for row in random]))
     label = f"random: after {mean:.1f} on average (shaded: 8 in 10)"
-    axes.text(right, 0.13, label, color=RANDOM, ha="right", fontsize=9.5, zorder=4)
+    axes.text(0, 1.04, label, color=RANDOM, fontsize=9.5, transform=axes.transAxes)
     model, gpu, gpus, seq_len, global_batch = cell.name
-    axes.set_title(f"{model}, {gpus} x {gpu}: {len(trials)} configurations", color=INK, fontsize=10, loc="left")
+    axes.set_title(f"{model}, {gpus} x {gpu}: {len(trials)} configurations", color=INK, fontsize=10, loc="left", pad=34)
     axes.set_xlabel(f"trials (length {seq_len}, global batch {global_batch})", color=FAINT, fontsize=9, loc="left")
     axes.set_xlim(0.5, len(trials))
     axes.set_ylim(0, 1.04)
@@ -78,7 +77,7 @@ def draw(cell: Cell, axes: Axes) -> None:
 def main() -> None:
     """Writes the picture."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    figure, panels = plt.subplots(1, len(CELLS), figsize=(12, 3.4), dpi=160, sharey=True)
+    figure, panels = plt.subplots(1, len(CELLS), figsize=(12, 3.9), dpi=160, sharey=True)
     for tables, axes in zip(CELLS, panels, strict=True):
         (cell,) = read_cells(tables)[0]
         draw(cell, axes)
@@ -90,7 +89,7 @@ def main() -> None:
         fontsize=12,
         weight="bold",
     )
-    figure.subplots_adjust(left=0.05, right=0.99, top=0.80, bottom=0.15, wspace=0.08)
+    figure.subplots_adjust(left=0.05, right=0.99, top=0.72, bottom=0.13, wspace=0.08)
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, metadata={"Table": fingerprint(), "Software": None})
     print(PICTURE)

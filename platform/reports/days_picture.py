@@ -52,17 +52,18 @@ def draw_days(
     efficiency = [tuple(fewest / each.num_devices / one for one in of) for each, of in zip(points, days, strict=True)]
     counts = [each.num_devices for each in points]
     labelled = _apart(counts)
-    _draw_curve(above, counts, days, labelled, figure, above=True, line=line, band=band)
-    _draw_curve(below, counts, efficiency, labelled, "{:.0%}".format, above=False, line=line, band=band)
-    above.plot(
-        counts, [fewest / count for count in counts],
-        "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s",
-    )  # fmt: skip
+    proportional = [fewest / count for count in counts]
+    tops = [max(each) for each in zip(proportional, *zip(*days, strict=True), strict=True)]
+    _draw_curve(above, counts, days, line=line, band=band)
+    _label(above, counts, days, labelled, figure, edge=tops, above=True)
+    _draw_curve(below, counts, efficiency, line=line, band=band)
+    _label(below, counts, efficiency, labelled, "{:.0%}".format, edge=[min(each) for each in efficiency], above=False)
+    above.plot(counts, proportional, "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s")
     above.legend(frameon=False, fontsize=9)
     above.set_ylabel("days")
     below.set_ylabel("scaling efficiency")
     below.set_ylim(0, 1.15 * max(1.0, *(value for of in efficiency for value in of)))
-    below.set_xlabel(f"{devices}s, below them {devices}-days" + (f" ({note})" if note else ""))
+    below.set_xlabel(f"{devices}s, below them {devices}-days" + (f"\n({note})" if note else ""))
     texts = [f"{each.num_devices:,}\n{figure(each.days * each.num_devices)}" for each in points]
     _set_ticks(above, below, {counts[place]: texts[place] for place in labelled})
     drawing.suptitle(title, fontsize=11)
@@ -85,37 +86,42 @@ def _apart(counts: Sequence[int]) -> list[int]:
 
 
 def _draw_curve(
+    axes: "Axes", counts: Sequence[int], values: Sequence[tuple[float, ...]], *, line: str, band: str
+) -> None:
+    """Draws values (middle, lower and upper end of the interval) against devices."""
+    middle, one_end, other_end = zip(*values, strict=True)
+    axes.fill_between(counts, one_end, other_end, color=_BAND, lw=0, label=band)
+    axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
+    axes.grid(True, which="both", color="#e4e4e4", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.08, y=0.12)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _label(
     axes: "Axes",
     counts: Sequence[int],
     values: Sequence[tuple[float, ...]],
     labelled: Sequence[int],
     text_of: Callable[[float], str],
     *,
+    edge: Sequence[float],
     above: bool,
-    line: str,
-    band: str,
 ) -> None:
-    """Draws values (middle, lower and upper end of the interval) against devices, with labels outside the band.
+    """Writes the middle values outside of what is drawn, whose upper (`above`) or lower ends are `edge`.
 
-    They stand above the band of days, to the right since it falls, and below that of efficiency.
+    Those of days stand to the right, since all that is drawn there falls.
     """
-    middle, one_end, other_end = zip(*values, strict=True)
-    axes.fill_between(counts, one_end, other_end, color=_BAND, lw=0, label=band)
-    axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
     logs = np.log(counts)
-    edge = [max(each) if above else min(each) for each in values]
     half = _LABEL * (logs[-1] - logs[0])
     for place in labelled:
         # A label below the band is as wide as a part of it, whose lowest point it stays below.
         lowest = min(edge[place], *np.interp([logs[place] - half, logs[place] + half], logs, edge))
         at = (counts[place], edge[place] if above else lowest)
         shift, ha, va = ((0, 4), "left", "bottom") if above else ((0, -4), "center", "top")
-        axes.annotate(text_of(middle[place]), at, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
-    axes.grid(True, which="both", color="#e4e4e4", lw=0.6)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.08, y=0.12)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+        text = text_of(values[place][0])
+        axes.annotate(text, at, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
 
 
 def _set_ticks(above: "Axes", below: "Axes", ticks: Mapping[int, str]) -> None:

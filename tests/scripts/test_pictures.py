@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import scripts.redrawn as redrawn
 import scripts.search_picture as search_picture
 
 ROOT = Path(__file__).parents[2]
@@ -43,3 +44,16 @@ def test_the_search_s_picture_is_of_the_committed_tables() -> None:
     with Image.open(search_picture.PICTURE) as drawn:
         assert drawn.info["Table"] == search_picture.fingerprint(), "run python -m scripts.search_picture"
     assert str(search_picture.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text()
+
+
+def test_redrawn_days_are_those_of_the_notes() -> None:
+    page = (ROOT / "docs" / "lab" / "2026-11-22.md").read_text()
+    for picture, (_, tables, _) in redrawn.DAYS.items():
+        days = [f"{redrawn.days_of(redrawn.rows(table), 1e11).days:.3g}" for table in tables]
+        (line,) = [line for line in page.splitlines() if f"({Path('../pictures') / picture}.png)" in line]
+        assert all(each in line for each in days), (days, line)
+
+
+def test_each_picture_is_shown_by_a_page() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
+    assert [each.name for each in (ROOT / "docs" / "pictures").iterdir() if f"pictures/{each.name}" not in pages] == []
