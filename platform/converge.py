@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
-    add("--json", action="store_true", help="print the comparison as JSON, alone on standard output")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 
 

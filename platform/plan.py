@@ -105,7 +105,7 @@ def _add_questions(made: argparse.ArgumentParser) -> None:
         "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
     )
     made.add_argument("--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16")
-    made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
+    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
 
 
 def parse(arguments: Sequence[str] | None = None) -> PlanOptions:

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         " without it a file is a document")  # fmt: skip
     add("--workers", metavar="N", type=int, help="processes that work at once (default: one for each processor)")
     add("--shard-mib", metavar="N", type=int, default=64, help="MiB of input in one output file (default: %(default)s)")
-    add("--json", action="store_true", help="print the index as JSON, alone on standard output")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 
 

@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--min-cell", metavar="N", type=int, help=f"overall: cells of N configurations or more (default: {LARGE}, or"
         " all where none is so large)")  # fmt: skip
     add("--trials", action="store_true", help="print the trials of the first seed, one a line")
-    add("--json", action="store_true", help="print one JSON object in place of tables")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 
 

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--keep", type=_count, default=2, metavar="N", help="checkpoints that stay (default: %(default)s)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
-    add("--json", action="store_true", help="print how it ended as JSON, alone on standard output")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 
 

@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         " for several",
     )
     made.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
-    made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
+    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 
 

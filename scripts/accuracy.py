@@ -103,13 +103,13 @@ def page() -> str:
         " tables are not part of this project. What the figures mean: [cost-model.md](../cost-model.md). With 3"
         " measured a cell, only cells of 10 configurations and more count.",
         "",
-        "All of these tables were at hand while the constants were set, so the first two sections are not blind. The"
+        "All of these tables were at hand while the constants were set, so the first two parts are not blind. The"
         " others are as far as they can be: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
     ]  # fmt: skip
     further = sorted({each["mode"] for each in scores} - {mode.name for mode in MODES})
+    lines += ["", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name in (*(mode.name for mode in MODES), *further):
-        lines += ["", f"## {name}", "", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |"]
-        lines.append("|---" * (len(COLUMNS) + 1) + "|")
+        lines.append(f"| **{name}** |" + " |" * len(COLUMNS))
         for each in (each for each in scores if each["mode"] == name):
             cells = [_cell(each["scores"][key], unit) for key, _, unit in COLUMNS]
             lines.append(f"| {each['table']} | " + " | ".join(cells) + " |")

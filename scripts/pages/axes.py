@@ -18,8 +18,8 @@ from trainers.values.recipe import Recipe
 _TOP = """# Axes
 
 `--set NAME=VALUE[,VALUE]` replaces the values of any of these. An axis of the layout must not change the loss curve; a
-field of the recipe may, so each of its values has a winner of its own. *Engines* are those, with their ZeRO stages,
-that run a value other than the default with the recipe of `bloom7b`; blank means all.
+field of the recipe may, so each of its values has a winner of its own. *Engines* (and ZeRO stages) run a
+value other than the default with the recipe of `bloom7b`; blank means all.
 
 `micro_batch` (the ladder of micro-batches) and `point` (the names of a space's points) are taken by `--set` too.
 [degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
@@ -43,11 +43,12 @@ def page() -> str:
 def table(kind: type) -> str:
     """Returns the table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
     taken = changes.axes()
-    lines = ["| axis | values | default | engines | what it is |", "|---|---|---|---|---|"]
+    lines = ["| axis | values | default | engines | |", "|---|---|---|---|---|"]
     for name, declared in axes_of(kind).items():
         default = defaults_of(kind).get(name)
         shown = "" if default is None else f"`{default}`"
-        lines.append(f"| `{name}` | {taken[name]} | {shown} | {_engines(kind, name)} | {declared.about} |")
+        values = taken[name].replace("whole numbers", "integers")
+        lines.append(f"| `{name}` | {values} | {shown} | {_engines(kind, name)} | {declared.about} |")
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,9 +16,9 @@ from trainers.values.spec import ModelSpec
 
 _TOP = """# Architecture x axis
 
-Which degrees (two ranks each: `tp`, `pp`, `cp`) run beside each value of another axis, under some engine at some stage,
-on top of data parallelism over four ranks. The row of a degree does not name the degree itself; `every_4` stands for
-all of `every_K`. [parallelism.md](../parallelism.md) says when each degree wins, [axes.md](axes.md) what each axis is.
+Which degrees (two ranks each) run beside each value of another axis, under some engine at some stage, on top of data
+parallelism over four ranks. A degree is not named in its own row; `every_4` stands for all of `every_K`.
+[parallelism.md](../parallelism.md) says when each degree wins, [axes.md](axes.md) what each axis is.
 """
 SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
 """Axes of a layout by the degree that a cell names."""
@@ -41,29 +42,40 @@ def page() -> str:
 
 @functools.cache
 def table() -> str:
-    """Returns the table in Markdown: a row for each unusual value, a column an architecture; and why some fail."""
-    names = architectures.names()
-    lines = [f"| beside it | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    """Returns the table in Markdown: a row for the values beside which the same degrees run, a column for the
+    architectures that agree in all of them; and why some fail.
+    """
     reasons: Refusals = {}
-    for axis, value in axis_values():
-        cells = {
-            name: [degree for degree in SPLIT_BY if runs_beside(name, degree, axis, value, reasons)] for name in names
-        }
-        shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
-        lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "What is missing is refused before anything starts, with one of these sentences:",
-            "",
-            *_listed(reasons),
-        ]
-    )
+    values = list(axis_values())
+    runs = {name: [cell(name, axis, value, reasons) for axis, value in values] for name in architectures.names()}
+    columns = _alike({name: tuple(cells) for name, cells in runs.items()})
+    shown = [f"`{axis}={value}`" if axis else "sdpa and the defaults" for axis, value in values]
+    rows = _alike({name: tuple(each[place] for each in columns) for place, name in enumerate(shown)})
+    lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
+    lines.append("|---|" + "---|" * len(columns))
+    lines += (f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items())
+    why = "What is missing is refused before anything starts, by sentences like these (alike for tp, pp and cp):"
+    return "\n".join([*lines, "", why, "", *_listed(reasons)])
+
+
+def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
+    """Returns the degrees that run beside the value; adds to `reasons` why others do not."""
+    found = [degree for degree in SPLIT_BY if runs_beside(architecture, degree, axis, value, reasons)]
+    return ", ".join(found) or "none"
+
+
+def _alike(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    """Returns the names by their values, in the order of the first of each."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, each in values.items():
+        names.setdefault(each, []).append(name)
+    return names
 
 
 def _listed(reasons: Refusals) -> list[str]:
-    return [f"- {reason}" for reason in reasons] or ["- nothing"]
+    """Returns the sentences as lines, the first of those that differ in degrees alone."""
+    first = {re.sub(r"\b(tp|pp|cp)\b( \d)?", "", reason): reason for reason in reversed(reasons)}
+    return [f"- {reason}" for reason in reversed(first.values())] or ["- nothing"]
 
 
 def axis_values() -> Iterator[tuple[str, Any]]:

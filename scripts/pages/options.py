@@ -4,7 +4,7 @@
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 COMMANDS = (
     "platform.search", "platform.report", "platform.plan", "platform.probe", "platform.prepare", "platform.train",
@@ -14,14 +14,25 @@ COMMANDS = (
 """Modules that have a `parser()`, in the order of the page."""
 _TOP = """# Options
 
-What `--help` prints, for all commands. A number of tokens may be written as 2e9, 300M or 100B, a duration as 90s, 10m,
-1.5h or 2d. No option may be shortened. [axes.md](axes.md) has what `--set` takes.
+What `--help` prints, without its examples. Tokens may be written as 2e9, 300M or 100B, durations as 90s, 10m, 1.5h or
+2d. No option may be shortened. [axes.md](axes.md) has what `--set` takes.
+
+Exit codes: 0; 1 nothing fits, or `--safe` refuses the winner; 2 bad input; 3 the cluster or a process is at fault; 4
+not resolved which layout is the fastest; 130 interrupted.
 """
 
 
 def page() -> str:
     """Returns the page in Markdown."""
-    return "\n".join([_TOP, *("\n".join(_section(parser_of(name))) for name in COMMANDS)])
+    parsers = [parser_of(name) for name in COMMANDS]
+    commands: dict[str, list[str]] = {}
+    for parser in parsers:
+        for action in parser._actions:
+            commands.setdefault(_row(action), []).append(parser.prog.rpartition(".")[2])
+    shared = {row: names for row, names in commands.items() if len(names) > 1 and row}
+    top = [_TOP, "| several commands | | which |\n|---|---|---|"]
+    top += [*(f"{row} {', '.join(names)} |" for row, names in shared.items()), ""]
+    return "\n".join([*top, *("\n".join(_section(parser, shared)) for parser in parsers)])
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
@@ -29,26 +40,29 @@ def parser_of(module: str) -> argparse.ArgumentParser:
     return importlib.import_module(module).parser()
 
 
-def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yields one command: its purpose, its options by group, its closing words."""
+def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterator[str]:
+    """Yields one command: its purpose, its options by group."""
     yield f"## {parser.prog}\n"
-    yield f"{(parser.description or '').strip()}\n"
+    purpose = (parser.description or "").strip().partition("\n\n")[0]
+    yield f"{purpose}\n"
     plain = [group for group in parser._action_groups if group.title in ("positional arguments", "options")]
-    yield from _table("option", [each for group in plain for each in group._group_actions])
+    yield from _table("option", [each for group in plain for each in group._group_actions], shared)
     for group in parser._action_groups:
         if group not in plain:
-            yield from _table(f"option: {group.title}", group._group_actions)
-    if parser.epilog:
-        yield f"{parser.epilog}\n"
+            yield from _table(group.title or "", group._group_actions, shared)
 
 
-def _table(title: str, actions: Sequence[argparse.Action]) -> Iterator[str]:
-    """Yields a row an option, without --help, which every command has; nothing where there is no other."""
-    shown = [each for each in actions if not isinstance(each, argparse._HelpAction)]
-    if shown:
-        yield f"| {title} | what it means |\n|---|---|"
-        yield from (f"| {_called(each)} | {_cell((each.help or '') % vars(each))} |" for each in shown)
-        yield ""
+def _table(title: str, actions: Sequence[argparse.Action], shared: Container[str]) -> Iterator[str]:
+    """Yields a row an option, without shared ones; nothing where there is no other."""
+    if rows := [row for each in actions if (row := _row(each)) and row not in shared]:
+        yield "\n".join([f"| {title} | |\n|---|---|", *rows, ""])
+
+
+def _row(action: argparse.Action) -> str:
+    """Returns the row of an option; "" for --help, which every command has."""
+    if isinstance(action, argparse._HelpAction):
+        return ""
+    return f"| {_called(action)} | {_cell((action.help or '') % vars(action))} |"
 
 
 def _called(action: argparse.Action) -> str:

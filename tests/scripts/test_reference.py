@@ -49,7 +49,7 @@ def test_every_command_has_its_options_on_the_page() -> None:
 def test_an_option_has_its_value_its_default_and_its_group() -> None:
     page = options.page()
     assert "| `--seed N` | seed of the searcher (default: 0) |" in page
-    assert "| option: trials | what it means |" in page
+    assert "| trials | |" in page
     assert "`--searcher guided\\|sweep" in page
 
 
@@ -68,22 +68,33 @@ def test_engines_are_those_whose_rules_accept_another_value() -> None:
     assert rows["attention"][2] == ""
 
 
-def test_there_is_a_column_an_architecture_and_a_sentence_for_what_is_missing() -> None:
-    rows = _rows(degrees.table())
-    assert tuple(rows["beside it"]) == architectures.names()
+def _cells() -> dict[str, dict[str, str]]:
+    """Returns the degrees by value and architecture, whose names share rows and columns where they agree."""
+    (_, *heads), _, *rows = [line.strip("|").split("|") for line in degrees.table().splitlines() if line[:1] == "|"]
+    cells = {
+        value.strip(" `"): {
+            name.strip(): cell.strip() for head, cell in zip(heads, row, strict=True) for name in head.split(",")
+        }
+        for values, *row in rows
+        for value in values.split(",")
+    }
+    assert {tuple(sorted(each)) for each in cells.values()} == {tuple(sorted(architectures.names()))}
+    return cells
+
+
+def test_there_is_a_cell_for_each_architecture_and_a_sentence_for_what_is_missing() -> None:
+    cells = _cells()
     without_tp = {name for name in architectures.names() if architectures.architecture_of(name).tensor_parallel_refusal}
     for row, wanted in (
         ("schedule=interleaved", "tp, pp, cp"),
         ("pp=2", "tp, cp"),
         ("micro-batches a step=1", "tp, cp"),
     ):
-        for name, found in zip(architectures.names(), rows[row], strict=True):
+        for name, found in cells[row].items():
             assert found == (wanted.removeprefix("tp, ") if name in without_tp else wanted), f"{row} of {name}"
-    assert without_tp and not any(
-        "tp" in rows[row][architectures.names().index(name)] for name in without_tp for row in rows
-    )
+    assert without_tp and not any("tp" in row[name] for name in without_tp for row in cells.values())
     assert "got grad_sync every: choose last" in degrees.table()
-    assert "cp" not in rows["attention=eager"][0].split(", ")
+    assert not any("cp" in found for found in cells["attention=eager"].values())
     assert "got cp 2: choose attention flex or sdpa" in degrees.table()
 
 
@@ -97,7 +108,7 @@ def test_every_degree_that_is_missing_has_a_reason() -> None:
 
 
 def test_kernels_compile_checkpointing_precision_offload_and_accumulation_have_rows() -> None:
-    shown = {name.partition("=")[0] for name in _rows(degrees.table())}
+    shown = {name.partition("=")[0] for name in _cells()}
     wanted = {"attention", "loss", "compile", "checkpointing", "compute_precision", "state_precision", "offload"}
     assert wanted | {"micro-batches a step", "compression", "schedule", "dp_shard", "dp_replicate"} <= shown
 

@@ -41,9 +41,8 @@ class LayoutAxes:
         column="sharding",
         parameter=False,
         lighter=(0, 1, 2, 3),
-        about="What is sharded over `dp_shard`, by the stages of ZeRO (arXiv 1910.02054): 0 nothing, 1 optimizer"
-        " states, 2 gradients too, 3 parameters too. For FSDP2, 3 reshards parameters after the forward pass, 2"
-        " keeps them.",
+        about="What is sharded over `dp_shard` (arXiv 1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3"
+        " parameters too. FSDP2's stage 3 reshards parameters after the forward pass.",
     )
     dp_replicate: int = axis(
         1,
@@ -71,8 +70,8 @@ class LayoutAxes:
         note="schedule {}",
         read_back="if set",
         of_some_engines=True,
-        about="Order of a pipeline's micro-batches: one forward, one backward, or that over several virtual stages of"
-        " each rank (arXiv 2104.04473, section 2.2).",
+        about="Order of a pipeline's micro-batches: one forward, one backward, or that over virtual stages of each"
+        " rank (arXiv 2104.04473, section 2.2).",
     )
     virtual: int = axis(
         1,
@@ -90,7 +89,7 @@ class LayoutAxes:
         label="sync {}",
         column="options",
         lighter=("last", "every"),
-        about="Whether gradients are reduced after every micro-step or only after the last one of a step.",
+        about="Gradients are reduced after every micro-step, or after a step's last one.",
     )
     checkpointing: Checkpointing = axis(
         "none",
@@ -100,9 +99,8 @@ class LayoutAxes:
         column="checkpointing",
         lighter=("none", "selective", "full"),
         surely_lighter=True,
-        about="What is computed again in the backward pass: nothing, all but products and attention of every block, all"
-        " of every fourth, every second or every block, or what a compiler finds cheapest to keep no more than that"
-        " share (per cent) of what it would keep by itself.",
+        about="What is computed again in the backward pass: nothing, all but products and attention, all of every"
+        " fourth, every second or every block, or what a compiler chooses to keep that share (per cent).",
     )
     offload: Offload = axis(
         "none",
@@ -130,7 +128,7 @@ class LayoutAxes:
         read_back="if set",
         of_some_engines=True,
         of_the_stack=True,
-        about="Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does.",
+        about="Whether DeepSpeed communicates beside its computing; by default stage 3 alone does.",
     )
     prefetch: int = axis(
         0,
@@ -141,8 +139,7 @@ class LayoutAxes:
         of_some_engines=True,
         least=0,
         counts_blocks=True,
-        about="Blocks gathered ahead; 0 for the engine's own choice. DeepSpeed's stage 3 then keeps no more parameters"
-        " gathered than these, one block's and those outside the blocks.",
+        about="Blocks gathered ahead; 0 for the engine's own choice.",
     )
     reshard: int = axis(
         0,
@@ -153,8 +150,7 @@ class LayoutAxes:
         read_back="if known",
         of_some_engines=True,
         least=0,
-        about="Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of"
-        " `dp_shard`.",
+        about="Ranks that hold a block's parameters between its two passes; 0 for all of `dp_shard`.",
     )
     attention: Attention = axis(
         "eager", label="{}", always_shown=True, column="kernels", about="The kernels that attention is computed by."
@@ -169,6 +165,5 @@ class LayoutAxes:
         "none",
         label="compile {}",
         column="kernels",
-        about="What torch.compile is given: nothing, each block (one graph for all of them), or the whole model with"
-        " its loss.",
+        about="What torch.compile is given: nothing, each block, or the whole model with its loss.",
     )

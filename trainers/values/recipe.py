@@ -37,7 +37,7 @@ class Recipe:
     model: ModelSpec
     seq_len: int = axis(label="length {}", always_shown=True, about="Tokens in one sequence.")
     global_batch: int = axis(
-        about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation instead."
+        about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation."
     )
     optimizer: Optimizer = axis(
         "adamw",
@@ -51,21 +51,19 @@ class Recipe:
         label="{} compute",
         always_shown=True,
         table="precision",
-        about="Type of the matrix products; `tf32` is fp32 storage with TF32 products, another mathematics than"
-        " `fp32`; `fp8_tensorwise` and `fp8_rowwise` are bf16 with the products of the blocks' linear layers in FP8, a"
-        " scale for each tensor or for each row.",
+        about="Type of the matrix products; `tf32` is fp32 storage with TF32 products; `fp8_...` is bf16 with the"
+        " blocks' linear layers in FP8, a scale for each tensor or row.",
     )
     state_precision: StatePrecision = axis(
         "fp32",
         label="{} states",
         always_shown=True,
-        about="Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks.",
+        about="Type of master weights, optimizer states and sums of gradients.",
     )
     compression: Compression = axis(
         "none",
         label="{} compression",
-        about="What gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that"
-        " rank (arXiv 1905.13727) from the second optimizer step on.",
+        about="What gradients are exchanged as: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
     weight_decay: float = axis(0.1, about="Decoupled weight decay.")
@@ -89,23 +87,20 @@ class Recipe:
         later=True,
         table="fixed_grad_accum",
         parameter=False,
-        about="Micro-steps of an optimizer step where these are fixed: the global batch then follows from the"
-        " micro-batch and the data-parallel ranks. 0: the micro-steps follow from `global_batch`.",
+        about="Micro-steps of an optimizer step, from which `global_batch` follows; 0: they follow from it.",
     )
 
     attention_mask: AttentionMask = axis(
         "causal",
         later=True,
         label="{} mask",
-        about="What a token sees: all before it; of these its own document alone; or, in a prefix of random length, all"
-        " of the prefix, which then has no loss.",
+        about="What a token sees: all before it, its own document alone, or all of a prefix, which has no loss.",
     )
     document_tokens: int = axis(
         0,
         later=True,
         label="documents of {}",
-        about="Mean length of the stream's documents under a document mask, whose lengths are geometric; 0 for a"
-        " quarter of a sequence. Files have documents of their own.",
+        about="Mean length of the stream's documents under a document mask; 0 for a quarter of a sequence.",
     )
 
     def __post_init__(self) -> None:
