@@ -34,9 +34,12 @@ STEPS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What some steps of one model show: weights before them, the first step's clipped gradients, losses and norms."""
+    """What some steps of one model show: weights before them and after the first one, the first step's clipped
+    gradients, losses and norms.
+    """
 
     weights: dict[str, torch.Tensor]
+    stepped: dict[str, torch.Tensor]
     logits: torch.Tensor
     gradients: dict[str, torch.Tensor]
     losses: list[float]
@@ -84,6 +87,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
     gradients = note_gradients(engine)
     grad_accum = 2 * layout.pp  # micro-steps without and with an exchange of gradients; a pipeline filled twice
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
+    stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []
     # Every step does the same operations.
     watched = _Widths(recipe.model.vocab_size) if layout.compile == "none" else contextlib.nullcontext()
@@ -100,13 +104,14 @@ def _run(case: MeshCase) -> dict[str, Any]:
         source = data.source(recipe)
         with contextlib.nullcontext() if step else watched:
             result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
+        stepped = stepped or {name: weight.clone() for name, weight in engine.named_full_weights()}
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())
     wrong = list(engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum))
     if not same_loss:
         wrong.append("the held-out loss is not that of the logits")
     engine.close()
-    run = Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
+    run = Trained(weights=weights, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
     return {"trained": run, "mismatches": wrong, "whole_logits": getattr(watched, "seen", None)}
 
 
@@ -252,6 +257,7 @@ def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     with torch.no_grad():
         logits = masks.dense_logits(model, torch.from_numpy(source.sequences(0, range(2)))[:, :-1], recipe)
     gradients: dict[str, torch.Tensor] = {}
+    stepped: dict[str, torch.Tensor] = {}
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
@@ -263,5 +269,8 @@ def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimiz
         if not step:
             gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
         optimizer.step()
+        stepped = stepped or {name: weight.detach().clone() for name, weight in model.named_parameters()}
         losses.append(loss.item())
-    return Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
+    return Trained(
+        weights=weights, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms
+    )

@@ -1,0 +1,189 @@
+"""What FP8 recipes are held against: torchao's emulation in one process, which rounds what each rank rounds alone."""
+
+import contextlib
+import copy
+import dataclasses
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map_only
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training, float8_linear
+from transformers import AttentionInterface
+
+from tests.contract.cases import GLOBAL_BATCH
+from tests.contract.mesh_cases import MeshCase
+from tests.contract.mesh_group import STEPS, Trained
+from tests.contract.reference import dense_model, make_optimizer
+from trainers import data
+from trainers.values.batch import BatchPoint
+from trainers.values.recipe import Recipe
+
+
+def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
+    """The same steps in one process, micro-batch by micro-batch and part by part of a sequence that context-parallel
+    ranks have, since each has scales of its own: transformers' model with torchao's layers in its blocks, by nothing
+    of the engines' code.
+
+    The second step is that of the weights `stepped` that the ranks have after their first: sums in another order differ
+    in the last bit, one bf16 weight that is rounded up for down in an FP8 row's largest moves gradients by a hundredth.
+    """
+    chosen, layout = case.recipe, case.layout
+    master = dense_model(chosen)
+    weights = {name: weight.detach().clone() for name, weight in master.named_parameters()}
+    optimizer = make_optimizer(master, chosen)
+    batch = BatchPoint.of(chosen, layout, GLOBAL_BATCH // (2 * layout.pp * layout.data_parallel))
+    source = data.source(chosen)
+    parts = [(_autocast if layout.engine == "ddp" else _in_bf16)(master, chosen) for _ in range(layout.cp)]
+    attention = _Attention(layout.cp, chosen.seq_len)
+    if layout.attention == "sdpa":  # another kernel rounds to other bf16 numbers, and these to other FP8 ones
+        for each in parts:
+            attention.take(each.model)
+    gradients: dict[str, torch.Tensor] = {}
+    own: dict[str, torch.Tensor] = {}
+    losses: list[float] = []
+    norms: list[float] = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=False)
+        of_step: list[torch.Tensor] = []
+        for rank in range(layout.data_parallel):
+            for micro_step in range(batch.grad_accum):
+                indices = data.sample_indices(
+                    batch, data_parallel=layout.data_parallel, rank=rank, micro_step=micro_step
+                )
+                for each in parts:
+                    each.take(master)
+                loss = attention.loss(parts, torch.from_numpy(source.sequences(step, indices)))
+                (loss / (layout.data_parallel * batch.grad_accum)).backward()
+                for each in parts:
+                    each.give(master)
+                of_step.append(loss.detach())
+        norms.append(torch.nn.utils.clip_grad_norm_(master.parameters(), chosen.grad_clip).item())
+        if not step:
+            gradients = {name: each.grad.clone() for name, each in master.named_parameters() if each.grad is not None}
+        optimizer.step()
+        losses.append(torch.stack(of_step).mean().item())
+        if not step:
+            own = {name: weight.detach().clone() for name, weight in master.named_parameters()}
+            master.load_state_dict(dict(stepped), strict=False)
+    return Trained(
+        weights=weights, stepped=own, logits=torch.empty(0), gradients=gradients, losses=losses, grad_norms=norms
+    )
+
+
+class _Attention:
+    """Attention of models that each have a part of every sequence: a thread each, which wait here for one another's
+    keys and values.
+    """
+
+    def __init__(self, size: int, seq_len: int) -> None:
+        pieces = torch.arange(seq_len).view(2 * size, -1)
+        self._places = [torch.cat((pieces[rank], pieces[-1 - rank])) for rank in range(size)]
+        self._all_met = threading.Barrier(size, timeout=60)
+        self._given: list[Any] = [None] * size
+        self._of_thread = threading.local()
+
+    def take(self, model: torch.nn.Module) -> None:
+        """Makes a model's attention this one."""
+        AttentionInterface.register("parts", self._attend)
+        whole: Any = model
+        whole.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
+
+    def loss(self, models: "list[_Computing]", tokens: torch.Tensor) -> torch.Tensor:
+        """The mean of the parts' losses."""
+        with ThreadPoolExecutor(len(models)) as threads:
+            losses = threads.map(lambda rank: self._loss_of(rank, models[rank], tokens), range(len(models)))
+            return torch.stack([*losses]).mean()
+
+    def _loss_of(self, rank: int, computing: "_Computing", tokens: torch.Tensor) -> torch.Tensor:
+        torch.set_num_threads(1)
+        self._of_thread.rank = rank
+        places = self._places[rank]
+        whole = len(self._places) == 1
+        positions = {} if whole else {"position_ids": places[None]}
+        with computing.context():
+            logits = computing.model(tokens[:, :-1][:, places], **positions).logits
+            return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:][:, places].flatten())
+
+    def _attend(self, _module: Any, query: Any, key: Any, value: Any, _mask: Any, scaling: float, **_: Any) -> Any:
+        rank = self._of_thread.rank
+        query, *self._given[rank] = query.bfloat16(), key.bfloat16(), value.bfloat16()
+        self._all_met.wait()
+        keys, values = (torch.cat(each, 2) for each in zip(*self._given, strict=True))
+        self._all_met.wait()  # before the next layer writes over what was given
+        seen = self._places[rank][:, None] >= torch.cat(self._places)
+        grouped = keys.shape[1] != query.shape[1]
+        out = F.scaled_dot_product_attention(query, keys, values, seen, scale=scaling, enable_gqa=grouped)
+        return out.transpose(1, 2), None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Computing:
+    """A copy of the model that computes as an engine lets it, beside fp32 weights."""
+
+    model: torch.nn.Module
+    autocasts: bool
+    rounded: frozenset[str]
+    """Weights that are rounded to bf16 before anything else."""
+
+    def context(self) -> Any:
+        return torch.autocast("cpu", torch.bfloat16) if self.autocasts else contextlib.nullcontext()
+
+    @torch.no_grad()
+    def take(self, master: torch.nn.Module) -> None:
+        """Takes the master's weights."""
+        for (name, mine), whole in zip(self.model.named_parameters(), master.parameters(), strict=True):
+            mine.copy_(whole.bfloat16() if name in self.rounded else whole)
+            mine.grad = None
+
+    def give(self, master: torch.nn.Module) -> None:
+        """Adds the gradients to the master's."""
+        for mine, whole in zip(self.model.parameters(), master.parameters(), strict=True):
+            assert mine.grad is not None
+            whole.grad = mine.grad.float() if whole.grad is None else whole.grad + mine.grad.float()
+
+
+def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
+    """What DDP runs. torchao casts the inputs of its layers as CUDA's autocast does, and not on a CPU."""
+    model = copy.deepcopy(master)
+    layers = _converted(model, chosen)
+    for layer in layers.values():
+        layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].bfloat16(),))
+    rounded = {f"{name}.weight" for name in layers} if chosen.float8_scaling == "rowwise" else set[str]()
+    return _Computing(model=model, autocasts=True, rounded=frozenset(rounded))
+
+
+def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
+    """What FSDP2 runs: all weights in bf16, but those that are cast from fp32 where they are gathered."""
+    model = copy.deepcopy(master)
+    for parameter in model.parameters():  # and not the buffers, which FSDP2 leaves as they are
+        parameter.data = parameter.data.bfloat16()
+    layers = _converted(model, chosen)
+    # FSDP2 casts what enters a block too: OLMo 2's rotary tables are in fp32.
+    for name, block in model.named_modules():
+        if name.startswith(_start(chosen)) and name.removeprefix(_start(chosen)).isdigit():
+            block.register_forward_pre_hook(_cast_all, with_kwargs=True)
+    for layer in layers.values() if chosen.float8_scaling == "tensorwise" else ():
+        layer.weight.data = layer.weight.data.float()
+    return _Computing(model=model, autocasts=False, rounded=frozenset())
+
+
+def _start(chosen: Recipe) -> str:
+    """How the names of what lies in blocks begin."""
+    in_blocks = {"bloom": "transformer.h.", "gpt_neox": "gpt_neox.layers."}
+    return in_blocks.get(chosen.model.architecture, "model.layers.")
+
+
+def _cast_all(_module: torch.nn.Module, *given: Any) -> Any:
+    """Arguments of a call with every fp32 tensor in bf16."""
+    return tree_map_only(torch.Tensor, lambda each: each.bfloat16() if each.dtype is torch.float32 else each, given)
+
+
+def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
+    config = dataclasses.replace(Float8LinearConfig.from_recipe_name(chosen.float8_scaling), emulate=True)
+    start = _start(chosen)
+    convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name.startswith(start))
+    return {name: each for name, each in model.named_modules() if isinstance(each, float8_linear.Float8Linear)}
