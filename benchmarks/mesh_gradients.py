@@ -85,13 +85,13 @@ def _compare(device: torch.device, name: str, num_layers: int, changes: Sequence
 
 
 def _short(recipe: Recipe, num_layers: int) -> Recipe:
-    """The recipe of a few sequences and blocks."""
+    """Returns the recipe of a few sequences and blocks."""
     model = dataclasses.replace(recipe.model, num_layers=num_layers)
     return dataclasses.replace(recipe.of_batch(SEQUENCES), model=model, data=data.STREAM)
 
 
 def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch.device) -> tuple[str, bool]:
-    """A line for one layout, and whether it trains as the reference does."""
+    """Returns a line for one layout, and whether it trains as the reference does."""
     layout = candidate.layout
     head = f"{recipe.model.name}, {recipe.compute_precision}: {layout.label}"
     try:
@@ -119,7 +119,7 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
 
 
 def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.device) -> Trained:
-    """Two steps under the layout. Gradients are whole and clipped, of the first step."""
+    """Returns two steps under the layout. Gradients are whole and clipped, of the first step."""
     grad_accum = max(1, SEQUENCES // (micro_batch * layout.data_parallel))
     micro_batch = SEQUENCES // (grad_accum * layout.data_parallel)
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)

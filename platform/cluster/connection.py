@@ -36,7 +36,7 @@ _SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # What a failed worker group may spend on taking its process group down (default 30 s, spent whole on a hang).
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
-    # What Train would give its workers besides: `trainers.startup.prestart` foretells their environment.
+    # The environment that Train would give its workers: `trainers.startup.prestart` predicts it.
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Whole-gigabyte blocks of unlike sizes fragment a nearly full GPU: BLOOM 7b1 on one H200 had 12 allocator retries

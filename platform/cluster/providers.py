@@ -35,9 +35,9 @@ class Awaited:
     """GPUs of each node; 0 where only nodes are counted."""
     num_gpus: int = 0
     what: str
-    """Which nodes they are, such as "of type p4d"."""
+    """Text on the nodes, such as "of type p4d"."""
     look: str
-    """Where a user can see why they do not start."""
+    """Text on where a user can see why they do not start."""
 
     @property
     def count(self) -> int:
