@@ -95,7 +95,7 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
     layout = candidate.layout
     head = f"{recipe.model.name}, {recipe.compute_precision}: {layout.label}"
     try:
-        found = _trained(recipe, layout, candidate.micro_batches[0], device)
+        trained = _trained(recipe, layout, candidate.micro_batches[0], device)
     except Exception:
         return f"{head} | failed: {traceback.format_exc()[-2000:]}", False
     finally:
@@ -103,13 +103,13 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
         torch.compiler.reset()
     least = SMALLEST * torch.stack([each.norm() for each in reference.gradients.values()]).norm()
     errors = {
-        name: ((found.gradients[name].to(wanted.device) - wanted).norm() / wanted.norm().clamp(min=least)).item()
+        name: ((trained.gradients[name].to(wanted.device) - wanted).norm() / wanted.norm().clamp(min=least)).item()
         for name, wanted in reference.gradients.items()
     }
     worst = max(errors, key=lambda name: errors[name])
     of_loss, of_norm = (
         max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))
-        for got, wanted in ((found.losses, reference.losses), (found.grad_norms, reference.grad_norms))
+        for got, wanted in ((trained.losses, reference.losses), (trained.grad_norms, reference.grad_norms))
     )
     allowed = ALLOWED.get(recipe.compute_precision, 0.2)
     right = errors[worst] <= allowed and of_loss <= allowed / 10 and of_norm <= allowed
@@ -151,9 +151,9 @@ def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.dev
 
 
 def _gathered(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from platform.converging.verdict import Marks, Verdict
 from platform.mirror.client import connected
 from platform.mirror.content import rounded
 from platform.mirror.look import how_to_look, page_server
-from platform.mirror.uri import check_uri, default_uri, shown_uri, without_secrets
+from platform.mirror.uri import check_uri, default_uri, display_uri, without_secrets
 from platform.mirror.views import convergence_address, convergence_view
 
 
@@ -37,7 +37,7 @@ def log_comparison(compared: Comparison, verdict: Verdict, studies: Path) -> str
         return how_to_look(uri, {"losses": _log(compared, verdict, uri)})
     except Exception as error:  # any error of MLflow where the server does not answer or refuses
         why = without_secrets(" ".join(str(error).split())[:200], uri)
-        return f"MLflow at {shown_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
+        return f"MLflow at {display_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
 
 
 def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from platform.common.say import say
 from platform.mirror.client import connected, mlflow
 from platform.mirror.content import as_text, layout_fields, recipe_fields
-from platform.mirror.uri import shown_uri, without_secrets
+from platform.mirror.uri import display_uri, without_secrets
 from trainers.values.training import Plan, Record, Steps, Validated
 from trainers.values.training_lines import Reader, without_redone
 
@@ -62,7 +62,7 @@ class TrainingRun:
                 if not self._is_warned:
                     self._is_warned = True
                     why = without_secrets(" ".join(str(error).split())[:200], self._uri)
-                    say(f"MLflow at {shown_uri(self._uri)} is not up to date ({why}); the training goes on.")
+                    say(f"MLflow at {display_uri(self._uri)} is not up to date ({why}); the training goes on.")
                 if self._over.wait(_RETRY_S):
                     return
 
