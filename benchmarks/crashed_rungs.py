@@ -53,8 +53,8 @@ def counted(history: History) -> tuple[Counter[str], Counter[str]]:
         if not each.repeat and each.outcome in RAN:
             rungs[each.trial_id].append(each)
     layouts: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
-    for found in rungs.values():
-        layouts[found[0].recipe, found[0].layout] |= {each.batch.micro_batch for each in found}
+    for climbed in rungs.values():
+        layouts[climbed[0].recipe, climbed[0].layout] |= {each.batch.micro_batch for each in climbed}
     candidates = {
         (recipe, layout): Candidate(recipe=recipe, layout=layout, micro_batches=tuple(sorted(micro_batches)))  # type: ignore[reportArgumentType]
         for (recipe, layout), micro_batches in layouts.items()
@@ -68,29 +68,29 @@ def counted(history: History) -> tuple[Counter[str], Counter[str]]:
     )
     searcher, ran, left_out = Guided(problem), Counter[str](), Counter[str]()
     for trial in sorted(rungs):
-        found = rungs[trial]
-        candidate = candidates[found[0].recipe, found[0].layout]
-        first, rungs_of = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
-        gone = {rung for place, rung in enumerate(rungs_of, start=first) if not searcher._alive[place]}
-        gone |= {*searcher.held_back(candidate), *_by_its_own(candidate, found, history)}
-        for each in found:
+        climbed = rungs[trial]
+        candidate = candidates[climbed[0].recipe, climbed[0].layout]
+        first, climbed = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
+        gone = {rung for place, rung in enumerate(climbed, start=first) if not searcher._alive[place]}
+        gone |= {*searcher.held_back(candidate), *_by_its_own(candidate, climbed, history)}
+        for each in climbed:
             ran[each.outcome] += 1
             left_out[each.outcome] += each.batch.micro_batch in gone
-        tried = tuple(sorted(each.batch.micro_batch for each in found))
-        searcher.update(dataclasses.replace(candidate, micro_batches=tried), found)
+        tried = tuple(sorted(each.batch.micro_batch for each in climbed))
+        searcher.update(dataclasses.replace(candidate, micro_batches=tried), climbed)
     return ran, left_out
 
 
-def _by_its_own(candidate: Candidate, found: Sequence[Measurement], history: History) -> set[int]:
+def _by_its_own(candidate: Candidate, measured: Sequence[Measurement], history: History) -> set[int]:
     """Returns the rungs that those below them in the trial place above the head-room."""
     assert history.header is not None
     cluster, cap_gib = history.header.cluster, history.header.cap_gib
-    ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in found))
+    ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in measured))
     predicted = predicted_gib(ladder, cluster, cap_gib)
     limit_gib = with_headroom_gib(min(cluster.device_memory_gib, cap_gib or math.inf), 0.0)
     over: set[int] = set()
-    for place, each in enumerate(found):
-        needs_gib = predict_gib(memory_points(found[:place]), each.batch.micro_batch, predicted)
+    for place, each in enumerate(measured):
+        needs_gib = predict_gib(memory_points(measured[:place]), each.batch.micro_batch, predicted)
         if needs_gib is not None and needs_gib > limit_gib:
             over.add(each.batch.micro_batch)
     return over

@@ -47,10 +47,10 @@ def main() -> None:
     if not on_cuda and space.miniature is not None:
         space = space.miniature
     for layout in _layouts(options.ranks, offloads=on_cuda):
-        ranks.run(_tell, options.ranks, space.recipe, layout)
+        ranks.run(_print_peak, options.ranks, space.recipe, layout)
 
 
-def _tell(device: torch.device, recipe: Recipe, layout: Layout) -> None:
+def _print_peak(device: torch.device, recipe: Recipe, layout: Layout) -> None:
     engines.load(layout.engine)
     peak, places = _measure(recipe, layout, device)
     peaks: list[Any] = [None] * dist.get_world_size()

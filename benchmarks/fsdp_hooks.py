@@ -73,7 +73,7 @@ def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]
     values = torch.ones(1, WIDTH, device=device, requires_grad=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     scaler = torch.amp.GradScaler(device.type)
-    found: list[tuple[float, float, float]] = []
+    times: list[tuple[float, float, float]] = []
     for _ in range(WARM_UP + PASSES):
         begin = _now_s(device)
         loss = model(values).float().mean()
@@ -86,8 +86,8 @@ def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
-        found.append((middle - begin, end - middle, _now_s(device) - end))
-    forward, backward, step = zip(*found[WARM_UP:], strict=True)
+        times.append((middle - begin, end - middle, _now_s(device) - end))
+    forward, backward, step = zip(*times[WARM_UP:], strict=True)
     return min(forward), min(backward), min(step)
 
 
@@ -128,13 +128,13 @@ def engine_step_s(num_blocks: int, num_ranks: int, device: torch.device) -> floa
     )
     recipe = Recipe(model=spec, seq_len=1, global_batch=num_ranks, compute_precision="fp16")
     engine = engines.create(recipe, Layout(engine="fsdp", zero_stage=3, dp_shard=num_ranks), device)
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(WARM_UP + PASSES):
         marks = _OptimizerStart(device)
         engine.step([torch.zeros(1, 2, dtype=torch.int64, device=device)], marks)
-        found.append(_now_s(device) - marks.at_s)
+        times.append(_now_s(device) - marks.at_s)
     engine.close()
-    return min(found[WARM_UP:])
+    return min(times[WARM_UP:])
 
 
 def measure(device: torch.device) -> None:
@@ -149,12 +149,12 @@ def measure(device: torch.device) -> None:
     if dist.get_rank() == 0:
         print(f"{num_ranks} x {device.type}, torch {torch.__version__}, ms of a block of {PARAMETERS} parameters")
         print(f"without hooks: {plain[0]:.2f} forward, {plain[1]:.2f} backward")
-        for name, found, base in (
+        for name, result, base in (
             ("a checkpoint, its second forward pass included", again, plain),
             ("FSDP2's hooks, grad_sync every", every, plain),
             ("FSDP2's hooks, grad_sync last", last, plain),
         ):
-            print(f"{name}: {found[0] - base[0]:.2f} forward, {found[1] - base[1]:.2f} backward")
+            print(f"{name}: {result[0] - base[0]:.2f} forward, {result[1] - base[1]:.2f} backward")
         print(
             f"a parameter in the optimizer's step, fp16: {every[2] / PARAMETERS:.3f} over DTensors,"
             f" {1e3 * (many - few) / (BLOCKS[1] - BLOCKS[0]) / PARAMETERS:.3f} by the engine,"

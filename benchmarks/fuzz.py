@@ -87,9 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if trace:
             faults.append(f"input {number} ({kind}): {trace if options.one is not None else trace.splitlines()[-1]}")
     for kind in KINDS:
-        found = {end: ends[kind, end] for end in ("taken", "refused", "traceback") if ends[kind, end]}
-        if found:
-            print(f"{kind}: {', '.join(f'{count} {end}' for end, count in found.items())}")
+        counts = {end: ends[kind, end] for end in ("taken", "refused", "traceback") if ends[kind, end]}
+        if counts:
+            print(f"{kind}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
     print(*faults, f"{ends.total()} inputs, {len(faults)} tracebacks, {time.monotonic() - began_s:.0f} s", sep="\n")
     return 1 if faults else 0
 

@@ -181,9 +181,9 @@ def rows(name: str, sizes: Iterable[GateSize], num_layers: int, device: torch.de
         for fault, plant in FAULTS:
             if fast == "flex" and plant in (_scores_scaled, _future_seen):
                 continue  # those two are planted in scaled_dot_product_attention
-            found = gate.compare(reference, curves(recipe, candidate, size, size.sequences // 2, plant, device))
-            word = "passes" if found.passed else "FAILS"
-            yield f"    {fault:40} loss {found.loss_error:.1e}  norm {found.norm_error:.1e}  {word}"
+            verdict = gate.compare(reference, curves(recipe, candidate, size, size.sequences // 2, plant, device))
+            word = "passes" if verdict.passed else "FAILS"
+            yield f"    {fault:40} loss {verdict.loss_error:.1e}  norm {verdict.norm_error:.1e}  {word}"
 
 
 def _run(device: torch.device, names: list[str], sizes: list[GateSize], num_layers: int) -> None:

@@ -51,17 +51,17 @@ def main(argv: Sequence[str]) -> int:
     start_s = TRIAL_S[cluster.device_kind]
     trials, points, unknown, spent_s = 0, 0, 0, 0.0
     while (candidate := searcher.suggest()) is not None:
-        found: list[Measurement] = []
+        measurements: list[Measurement] = []
         for rung in candidate.micro_batches:
             key = (candidate.key, rung)
             unknown += key not in recorded
-            found.append(recorded.get(key) or _predicted_measurement(candidate, rung, steps_s[key]))
-            spent_s += _device_s(found[-1])
-            if found[-1].outcome in ENDS_LADDER:
+            measurements.append(recorded.get(key) or _predicted_measurement(candidate, rung, steps_s[key]))
+            spent_s += _device_s(measurements[-1])
+            if measurements[-1].outcome in ENDS_LADDER:
                 break
-        trials, points, spent_s = trials + 1, points + len(found), spent_s + start_s * cluster.num_devices
-        print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_outcome_words, found))}")
-        searcher.update(candidate, found)
+        trials, points, spent_s = trials + 1, points + len(measurements), spent_s + start_s * cluster.num_devices
+        print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_outcome_words, measurements))}")
+        searcher.update(candidate, measurements)
     own = {key: each for key, each in recorded.items() if key in steps_s}
     layouts = len({key for key, _ in own})
     whole_s = sum(map(_device_s, own.values())) + layouts * start_s * cluster.num_devices
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measurement]]:
-    found: dict[Key, Measurement] = {}
+    recorded: dict[Key, Measurement] = {}
     cluster: Cluster | None = None
     for path in journals:
         history = History(Tail(path).read(last=True))
@@ -80,9 +80,9 @@ def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measureme
         cluster = cluster or history.header.cluster
         for each in history.measurements:
             if not each.repeat and each.outcome is not Outcome.SKIPPED:
-                found.setdefault((key_of(each), each.batch.micro_batch), each)
+                recorded.setdefault((key_of(each), each.batch.micro_batch), each)
     assert cluster is not None
-    return cluster, found
+    return cluster, recorded
 
 
 def _predicted_measurement(candidate: Candidate, rung: int, step_s: float) -> Measurement:

@@ -51,8 +51,8 @@ class Host:
     def kill(self) -> None:
         """Sends SIGKILL to all its processes: the host is gone, as in a power cut."""
         until_s = time.monotonic() + 30
-        while (found := self.pids()) and time.monotonic() < until_s:
-            for pid in found:
+        while (pids := self.pids()) and time.monotonic() < until_s:
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)

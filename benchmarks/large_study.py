@@ -161,10 +161,10 @@ def write_study(studies: Path, size: int) -> None:
         )
         for micro_batch in micro_batches:
             batch = BatchPoint.of(candidate.recipe, candidate.layout, micro_batch)
-            found = played(trial_id, candidate.recipe, candidate.layout, batch)
-            lines += [RungStart(**common, batch=batch, deadline_s=60.0), Measured(measurement=found, at=now())]
+            measurement = played(trial_id, candidate.recipe, candidate.layout, batch)
+            lines += [RungStart(**common, batch=batch, deadline_s=60.0), Measured(measurement=measurement, at=now())]
             left -= 1
-            if found.outcome is not Outcome.OK:
+            if measurement.outcome is not Outcome.OK:
                 break
         lines.append(TrialEnd(**common, key=key, state="done", wall_s=40.0, gpu_s=160.0))
         if not left:
@@ -196,7 +196,7 @@ class Costs:
 def resumed(studies: Path) -> Costs:
     """Resumes the study in this process."""
     cpu_s, yardstick_s = list[float](), _yardstick_s()
-    found = {"first": 0.0, "first_cpu": 0.0, "last": 0.0}
+    at_s = {"first": 0.0, "first_cpu": 0.0, "last": 0.0}
     played = Played(subject())
     importlib.import_module("platform.searchers.guided")  # a search does while its Ray starts, which is not counted
     began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -205,8 +205,8 @@ def resumed(studies: Path) -> Costs:
         for _ in range(WARM_TRIALS + TRIALS):
             before_s = time.process_time()
             job = loop.next_job()
-            if not found["first"]:
-                found["first"], found["first_cpu"] = time.monotonic(), time.process_time()
+            if not at_s["first"]:
+                at_s["first"], at_s["first_cpu"] = time.monotonic(), time.process_time()
             assert job is not None, loop.why_ended
             for batch in job.rungs:
                 record(loop.study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
@@ -217,7 +217,7 @@ def resumed(studies: Path) -> Costs:
                     break
             loop.ended(state="done", reason="")
             cpu_s.append(time.process_time() - before_s)
-        found["last"] = time.monotonic()
+        at_s["last"] = time.monotonic()
 
     @contextlib.contextmanager
     def recorder(journal: Path, state: Path) -> Generator[str]:
@@ -229,10 +229,10 @@ def resumed(studies: Path) -> Costs:
     session.search(options, place=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])
     return Costs(
-        resume_s=found["first"] - began_s,
-        resume_cpu_s=found["first_cpu"] - began_cpu_s,
+        resume_s=at_s["first"] - began_s,
+        resume_cpu_s=at_s["first_cpu"] - began_cpu_s,
         trial_cpu_s=steady[len(steady) // 2],
-        end_s=time.monotonic() - found["last"],
+        end_s=time.monotonic() - at_s["last"],
         yardstick_s=(yardstick_s + _yardstick_s()) / 2,
         rss_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     )

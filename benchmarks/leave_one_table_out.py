@@ -85,12 +85,12 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
             yield path, f"Projected from {up_to} devices and fewer", scored, score_table(scored.runs)
 
 
-def _line(path: Path, mode: str, found: Scores, usual: Scores) -> str:
+def _line(path: Path, mode: str, scores: Scores, usual: Scores) -> str:
     return (
-        f"{path.name}, {mode}: {found.rows_scored} rows, median error {found.step_time_ape_median or 0:.1%}"
+        f"{path.name}, {mode}: {scores.rows_scored} rows, median error {scores.step_time_ape_median or 0:.1%}"
         f" ({usual.step_time_ape_median or 0:.1%} zero-shot with all evidence),"
-        f" {found.interval_coverage or 0:.0%} of the 80 % intervals"
-        f" hold, half-width {found.interval_half_width_median or 0:.1%}"
+        f" {scores.interval_coverage or 0:.0%} of the 80 % intervals"
+        f" hold, half-width {scores.interval_half_width_median or 0:.1%}"
     )
 
 
@@ -103,11 +103,11 @@ def main() -> None:
     options = parser.parse_args()
     try:
         for path, mode, *both in modes(options.tables, options.up_to):
-            found, usual = (scores(each, range(len(each.runs)), 0) for each in both)
-            print(_line(path, mode, found, usual))
+            without, usual = (scores(each, range(len(each.runs)), 0) for each in both)
+            print(_line(path, mode, without, usual))
             if options.write:
                 names = " ".join(table.name for table in options.tables)
-                keep(path, mode, f"python -m benchmarks.leave_one_table_out {names} --up-to {options.up_to}", found)
+                keep(path, mode, f"python -m benchmarks.leave_one_table_out {names} --up-to {options.up_to}", without)
     except InputError as error:
         sys.exit(f"error: {error}")
 

@@ -105,9 +105,9 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
 
     for _ in range(2):
         measured(), bare()
-    found = alternate(measured, bare, pairs)
+    pairs_s = alternate(measured, bare, pairs)
     engine.close()
-    return found
+    return pairs_s
 
 
 def _steps(engine: engines.Engine, tokens: list[torch.Tensor], steps: int) -> None:

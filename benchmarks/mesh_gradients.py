@@ -85,17 +85,17 @@ def _compare(device: torch.device, name: str, num_layers: int, changes: Sequence
 
 
 def _short(recipe: Recipe, num_layers: int) -> Recipe:
-    """The recipe of a few sequences and blocks."""
+    """Returns the recipe of a few sequences and blocks."""
     model = dataclasses.replace(recipe.model, num_layers=num_layers)
     return dataclasses.replace(recipe.of_batch(SEQUENCES), model=model, data=data.STREAM)
 
 
 def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch.device) -> tuple[str, bool]:
-    """A line for one layout, and whether it trains as the reference does."""
+    """Returns a line for one layout, and whether it trains as the reference does."""
     layout = candidate.layout
     head = f"{recipe.model.name}, {recipe.compute_precision}: {layout.label}"
     try:
-        found = _trained(recipe, layout, candidate.micro_batches[0], device)
+        trained = _trained(recipe, layout, candidate.micro_batches[0], device)
     except Exception:
         return f"{head} | failed: {traceback.format_exc()[-2000:]}", False
     finally:
@@ -103,13 +103,13 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
         torch.compiler.reset()
     least = SMALLEST * torch.stack([each.norm() for each in reference.gradients.values()]).norm()
     errors = {
-        name: ((found.gradients[name].to(wanted.device) - wanted).norm() / wanted.norm().clamp(min=least)).item()
+        name: ((trained.gradients[name].to(wanted.device) - wanted).norm() / wanted.norm().clamp(min=least)).item()
         for name, wanted in reference.gradients.items()
     }
     worst = max(errors, key=lambda name: errors[name])
     of_loss, of_norm = (
         max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))
-        for got, wanted in ((found.losses, reference.losses), (found.grad_norms, reference.grad_norms))
+        for got, wanted in ((trained.losses, reference.losses), (trained.grad_norms, reference.grad_norms))
     )
     allowed = ALLOWED.get(recipe.compute_precision, 0.2)
     right = errors[worst] <= allowed and of_loss <= allowed / 10 and of_norm <= allowed
@@ -119,7 +119,7 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
 
 
 def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.device) -> Trained:
-    """Two steps under the layout. Gradients are whole and clipped, of the first step."""
+    """Returns two steps under the layout. Gradients are whole and clipped, of the first step."""
     grad_accum = max(1, SEQUENCES // (micro_batch * layout.data_parallel))
     micro_batch = SEQUENCES // (grad_accum * layout.data_parallel)
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
@@ -151,9 +151,9 @@ def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.dev
 
 
 def _gathered(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from trainers.measuring.intervals import interval
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """How many times as long as the second the first takes."""
+    """The first time over the second."""
 
     first_s: tuple[float, ...]
     second_s: tuple[float, ...]

@@ -33,29 +33,29 @@ def main() -> None:
     cells = [each for each in read_cells(parser.parse_args().tables)[0] if len(_timed(each)) >= LEAST]
     print(f"{sum(len(_timed(each)) for each in cells)} times of {len(cells)} cells; log marginal likelihood at")
     print(f"{'':16}{'prior':>7}" + "".join(f"{f'x {factor:g}':>9}" for factor in FACTORS))
-    for name, value, found in _changed(cells):
-        print(f"{name:16}{value:7.3f}" + "".join(f"{each:9.1f}" for each in found))
+    for name, value, likelihoods in _changed(cells):
+        print(f"{name:16}{value:7.3f}" + "".join(f"{each:9.1f}" for each in likelihoods))
 
 
 def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
     for name in OF_PLACES:
         usual = getattr(places, name)
-        found: list[float] = []
+        likelihoods: list[float] = []
         for factor in FACTORS:
             setattr(places, name, usual * factor)
-            found.append(_likelihood(cells, regression.TIME))
+            likelihoods.append(_likelihood(cells, regression.TIME))
         setattr(places, name, usual)
-        yield name.lower(), usual, found
+        yield name.lower(), usual, likelihoods
     for field in dataclasses.fields(regression.Prior):
         usual = getattr(regression.TIME, field.name)
         others = [dataclasses.replace(regression.TIME, **{field.name: usual * factor}) for factor in FACTORS]
         yield field.name, usual, [_likelihood(cells, each) for each in others]
-    usual, found = regression.LENGTH, list[float]()
+    usual, likelihoods = regression.LENGTH, list[float]()
     for factor in FACTORS:
         regression.LENGTH = usual * factor
-        found.append(_likelihood(cells, regression.TIME))
+        likelihoods.append(_likelihood(cells, regression.TIME))
     regression.LENGTH = usual
-    yield "length", usual, found
+    yield "length", usual, likelihoods
 
 
 def _likelihood(cells: list[Cell], prior: regression.Prior) -> float:

@@ -81,16 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measured_in(studies: Path) -> list[Measurement]:
     """Returns the measurements of all studies in this folder, without skipped points."""
-    found = (each for name in names(studies) for each in read(studies / name)[0].measurements)
-    return [each for each in found if each.outcome is not Outcome.SKIPPED]
+    measurements = (each for name in names(studies) for each in read(studies / name)[0].measurements)
+    return [each for each in measurements if each.outcome is not Outcome.SKIPPED]
 
 
 def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
     """Returns the measurements by global batch, the fastest first."""
-    found: dict[int, list[Measurement]] = {}
+    groups: dict[int, list[Measurement]] = {}
     for each in sorted(measured, key=lambda each: (each.recipe.global_batch, -(each.tokens_per_s or 0.0))):
-        found.setdefault(each.recipe.global_batch, []).append(each)
-    return found
+        groups.setdefault(each.recipe.global_batch, []).append(each)
+    return groups
 
 
 def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:

@@ -72,7 +72,7 @@ class Overhead:
 
 def overheads(lines: list[Line]) -> list[Overhead]:
     """Returns the overhead of each trial that measured something and was followed by another trial."""
-    found: list[Overhead] = []
+    overheads: list[Overhead] = []
     firsts = {
         next((line.trial_id for line in lines[i:] if isinstance(line, TrialStart)), "")
         for i, line in enumerate(lines)
@@ -96,7 +96,7 @@ def overheads(lines: list[Line]) -> list[Overhead]:
         for each in measured:
             total_s -= sum(each.windows_s) * each.steps_per_window
             total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
-        found.append(
+        overheads.append(
             Overhead(
                 trial=trial,
                 is_first=trial.trial_id in firsts,
@@ -109,7 +109,7 @@ def overheads(lines: list[Line]) -> list[Overhead]:
                 num_measured=len(measured),
             )
         )
-    return found
+    return overheads
 
 
 def _at(line: Line) -> float:
@@ -179,9 +179,9 @@ def main() -> None:
         if not each.is_first:
             by_engine.setdefault(each.trial.layout.engine, []).append(each)
     print(f"on {header.cluster.label}, commit {header.commit}")
-    for engine, found in sorted(by_engine.items()):
-        print(f"  {engine:10} {_summary([each.total_s for each in found])}")
-        print(f"  {'':10} {_parts(found)}")
+    for engine, group in sorted(by_engine.items()):
+        print(f"  {engine:10} {_summary([each.total_s for each in group])}")
+        print(f"  {'':10} {_parts(group)}")
     if trials:
         total_s, measured = sum(each.total_s for each in trials), sum(each.num_measured for each in trials)
         print(f"  a measurement: {total_s / measured:.1f} s beyond its steps ({total_s:.0f} s over {measured} of them)")
@@ -194,10 +194,10 @@ def _summary(seconds: list[float]) -> str:
     return f"median {statistics.median(seconds):.1f} s of {plural(len(seconds), 'trial')} ({spread})"
 
 
-def _parts(found: list[Overhead]) -> str:
+def _parts(trials: list[Overhead]) -> str:
     """Returns the median of each part over trials; these need not add up to the median of the whole."""
     names = ("workers", "imports", "build", "rungs", "end", "next")
-    return ", ".join(f"{name} {statistics.median(getattr(each, f'{name}_s') for each in found):.1f}" for name in names)
+    return ", ".join(f"{name} {statistics.median(getattr(each, f'{name}_s') for each in trials):.1f}" for name in names)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_network, word_on
-from platform.cost_model.probed import found_cluster
+from platform.cost_model.probed import cluster_with_probe
 from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
 from platform.plans.projection import Taught
@@ -157,7 +157,7 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     if probe is not None:
         source = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
     console.print(f"{cluster.label}, {source}", highlight=False)
-    return found_cluster(cluster, probe)
+    return cluster_with_probe(cluster, probe)
 
 
 def run(options: PlanOptions, console: Console) -> int:

@@ -33,7 +33,7 @@ from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import JOURNAL
-from platform.study.lock import is_held
+from platform.study.lock import is_locked
 from platform.study.several import is_several, member, read_several
 from platform.study.study import find, is_study, read
 from platform.study.trust import not_written, other_owner
@@ -108,7 +108,7 @@ def _members(studies: Path, name: str) -> list[Path]:
 
 
 def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
-    running = is_held(folder)  # before the journal is read: what ends meanwhile has no last line yet
+    running = is_locked(folder)  # before the journal is read: what ends meanwhile has no last line yet
     result = _read(folder)
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
@@ -149,7 +149,7 @@ def _report_together(folders: Sequence[Path], named: str, options: argparse.Name
 
 def _read(folder: Path) -> Result:
     """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
-    read_history, remarks = read(folder, last=not is_held(folder))
+    read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
         say(remark)
     return Result.of(with_plan(read_history))
@@ -157,7 +157,7 @@ def _read(folder: Path) -> Result:
 
 def _mirror(folder: Path, result: Result, named: str, page: Path | None) -> None:
     """Updates MLflow, the page included."""
-    if is_held(folder):
+    if is_locked(folder):
         return
     try:
         mirror = Mirror(folder, report_uri(named, result.header.mlflow_uri, folder.parent)).start()

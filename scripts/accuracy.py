@@ -66,7 +66,7 @@ def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
     return made
 
 
-def keep(path: pathlib.Path, mode: str, command: str, found: Scores) -> None:
+def keep(path: pathlib.Path, mode: str, command: str, scores: Scores) -> None:
     """Writes the scores of one table in one mode into the file, replacing older ones."""
     made = {
         "table": path.name,
@@ -74,7 +74,7 @@ def keep(path: pathlib.Path, mode: str, command: str, found: Scores) -> None:
         "mode": mode,
         "command": command,
         "commit": _commit(),
-        "scores": {key: getattr(found, key) for key in JSON_KEYS},
+        "scores": {key: getattr(scores, key) for key in JSON_KEYS},
     }
     others = [each for each in _read() if (each["table"], each["mode"]) != (path.name, mode)]
     _write([*others, made])

@@ -36,15 +36,15 @@ def pins(constraints: Path) -> dict[str, str]:
     Raises:
         ValueError: a line is no pin.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for line in constraints.read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
         name, equals, version = line.partition("==")
         if not equals:
             raise ValueError(f"{constraints} must hold lines NAME==VERSION, got {line!r}")
-        found[name] = version
-    return found
+        versions[name] = version
+    return versions
 
 
 def reported(requirements: Sequence[str], options: Sequence[str]) -> list[dict[str, Any]]:
@@ -69,14 +69,14 @@ def lines_of(installed: Sequence[dict[str, Any]]) -> list[str]:
     Raises:
         ValueError: the index gives no SHA-256 of a file.
     """
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for each in installed:
         name = each["metadata"]["name"].lower().replace("_", "-").replace(".", "-")
         sha256 = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
         if sha256 is None:
             raise ValueError(f"the index gives no SHA-256 of {each['download_info']['url']}")
-        found[name] = f"{name}=={each['metadata']['version']} --hash=sha256:{sha256}"
-    return [found[name] for name in sorted(found)]
+        lines[name] = f"{name}=={each['metadata']['version']} --hash=sha256:{sha256}"
+    return [lines[name] for name in sorted(lines)]
 
 
 def lock(kind: str, options: Sequence[str]) -> Path:

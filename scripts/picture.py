@@ -69,10 +69,10 @@ def fingerprint(table: Path) -> str:
     return hashlib.sha256(table.read_bytes()).hexdigest()
 
 
-def draw(found: list[Point], axes: Axes) -> None:
+def draw(points: list[Point], axes: Axes) -> None:
     """Draws bars of what ran with checkpointing, best layout on top, and beside them the outcome without it."""
-    with_it = [each for each in found if each.checkpointing == "full"]
-    without = [each for each in found if each.checkpointing == "none"]
+    with_it = [each for each in points if each.checkpointing == "full"]
+    without = [each for each in points if each.checkpointing == "none"]
     best = {each.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == each.layout) for each in with_it}
     rows = {layout: row for row, layout in enumerate(sorted(best, key=lambda layout: best[layout]))}
     largest = max(best.values())

@@ -32,13 +32,13 @@ INK, FAINT, GUIDED, RANDOM = "#1f2937", "#6b7280", "#0f766e", "#b45309"
 def best_so_far(cell: Cell, name: str, seed: int) -> list[float]:
     """Returns, after each trial, the best throughput so far as a share of the cell's best, until nothing is left."""
     searcher = make(name, cell, seed)
-    best, found = 0.0, list[float]()
+    best, shares = 0.0, list[float]()
     while (choice := searcher.suggest()) is not None:
         best = max(best, (choice.tokens_per_s or 0.0) / cell.best_tokens_per_s)
-        found.append(best)
+        shares.append(best)
         searcher.update(choice, [choice])
     # What the search left out (it needs more memory than what ran out of it) would have been no better.
-    return found + [best] * (len(cell.choices) - len(found))
+    return shares + [best] * (len(cell.choices) - len(shares))
 
 
 def fingerprint() -> str:
@@ -55,9 +55,9 @@ def draw(cell: Cell, axes: Axes) -> None:
     axes.step(trials, random.mean(axis=0), where="post", color=RANDOM, linewidth=1.8)
     guided = best_so_far(cell, "guided", 0)
     axes.step(trials, guided, where="post", color=GUIDED, linewidth=2.4)
-    found = next(number for number, share in enumerate(guided, 1) if share >= 0.98)
-    axes.plot(found, guided[found - 1], "o", color=GUIDED, markersize=8, zorder=3)
-    label = f"guided: within 2 % of the best after {found} trial{'' if found == 1 else 's'}"
+    first = next(number for number, share in enumerate(guided, 1) if share >= 0.98)
+    axes.plot(first, guided[first - 1], "o", color=GUIDED, markersize=8, zorder=3)
+    label = f"guided: within 2 % of the best after {first} trial{'' if first == 1 else 's'}"
     axes.text(0, 1.13, label, color=GUIDED, weight="bold", fontsize=9.5, transform=axes.transAxes)
     mean = float(np.mean([next(n for n, share in enumerate(row, 1) if share >= 0.98) for row in random]))
     label = f"random: after {mean:.1f} on average (shaded: 8 in 10)"

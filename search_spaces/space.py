@@ -19,7 +19,7 @@ _ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "c
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """What may be tried for one model.
+    """The layouts and batch points that may be tried for one model.
 
     The layouts are the product of `axes`: the first axis varies slowest and the first value of an axis is the one
     that is likely best, so a search that is cut short has seen the likely good ones. With `points` the space is
@@ -121,7 +121,7 @@ class Space:
         wanted = num_devices if self.num_workers is None else self.num_workers
         if num_devices < wanted:
             raise ValueError(f"space {self.name} takes {wanted} devices, there are {num_devices}")
-        found: dict[str, Candidate] = {}
+        candidates: dict[str, Candidate] = {}
         rejected: list[Rejected] = []
         against = Reasons()
         seen: set[str] = set()
@@ -143,15 +143,15 @@ class Space:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
                 )
-                found[key] = joined(found[key], fresh) if key in found else fresh
+                candidates[key] = joined(candidates[key], fresh) if key in candidates else fresh
             elif layout.model_parallel > 1 and not asks_to_split:
                 against.add(rejected=reason)
             else:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
-        if not found:
+        if not candidates:
             raise ValueError(f"no layout of space {self.name} can run on {wanted} devices: {against.text}")
-        return tuple(found.values()), tuple(rejected)
+        return tuple(candidates.values()), tuple(rejected)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
         """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.

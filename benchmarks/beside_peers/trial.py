@@ -36,8 +36,8 @@ def candidates(space: Space) -> dict[tuple[str | int, ...], Candidate]:
 def values(space: Space) -> dict[str, list[str | int]]:
     """Returns the values of each axis that occur in valid layouts, and of `micro_batch`."""
     keys = list(candidates(space))
-    found: dict[str, list[str | int]] = {axis: sorted({key[i] for key in keys}) for i, axis in enumerate(AXES)}
-    return {**found, "micro_batch": list(space.micro_batches)}
+    axes: dict[str, list[str | int]] = {axis: sorted({key[i] for key in keys}) for i, axis in enumerate(AXES)}
+    return {**axes, "micro_batch": list(space.micro_batches)}
 
 
 def candidate_of(space: Space, choice: Choice) -> Candidate | None:

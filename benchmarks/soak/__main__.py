@@ -52,7 +52,7 @@ class Study:
     seen: set[str] = dataclasses.field(default_factory=set[str])
     """Ids of the measurements that the journal ever held."""
     held: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
-    hurt: int = 0
+    num_faults: int = 0
     """Number of faults injected into it."""
     alone: int = 0
     """Number of sessions since the last one with a fault."""
@@ -123,8 +123,8 @@ class Soak:
             leaks.of(session) as accounts,
         ):
             scene = Scene(session, study.folder / "studies", self.server, self._clock, self._rng)
-            met = self._hurt(scene, study)
-            where = f"{study.name}, session {number} ({', '.join(met) or 'no fault'})"
+            faults = self._inject_faults(scene, study)
+            where = f"{study.name}, session {number} ({', '.join(faults) or 'no fault'})"
             study.look(session.lines())
             try:
                 ended = session.end()
@@ -133,34 +133,34 @@ class Soak:
             scene.mend()
             study.look(session.lines())
         study.held |= {each for of_trial in accounts.held.values() for each in of_trial}
-        study.hurt, study.alone = study.hurt + len(met), 0 if met else study.alone + 1
+        study.num_faults, study.alone = study.num_faults + len(faults), 0 if faults else study.alone + 1
         self.tally.left += [f"{where}: {each}" for each in accounts.left]
-        self.tally.faults.update(met)
+        self.tally.faults.update(faults)
         code = "none" if ended is None else ended.code
         print(f"{where}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
         if ended is not None:
-            self._judge(where, ended, met)
+            self._judge(where, ended, faults)
         return ended
 
-    def _hurt(self, scene: Scene, study: "Study") -> list[str]:
+    def _inject_faults(self, scene: Scene, study: "Study") -> list[str]:
         """Injects faults while the session runs, at random moments of its rungs, or first of Ray's start; returns the
         faults.
         """
-        met: list[str] = []
-        while study.hurt + len(met) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
+        faults: list[str] = []
+        while study.num_faults + len(faults) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
             before = num_rungs(scene.session.lines())
-            if not met and self._rng.random() < 0.2:
+            if not faults and self._rng.random() < 0.2:
                 scene.let_pass(self._rng.uniform(0, 15))
             elif scene.wait_until(lambda before=before: num_rungs(scene.session.lines()) > before, 600):
                 scene.let_pass(self._rng.uniform(0, 6))
             if scene.runs:
                 fault = self._deck.draw()
                 if FAULTS[fault](scene):
-                    met.append(fault)
-        return met
+                    faults.append(fault)
+        return faults
 
-    def _judge(self, where: str, ended: Ended, met: Sequence[str]) -> None:
-        wanted = {*_ENDS, _DRIVER_KILLED} if "driver killed" in met else _ENDS
+    def _judge(self, where: str, ended: Ended, faults: Sequence[str]) -> None:
+        wanted = {*_ENDS, _DRIVER_KILLED} if "driver killed" in faults else _ENDS
         if ended.code not in wanted:
             self.tally.odd.append(f"{where}: exit code {ended.code}: {' | '.join(ended.err.splitlines()[-3:])}")
         if "Traceback" in ended.err:

@@ -28,9 +28,9 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = found.getsockname()[1]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self._port = listener.getsockname()[1]
         self.process = start_server(folder, self._port)
 
     @property
@@ -70,28 +70,28 @@ class Scene:
         """Waits that long, or until the session ends."""
         self.wait_until(lambda: False, seconds)
 
-    def wait_until(self, found: Callable[[], object], within_s: float) -> bool:
+    def wait_until(self, condition: Callable[[], object], within_s: float) -> bool:
         """Waits until `found` returns something; returns False where the time or the session ends before."""
         until_s = time.monotonic() + within_s
         while self.runs and time.monotonic() < until_s:
-            if found():
+            if condition():
                 return True
             time.sleep(0.05)
         return False
 
     def victims(self, *names: str) -> Sequence[psutil.Process]:
         """Returns the session's processes whose name or title has one of these, once there are any."""
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
 
         def look() -> bool:
             for each in self.session.family():
                 with contextlib.suppress(psutil.Error, IndexError):
                     if each.name() in names or any(name in each.cmdline()[0] for name in names):
-                        found.append(each)
-            return bool(found)
+                        processes.append(each)
+            return bool(processes)
 
         self.wait_until(look, _VICTIM_S)
-        return found
+        return processes
 
     def pause(self) -> None:
         """Waits for the random time in which the victim is stopped."""
@@ -116,10 +116,10 @@ Fault = Callable[[Scene], bool]
 
 def _kill(*names: str) -> Fault:
     def fault(scene: Scene) -> bool:
-        found = scene.victims(*names)
+        victims = scene.victims(*names)
         with contextlib.suppress(psutil.NoSuchProcess):
-            if found:
-                scene.rng.choice(found).kill()
+            if victims:
+                scene.rng.choice(victims).kill()
                 return True
         return False
 
@@ -128,10 +128,10 @@ def _kill(*names: str) -> Fault:
 
 def _stop(*names: str, goes_on: bool) -> Fault:
     def fault(scene: Scene) -> bool:
-        found = scene.victims(*names)
+        victims = scene.victims(*names)
         with contextlib.suppress(psutil.NoSuchProcess):
-            if found:
-                victim = scene.rng.choice(found)
+            if victims:
+                victim = scene.rng.choice(victims)
                 victim.suspend()
                 if goes_on:
                     scene.pause()

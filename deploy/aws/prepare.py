@@ -32,7 +32,7 @@ _EXAMPLES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's options."""
     made = Parser(prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS.")
     made.add_argument("file", type=Path, help="the cluster file")
     ssh = "the network that may reach port 22 of the nodes, such as your own address with /32"
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
 
 
 def _file(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The text of a cluster file and what it says.
+    """Returns the text of a cluster file and what it says.
 
     Raises:
         InputError: it cannot be read, or is none for AWS.
@@ -95,7 +95,7 @@ def _file(path: Path) -> tuple[str, Mapping[str, Any]]:
 
 
 def ssh_network(text: str) -> str:
-    """The network that may reach port 22.
+    """Returns the network that may reach port 22.
 
     Raises:
         InputError: it is none, or nearly everybody.
@@ -129,7 +129,7 @@ def make_token() -> None:
 
 
 def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
-    """The VPC of the subnets, else the account's default one.
+    """Returns the VPC of the subnets, else the account's default one.
 
     Raises:
         InputError: there is none, or they are of two.
@@ -148,7 +148,7 @@ def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
 
 
 def security_group(ec2: Any, vpc: str, network: str) -> str:
-    """The id of the group in the VPC, made where it is missing, with its rules and no other way in."""
+    """Returns the id of the group in the VPC, made where it is missing, with its rules and no other way in."""
     by_name = [{"Name": "group-name", "Values": [GROUP]}, {"Name": "vpc-id", "Values": [vpc]}]
     groups = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
     if not groups:
@@ -178,7 +178,8 @@ def make_bucket(s3: Any, name: str, region: str) -> None:
 
 
 def with_ids(text: str, group: str, given: Mapping[str, str | None]) -> str:
-    """The cluster file with these ids: the group's wherever one stands, what an option gives in place of its example.
+    """Returns the cluster file with these ids: the group's wherever one stands, what an option gives in place of its
+    example.
 
     Raises:
         InputError: the file names no security group.

@@ -36,7 +36,7 @@ _SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # What a failed worker group may spend on taking its process group down (default 30 s, spent whole on a hang).
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
-    # What Train would give its workers besides: `trainers.startup.prestart` foretells their environment.
+    # The environment that Train would give its workers: `trainers.startup.prestart` predicts it.
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Whole-gigabyte blocks of unlike sizes fragment a nearly full GPU: BLOOM 7b1 on one H200 had 12 allocator retries
@@ -92,18 +92,18 @@ def connected(
         ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
-    found = _address(address)
-    if found == "local" and not start:
+    target = _address(address)
+    if target == "local" and not start:
         yield place_of([this_machine()], cpu_workers=cpu_workers, driver_ip="127.0.0.1")
         return
-    if local := found == "local":
+    if local := target == "local":
         _prepare_local()
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
     with ends_when_interrupted(), sigterm_restored():
         try:
-            _patiently(lambda: _start(found))
+            _patiently(lambda: _start(target))
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
@@ -125,12 +125,12 @@ def _address(address: str | None) -> str:
     Raises:
         InputError: nothing answers there.
     """
-    found = address or os.environ.get("RAY_ADDRESS") or ""
-    if found in ("", "auto"):
-        found = _cluster_of_this_head() or found
-    if found and found != "local":
-        _check(found)
-    return found or "local"
+    target = address or os.environ.get("RAY_ADDRESS") or ""
+    if target in ("", "auto"):
+        target = _cluster_of_this_head() or target
+    if target and target != "local":
+        _check(target)
+    return target or "local"
 
 
 def _prepare_local() -> None:
@@ -205,12 +205,12 @@ def _cluster_of_this_head() -> str | None:
         if owner not in (os.getuid(), 0):
             say(f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one.")
             return None
-        found = opened.read(_MOST_OF_ADDRESS).strip()
-    host, _, port = found.rpartition(":")
+        address = opened.read(_MOST_OF_ADDRESS).strip()
+    host, _, port = address.rpartition(":")
     if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
         return None  # left over from a cluster that is gone
-    say(f"Runs on the Ray cluster at {found}, which {path} names (--address local: on a Ray of its own).")
-    return found
+    say(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
+    return address
 
 
 def _user(uid: int) -> str:

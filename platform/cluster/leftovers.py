@@ -45,7 +45,7 @@ class Note:
     """The driver's temporary folder."""
 
 
-def note(study: Path, running: Note) -> None:
+def write_note(study: Path, running: Note) -> None:
     """Writes the note into the study's folder.
 
     Raises:
@@ -55,12 +55,12 @@ def note(study: Path, running: Note) -> None:
         part.write_text(json.dumps(to_json(running)) + "\n", encoding="utf-8")
 
 
-def forget(study: Path) -> None:
+def remove_note(study: Path) -> None:
     """Removes the note, since the driver ends in order."""
     (study / NOTE).unlink(missing_ok=True)
 
 
-def noted(study: Path) -> Note | None:
+def read_note(study: Path) -> Note | None:
     """Returns the note of a killed driver, None where the last one ended in order; call it with the study's lock
     held.
     """
@@ -74,16 +74,16 @@ def sweep(left: Note) -> str:
     """Removes what the killed driver left on this machine; returns a sentence on it, "" where there was nothing."""
     if (left.host, left.boot) != (socket.gethostname(), boot()):
         return ""
-    found: list[str] = []
+    removed: list[str] = []
     if left.ray_session:
         processes, entries = _sweep_session(Path(left.ray_session))
-        found += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
-        found += [plural(entries, "shared-memory segment")] if entries else []
+        removed += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
+        removed += [plural(entries, "shared-memory segment")] if entries else []
     scratch = Path(left.scratch)
     if scratch.name.startswith(SCRATCH) and scratch.is_dir() and scratch.stat().st_uid == os.getuid():
         shutil.rmtree(scratch, ignore_errors=True)
-        found.append("a temporary folder")
-    return f"Swept what the killed search left on this machine: {', '.join(found)}." if found else ""
+        removed.append("a temporary folder")
+    return f"Swept what the killed search left on this machine: {', '.join(removed)}." if removed else ""
 
 
 def scratch_folder() -> Path:
@@ -101,15 +101,15 @@ def of_session(session: Path) -> list[psutil.Process]:
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
     """Returns the shared-memory files that the processes have open or mapped."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for process in processes:
         held = _open_files(process.pid)
         try:
             held += re.findall(rf"{_SHARED_MEMORY}/.*", Path(f"/proc/{process.pid}/maps").read_text())
         except OSError:
             continue
-        found |= {path for each in held if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
-    return found
+        files |= {path for each in held if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
+    return files
 
 
 def _sweep_session(session: Path) -> tuple[int, int]:
@@ -140,25 +140,25 @@ def _is_of(process: psutil.Process, session: str) -> bool:
 
 
 def _open_files(pid: int) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     try:
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            found.append(str(each.readlink()))
+            paths.append(str(each.readlink()))
     except OSError:  # it ended, or is another user's
-        return found
-    return found
+        return paths
+    return paths
 
 
 def _pids_in_logs(session: Path) -> set[int]:
     """Returns the ids of all processes that the session ever had: Ray names a worker's log by its process."""
     names = (each.name for each in (session / "logs").glob("worker-*"))
-    return {int(found[1]) for name in names if (found := re.search(r"-(\d+)\.(?:out|err)$", name))}
+    return {int(match[1]) for name in names if (match := re.search(r"-(\d+)\.(?:out|err)$", name))}
 
 
 def _named_by_pid(pids: set[int]) -> set[Path]:
     """Returns the shared memory that torch names by the process that made it."""
     names = ((each, re.match(r"torch_(\d+)_", each.name)) for each in _SHARED_MEMORY.glob("torch_*"))
-    return {path for path, found in names if found and int(found[1]) in pids}
+    return {path for path, match in names if match and int(match[1]) in pids}
 
 
 def boot() -> str:

@@ -63,33 +63,33 @@ def ask(ray: Any) -> list[Node]:
 
     from trainers import node
 
-    alive = [found for found in ray.nodes() if found["Alive"]]
-    with_gpu = [found for found in alive if found["Resources"].get("GPU", 0) >= 1]
+    alive = [entry for entry in ray.nodes() if entry["Alive"]]
+    with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
     asked = ray.remote(node.facts)
     sent_s = time.time()
     answers: dict[Any, dict[str, Any]] = {}
-    for found in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
-        there = NodeAffinitySchedulingStrategy(found["NodeID"], soft=False)
-        answers[asked.options(num_cpus=0, scheduling_strategy=there).remote(bool(with_gpu))] = found
+    for entry in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
+        there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+        answers[asked.options(num_cpus=0, scheduling_strategy=there).remote(bool(with_gpu))] = entry
     nodes: list[Node] = []
     waiting, until_s = list(answers), time.monotonic() + ANSWER_S
     while waiting:
         ready, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, until_s - time.monotonic()))
         got_s = time.time()
         (facts,) = ray.get(ready, timeout=1) if ready else ray.get(waiting[:1], timeout=1)
-        found = answers[ready[0]]
+        entry = answers[ready[0]]
         nodes.append(
             Node(
-                id=found["NodeID"],
-                address=found["NodeManagerAddress"],
-                num_cpus=found["Resources"].get("CPU", 0.0),
-                num_gpus=int(found["Resources"].get("GPU", 0)),
+                id=entry["NodeID"],
+                address=entry["NodeManagerAddress"],
+                num_cpus=entry["Resources"].get("CPU", 0.0),
+                num_gpus=int(entry["Resources"].get("GPU", 0)),
                 facts=facts,
                 # It was read somewhere between these two moments.
                 clock_off_s=max(0.0, facts["unix_s"] - got_s) - max(0.0, sent_s - facts["unix_s"]),
             )
         )
-    order = [found["NodeID"] for found in alive]
+    order = [entry["NodeID"] for entry in alive]
     return sorted(nodes, key=lambda each: order.index(each.id))
 
 

@@ -21,7 +21,7 @@ def check(nodes: Sequence[Node], study: Path) -> None:
     Raises:
         ClusterError: the first thing that is wrong, with the node's address and what to do.
     """
-    for fault in (*_unlike(nodes), *_held(nodes), *_full(nodes, study), *_off(nodes)):
+    for fault in (*_unlike(nodes), *_occupied(nodes), *_full_disks(nodes, study), *_clocks_off(nodes)):
         raise ClusterError(fault)
 
 
@@ -30,12 +30,12 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
     # A node with an older checkout of its own does not tell; `check` refuses it in a sentence.
     slow = [node for node in nodes if node.facts.get("uncompiled")]
     if slow:
-        found = slow[0].facts["uncompiled"]
+        uncompiled = slow[0].facts["uncompiled"]
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
         yield (
-            f"Node {slow[0].address} {have} no bytecode of {', '.join(found)}, and Python writes none there: every"
+            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python writes none there: every"
             " process compiles them again, seconds of each trial. Mend it there, once, as who owns them:"
-            f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(found.values()))}"
+            f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(uncompiled.values()))}"
         )
     yield from _replaced(nodes)
 
@@ -63,14 +63,14 @@ def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
         usual = max(count, key=lambda version: (count[version], version == own[name]))
         for address, version in by_node.items():
             if version != usual:
-                other = next(each for each, found in by_node.items() if found == usual)
+                other = next(each for each, value in by_node.items() if value == usual)
                 yield (
                     f"node {address} has {name} {version}, node {other} has {usual}: install the same on all nodes"
                     " (make setup takes the versions of constraints.txt), then start Ray there anew"
                 )
 
 
-def _held(nodes: Sequence[Node]) -> Iterator[str]:
+def _occupied(nodes: Sequence[Node]) -> Iterator[str]:
     for node in nodes:
         for each in node.facts["held"]:
             size = "" if each["gib"] is None else f"{each['gib']:.1f} GiB"
@@ -81,7 +81,7 @@ def _held(nodes: Sequence[Node]) -> Iterator[str]:
             yield f"GPU {each['gpu']} of node {node.address} is held by {who}: end it, or take GPUs that are free"
 
 
-def _full(nodes: Sequence[Node], study: Path) -> Iterator[str]:
+def _full_disks(nodes: Sequence[Node], study: Path) -> Iterator[str]:
     free = [("this machine", str(study), free_mib(study))]
     free += [(f"node {node.address}", node.facts["temp"], node.facts["temp_free_mib"]) for node in nodes]
     for where, folder, mib in free:
@@ -92,7 +92,7 @@ def _full(nodes: Sequence[Node], study: Path) -> Iterator[str]:
             )
 
 
-def _off(nodes: Sequence[Node]) -> Iterator[str]:
+def _clocks_off(nodes: Sequence[Node]) -> Iterator[str]:
     for node in nodes:
         if abs(node.clock_off_s) > MOST_OFF_S:
             way = "ahead of" if node.clock_off_s > 0 else "behind"

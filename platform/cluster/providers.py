@@ -35,9 +35,9 @@ class Awaited:
     """GPUs of each node; 0 where only nodes are counted."""
     num_gpus: int = 0
     what: str
-    """Which nodes they are, such as "of type p4d"."""
+    """Text on the nodes, such as "of type p4d"."""
     look: str
-    """Where a user can see why they do not start."""
+    """Text on where a user can see why they do not start."""
 
     @property
     def count(self) -> int:
@@ -93,13 +93,13 @@ class NodeType:
 def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
     """Returns the node types of a cluster file that have GPUs and at least one possible node."""
     most = int(config.get("max_workers", 2))  # 2 is Ray's own default
-    found: list[NodeType] = []
+    types: list[NodeType] = []
     for name, each in config.get("available_node_types", {}).items():
         resources: Mapping[str, float] = each.get("resources") or {}
         is_head = name == config.get("head_node_type")
         nodes = min(int(each.get("max_workers", 0 if is_head else most)), most) + is_head
         if resources.get("GPU", 0) >= 1 and nodes:
-            found.append(
+            types.append(
                 NodeType(
                     name=name,
                     num_gpus=int(resources["GPU"]),
@@ -108,7 +108,7 @@ def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
                     accelerators=tuple(sorted(key for key in resources if key.startswith("accelerator_type:"))),
                 )
             )
-    return tuple(found)
+    return tuple(types)
 
 
 class Autoscaler:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 def _roots() -> dict[str, Path]:
     """Returns the checkout that each of our packages comes from."""
-    found = {"platform": Path(__file__).resolve().parents[2]}
+    roots = {"platform": Path(__file__).resolve().parents[2]}
     for name in ("search_spaces", "trainers"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            found[name] = Path(spec.origin).resolve().parents[1]
-    return found
+            roots[name] = Path(spec.origin).resolve().parents[1]
+    return roots
 
 
 if len(set((roots := _roots()).values())) > 1:

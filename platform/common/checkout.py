@@ -36,10 +36,10 @@ def commit() -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that figures depend on."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    packages = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            packages[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "missing"
-    return found
+            packages[package] = "missing"
+    return packages

@@ -31,7 +31,7 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = main()
         sys.stdout.flush()
-    except SystemExit as end:  # rich makes this of it, with code 1, which says something else here
+    except SystemExit as end:  # rich turns it into exit code 1, which has another meaning here
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         code = READER_LEFT

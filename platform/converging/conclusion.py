@@ -1,4 +1,4 @@
-"""What the trainings of a comparison came to: the answer, the picture, the figures as JSON, MLflow."""
+"""The results of a comparison of trainings: sentences, picture, figures as JSON, MLflow."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def conclude(
 
 
 def answer(verdict: Verdict, rates: Mapping[str, Rate]) -> list[str]:
-    """The sentences: which strategy is the soonest, each beside the first, and where its learning rate is from."""
+    """Returns the sentences: the soonest strategy, each beside the first, and the source of its learning rate."""
     lines = sentences(verdict)
     best = best_by_time(verdict)
     if best is not None and verdict.target_loss is not None:
@@ -75,7 +75,7 @@ def answer(verdict: Verdict, rates: Mapping[str, Rate]) -> list[str]:
 
 
 def to_object(verdict: Verdict, rates: Mapping[str, Rate], lines: Sequence[str]) -> dict[str, Any]:
-    """What `--json` prints and the file of figures holds."""
+    """Returns the object that `--json` prints and that the file of figures holds."""
     return {
         "target_loss": verdict.target_loss,
         "equal_tokens": verdict.equal_tokens,

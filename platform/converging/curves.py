@@ -1,4 +1,4 @@
-"""The curves of one training as values, and what is read off them. Pure."""
+"""The loss curves of one training as values, and points on them. Pure."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from trainers.values.training_lines import Reader, without_redone
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Curves:
-    """What one training came to, by tokens and by hours of training without start-ups."""
+    """The losses of one training, by tokens and by hours of training without start-ups."""
 
     tokens: tuple[float, ...]
     hours: tuple[float, ...]
@@ -22,27 +22,27 @@ class Curves:
     val_tokens: tuple[float, ...]
     val_hours: tuple[float, ...]
     val_losses: tuple[float, ...]
-    """Held-out loss, the first one before any step."""
+    """Held-out losses; the first one is before any step."""
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the whole training."""
+        """Throughput over the whole training."""
         return self.tokens[-1] / (self.hours[-1] * 3600)
 
     @property
     def has_learned(self) -> bool:
-        """Whether every loss is a number and the last held-out loss is below the first."""
+        """Whether every loss is finite and the last held-out loss is below the first."""
         finite = all(map(math.isfinite, (*self.losses, *self.val_losses)))
         return finite and len(self.val_losses) > 1 and self.val_losses[-1] < self.val_losses[0]
 
 
 def read_curves(folder: Path) -> Curves:
-    """The curves of the training in `folder`."""
+    """Returns the curves of the training in `folder`."""
     return curves_of(without_redone(Reader(folder / RECORDS).read()))
 
 
 def curves_of(records: Sequence[Record]) -> Curves:
-    """The curves that these records make."""
+    """Returns the curves that these records make."""
     steps = [each for each in records if isinstance(each, Steps)]
     validated = [each for each in records if isinstance(each, Validated)]
     tokens, hours, losses = list[float](), list[float](), list[float]()
@@ -64,7 +64,7 @@ def curves_of(records: Sequence[Record]) -> Curves:
 
 
 def loss_at(xs: Sequence[float], losses: Sequence[float], x: float) -> float | None:
-    """The loss at `x`, between its neighbours in proportion; None outside of the curve."""
+    """Returns the loss at `x` by linear interpolation; None outside of the curve."""
     for (x0, y0), (x1, y1) in itertools.pairwise(zip(xs, losses, strict=True)):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
@@ -72,7 +72,7 @@ def loss_at(xs: Sequence[float], losses: Sequence[float], x: float) -> float | N
 
 
 def reached_at(xs: Sequence[float], losses: Sequence[float], target: float) -> float | None:
-    """Where the curve is first at `target` or below; None where it never is."""
+    """Returns the x at which the curve first reaches `target` or less; None where it never does."""
     if losses and losses[0] <= target:
         return xs[0]
     for (x0, y0), (x1, y1) in itertools.pairwise(zip(xs, losses, strict=True)):

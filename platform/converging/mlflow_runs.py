@@ -1,4 +1,4 @@
-"""The comparison in MLflow: figures on each training's run, a run of its own with picture and answer, a saved view."""
+"""The comparison in MLflow: figures on each training's run, one run with picture and answer, a saved view."""
 
 import dataclasses
 import importlib
@@ -12,40 +12,40 @@ from platform.converging.verdict import Marks, Verdict
 from platform.mirror.client import connected
 from platform.mirror.content import rounded
 from platform.mirror.look import how_to_look, page_server
-from platform.mirror.uri import check_uri, default_uri, shown_uri, without_secrets
+from platform.mirror.uri import check_uri, default_uri, display_uri, without_secrets
 from platform.mirror.views import convergence_address, convergence_view
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What MLflow is given beside the verdict."""
+    """The facts that MLflow shows beside the verdict."""
 
     id: str
     name: str
     model: str
-    """The experiment's name."""
+    """Name of the experiment."""
     target_loss: float | None
     lines: tuple[str, ...]
-    """The answer."""
+    """Sentences of the answer."""
     files: tuple[Path, ...]
 
 
 def log_comparison(compared: Comparison, verdict: Verdict, studies: Path) -> str:
-    """Brings MLflow up to date; what to type and open to look at it, or why it is left behind."""
+    """Brings MLflow up to date; returns how to view it, or why it could not be updated."""
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     try:
         return how_to_look(uri, {"losses": _log(compared, verdict, uri)})
-    except Exception as error:  # whatever MLflow raises where the server does not answer or refuses
+    except Exception as error:  # any error of MLflow where the server does not answer or refuses
         why = without_secrets(" ".join(str(error).split())[:200], uri)
-        return f"MLflow at {shown_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
+        return f"MLflow at {display_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
 
 
 def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:
-    """Logs everything; the view's address."""
+    """Logs everything and returns the view's address."""
     client, experiment = connected(uri, compared.model)
     place = experiment.experiment_id
-    found = client.search_runs([place], f"tags.comparison = '{compared.id}'", max_results=1000)
-    for run in found:
+    runs = client.search_runs([place], f"tags.comparison = '{compared.id}'", max_results=1000)
+    for run in runs:
         tags = run.data.tags
         if tags.get("role") != "training" or tags.get("strategy") not in verdict.marks:
             continue
@@ -53,7 +53,7 @@ def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:
         marks = of.get(int(run.data.params.get("seed", -1)))
         if marks is not None:
             _log_scalars(client, run.info.run_id, _scalars(marks) | _spread(verdict, tags["strategy"]))
-    own = next((run for run in found if run.data.tags.get("role") == "comparison"), None)
+    own = next((run for run in runs if run.data.tags.get("role") == "comparison"), None)
     if own is None:
         tags = {"comparison": compared.id, "role": "comparison"}
         own = client.create_run(place, tags=tags, run_name=compared.name)

@@ -1,4 +1,4 @@
-"""What the options of `platform.converge` ask for, as one value."""
+"""The options of `platform.converge`, as one value."""
 
 import dataclasses
 from pathlib import Path
@@ -11,19 +11,19 @@ class ConvergeOptions:
     """The options of one call."""
 
     targets: tuple[str, ...]
-    """Studies, layout files, and changes such as "optimizer=adafactor" to the first of these."""
+    """Studies, layout files, or changes to the first of these such as "optimizer=adafactor"."""
     studies: Path
-    """Absolute."""
+    """Absolute path of the studies' folder."""
     out: Path | None
-    """Absolute: the comparison's folder; None for `convergence` beside the first target's layout."""
+    """Absolute path of the comparison's folder; None for `convergence` beside the first target's layout."""
     steps: int
     """Optimizer steps of the first target; the others train on as many tokens."""
     seeds: int
     rates: int
-    """Learning rates that are tried for each recipe before it is trained; 0 for the rule."""
+    """Number of learning rates tried for each recipe before its training; 0 to scale the rate by the rule."""
     data: str | None
     val_tokens: int | None
     address: str | None
     json: bool
     pictures: str = FORMATS[0]
-    """The picture's format."""
+    """File format of the picture."""

@@ -1,4 +1,6 @@
-"""The comparison as a picture: held-out and training loss against tokens and against hours, a colour a strategy."""
+"""The comparison as a picture: held-out and training loss against tokens and against hours, one colour for each
+strategy.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SMOOTHED = 50
-"""Points of a training loss: each is the mean of as many neighbours."""
+"""Number of points in a smoothed training loss: each is the mean of its neighbours."""
 
 
 def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: str) -> Path:
-    """Writes the picture in the format that its name ends in; thick lines are means over seeds, thin ones the seeds."""
+    """Writes the picture in the format of its suffix; thick lines are means over seeds, thin lines single seeds."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(11, 8), dpi=130, layout="constrained")

@@ -1,4 +1,4 @@
-"""A comparison from its options to the answer: learning rates, trainings seed by seed, then what they came to."""
+"""A comparison, from its options to the answer: learning rates, trainings seed by seed, then the conclusion."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from trainers.values.training import Plan
 
 
 def converge(options: ConvergeOptions) -> int:
-    """Trains and compares; the exit code.
+    """Trains and compares the strategies; returns the exit code.
 
     Raises:
         InputError: a mistake of the user's, before any device is touched.
@@ -54,18 +54,18 @@ def converge(options: ConvergeOptions) -> int:
 
 
 class Session:
-    """What one call of the command trains."""
+    """The trainings of one call of the command."""
 
     def __init__(self, options: ConvergeOptions, strategies: Sequence[Strategy], out: Path) -> None:
         self._options, self._strategies, self.out = options, strategies, out
         self.tokens = options.steps * strategies[0].recipe.tokens_per_step
         self.comparison_id = identity(str(out))
-        """What the comparison's runs in MLflow are found by."""
+        """Id by which the comparison's runs in MLflow are looked up."""
         self._clusters = contextlib.ExitStack()
         self._place: Place | None = None
 
     def check(self) -> None:
-        """Refuses what cannot be trained, and makes the folder.
+        """Checks that every strategy can be trained, and creates the folder.
 
         Raises:
             InputError: the first such thing.
@@ -84,7 +84,7 @@ class Session:
 
     @contextlib.contextmanager
     def on_a_cluster(self) -> Generator[None]:
-        """Within it `rate` and `train` connect to a cluster, once something is left to run."""
+        """Provides the cluster to `rate` and `train`, which connect to it at the first run."""
         with self._clusters:
             yield
 
@@ -97,10 +97,10 @@ class Session:
         return self._place
 
     def rate(self, strategy: Strategy) -> Rate:
-        """The strategy's learning rate: what was decided before, else by trials or the rule."""
+        """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
         rates = Rates(self.out / "rates.json")
-        if (known := rates.known(strategy)) is not None:
-            return known
+        if (decided := rates.lookup(strategy)) is not None:
+            return decided
 
         def losses_of(tried: Sequence[float]) -> list[float]:
             short = short_tokens(strategy, self.tokens)
@@ -115,7 +115,7 @@ class Session:
         return rate
 
     def train(self, rates: dict[str, Rate]) -> int:
-        """Every strategy with one seed, then with the next, as far as that is not done; the exit code."""
+        """Trains every strategy with one seed, then with the next, skipping what is done; returns the exit code."""
         for seed in range(self._options.seeds):
             for each in self._strategies:
                 with opened(self._train_options(each, rates[each.name].value, seed)) as training:
@@ -139,7 +139,7 @@ class Session:
         return dataclasses.replace(options, out=folder / f"seed-{seed}", seed=seed)
 
     def _plan(self, strategy: Strategy, rate: float, tokens: int) -> Plan:
-        """The plan of a training with seed 0, checked without a device.
+        """Returns the plan of a training with seed 0, checked without a device.
 
         Raises:
             InputError: it cannot be trained so.
@@ -154,7 +154,7 @@ class Session:
         return make_plan(self._common(strategy.name, rate, tokens), target, None)
 
     def _common(self, target: str, rate: float, tokens: int) -> TrainOptions:
-        """What all trainings share: data, schedule, held-out loss."""
+        """Returns the options that all trainings share: data, schedule, held-out loss."""
         options = self._options
         unset: dict[str, Any] = dict.fromkeys(
             ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",

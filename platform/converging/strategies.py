@@ -1,4 +1,4 @@
-"""What is compared: layouts with their recipes and batch points, from studies, files and changes to the first."""
+"""The strategies compared: layouts with recipes and batch points, from studies, files and changes to the first."""
 
 import dataclasses
 import re
@@ -17,33 +17,35 @@ from trainers.values.layout import AXES, Layout
 from trainers.values.recipe import Recipe
 
 _OF_AN_ENGINE = ("zero_stage", "grad_sync")
-"""What another engine may not have, and fills in by itself."""
+"""Axes that belong to one engine, and that another engine replaces by its defaults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """One curve of the comparison: what is trained, and what it is called."""
+    """One curve of the comparison: a layout with its recipe and batch point, and its name."""
 
     name: str
     recipe: Recipe
     layout: Layout
     batch: BatchPoint
     has_own_rate: bool = False
-    """Whether its learning rate is stated: it stands among the changes, or the file's is not the first's."""
+    """Whether its learning rate is given: among the changes, or by a file that differs from the first."""
 
     @property
     def folder(self) -> str:
-        """The name as a folder's."""
+        """The strategy's name in a form that suits a folder."""
         return re.sub(r"[^A-Za-z0-9=._-]+", "_", self.name)
 
     @property
     def mathematics(self) -> Recipe:
-        """The recipe without what the comparison sets by itself: strategies that agree in it share a rate."""
+        """The recipe without the fields that the comparison sets itself: strategies with equal mathematics share a
+        rate.
+        """
         return dataclasses.replace(self.recipe, learning_rate=1.0, seed=0)
 
 
 def read_strategies(options: ConvergeOptions) -> list[Strategy]:
-    """The strategies in the user's order.
+    """Returns the strategies in the order of the options.
 
     Raises:
         InputError: one cannot be read or cannot run, two have one name, or they train unlike models.
@@ -70,7 +72,7 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
 
 
 def folder_of(options: ConvergeOptions) -> Path:
-    """The comparison's folder.
+    """Returns the comparison's folder.
 
     Raises:
         InputError: the first target cannot be read.
@@ -89,9 +91,10 @@ def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy
 
 
 def _changed(first: Strategy, text: str) -> Strategy:
-    """The first strategy with the changes of `text`, such as "engine=ddp,optimizer=adafactor", as `--set` reads them.
+    """Returns the first strategy with the changes of `text`, such as "engine=ddp,optimizer=adafactor", read like
+    `--set`.
 
-    What the change makes impossible falls back to the default: an engine's own options and degrees are not another's.
+    Axes and degrees that the new engine does not have return to their defaults.
     """
     changes = [part.strip() for part in text.split(",")]
     named = {part.partition("=")[0].strip() for part in changes}
@@ -110,7 +113,7 @@ def _changed(first: Strategy, text: str) -> Strategy:
 
 
 def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[str, Any]) -> Strategy:
-    """The one candidate of the space that has these axes and changes.
+    """Returns the one candidate of the space with these axes and changes.
 
     Raises:
         ValueError: there is none.

@@ -1,6 +1,6 @@
-"""Trainings compared at equal tokens, at equal time and by what they take to the same loss. Pure.
+"""Trainings compared at equal tokens, at equal time and by their cost to the same loss. Pure.
 
-The target loss is the highest of the last held-out losses: every training has reached it.
+The target loss is the highest of the last held-out losses, which every training has reached.
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ from platform.converging.curves import Curves, loss_at, reached_at
 from trainers.measuring.intervals import interval
 
 _CLOSE = 0.005
-"""Of a ratio: what is called "as many" and "as soon"."""
+"""Deviation of a ratio from 1 up to which sentences say "as many" and "as soon"."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Marks:
-    """What is read off one training's curves; None where it did not get there."""
+    """Points on one training's curves; None where a curve ends before."""
 
     tokens_per_s: float
     tokens_to_loss: float | None
@@ -29,19 +29,21 @@ class Marks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """One strategy over the first: the geometric mean over seeds, with its 95 % interval; None for a single seed."""
+    """One strategy's figure over the first's: the geometric mean over seeds, with its 95 % interval; None for a single
+    seed.
+    """
 
     middle: float
     interval: tuple[float, float] | None = None
 
     @property
     def is_one(self) -> bool:
-        """Whether nothing speaks against 1."""
+        """Whether 1 lies inside the interval, or close to the ratio of a single seed."""
         return abs(self.middle - 1) < _CLOSE and (self.interval is None or self.interval[0] <= 1 <= self.interval[1])
 
     @property
     def inverse(self) -> "Ratio":
-        """The first strategy over this one."""
+        """The first strategy's figure over this one's."""
         ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
         return Ratio(middle=1 / self.middle, interval=ends)
 
@@ -51,12 +53,12 @@ class Ratio:
         return "" if self.interval is None else f" ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
     def of(self, unit: str) -> str:
-        """Such as "3.10 times the tokens/s (2.95 to 3.26)"."""
+        """Returns the ratio with its unit, such as "3.10 times the tokens/s (2.95 to 3.26)"."""
         return f"{'as many' if self.is_one else f'{self.middle:.2f} times the'} {unit}{self.ends}"
 
     @property
     def sooner(self) -> str:
-        """Of times, such as "2.20 times sooner (2.01 to 2.40)"."""
+        """The ratio of times in words, such as "2.20 times sooner (2.01 to 2.40)"."""
         if self.is_one:
             return f"as soon{self.ends}"
         is_open = self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
@@ -74,18 +76,18 @@ class Verdict:
     equal_tokens: float
     equal_hours: float
     marks: Mapping[str, Mapping[int, Marks]]
-    """Of those that learned: strategy -> seed -> marks."""
+    """Marks of the trainings that learned: strategy -> seed -> marks."""
     left_out: Mapping[str, str]
     """Strategy -> why it is not compared."""
 
     def spread(self, name: str) -> float | None:
-        """Standard deviation of the loss at equal tokens over a strategy's seeds; None for a single one."""
+        """Returns the standard deviation over seeds of a strategy's loss at equal tokens; None for a single seed."""
         losses = [each.loss_at_equal_tokens for each in self.marks[name].values()]
-        known = [loss for loss in losses if loss is not None]
-        return statistics.stdev(known) if len(known) > 1 else None
+        reached = [loss for loss in losses if loss is not None]
+        return statistics.stdev(reached) if len(reached) > 1 else None
 
     def ratio(self, name: str, of: Callable[[Marks], float | None]) -> Ratio | None:
-        """The strategy's figure over the first strategy's, seed by seed; None where it is not known."""
+        """Returns the strategy's figure over the first strategy's, seed by seed; None where either is missing."""
         first = next(iter(self.marks.values()))
         pairs = [(of(each), of(first[seed])) for seed, each in self.marks[name].items() if seed in first]
         logs = [math.log(a / b) for a, b in pairs if a and b]
@@ -99,7 +101,7 @@ class Verdict:
 
 
 def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> Verdict:
-    """Compares what was trained on about `tokens`: strategy -> seed -> curves."""
+    """Compares trainings of about `tokens` tokens: strategy -> seed -> curves."""
     learned = {name: of for name, of in trainings.items() if of and all(each.has_learned for each in of.values())}
     left_out = {
         name: "it did not learn: its loss is not finite, or no lower than at the beginning"
@@ -132,15 +134,13 @@ def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> Ver
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    """What was compared with what, a sentence for each strategy beside the first, and where each stands."""
+    """Returns the sentences: the comparison made, each strategy beside the first, and the standing of each."""
     lines = [f"{name} is left out: {why}." for name, why in verdict.left_out.items()]
     if verdict.target_loss is None or not verdict.marks:
         return [*lines, "There is nothing to compare."]
     names = list(verdict.marks)
     seeds = max(len(of) for of in verdict.marks.values())
-    over = (
-        f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, so without an interval: --seeds 3 gives one"
-    )
+    over = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
     lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({over}):")
     lines += [_beside(verdict, name) for name in names[1:]]
     equal = f"{count(verdict.equal_tokens)} tokens", duration(verdict.equal_hours * 3600)
@@ -171,7 +171,7 @@ def _standing(verdict: Verdict, name: str) -> str:
 
 
 def best_by_time(verdict: Verdict) -> str | None:
-    """The strategy with the fewest hours to the target loss, on average over seeds; None where none is known."""
+    """Returns the strategy with the fewest hours to the target loss, averaged over seeds; None where none is known."""
     means = {
         name: statistics.fmean(hours)
         for name, of in verdict.marks.items()
@@ -181,8 +181,8 @@ def best_by_time(verdict: Verdict) -> str | None:
 
 
 def mean_curve(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[list[float], list[float]]:
-    """The mean of curves over seeds, at the points of the first one that all of them have."""
+    """Returns the mean of curves over seeds, at those points of the first that all curves reach."""
     xs, _ = curves[0]
-    known = [(x, [loss_at(*each, x) for each in curves]) for x in xs]
-    complete = [(x, [y for y in ys if y is not None]) for x, ys in known if None not in ys]
+    ys_at = [(x, [loss_at(*each, x) for each in curves]) for x in xs]
+    complete = [(x, [y for y in ys if y is not None]) for x, ys in ys_at if None not in ys]
     return [x for x, _ in complete], [statistics.fmean(ys) for _, ys in complete]

@@ -10,7 +10,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
-from platform.cost_model.probed import found_cluster
+from platform.cost_model.probed import cluster_with_probe
 from search_spaces.candidate import Candidate
 from trainers.values.cluster import Cluster
 from trainers.values.probed import Probe
@@ -51,7 +51,7 @@ def known_columns(
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
-        spec = found_cluster(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
+        spec = cluster_with_probe(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
     except InputError:
         return None
     return from_points(

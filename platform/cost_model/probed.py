@@ -16,7 +16,7 @@ SHORTEST_S = 1e-6
 """Latencies below it are the formula's error."""
 
 
-def found_cluster(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
+def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
     """The cluster of a study: as the catalogue knows its devices, with the figures of `probe` where there is one.
 
     Raises:

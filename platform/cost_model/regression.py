@@ -119,7 +119,7 @@ class Learned:
         tell."""
         chance = _stall_chance(self.places, index, self.prior)
         expected = float(_stall_chance(self.places, self.index, self.prior).sum())
-        often = _how_often(int(self.stalled.sum()), expected)
+        often = _stall_ratio(int(self.stalled.sum()), expected)
         return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
 
     def left_out(self) -> Array:
@@ -181,7 +181,7 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
         variance = 1 / np.diag(inverse)
         off = (inverse @ residuals) * variance
         wider = variance + STALL_SIGMA**2
-        chance = np.minimum(stall * _how_often(int((~usual).sum()), stall.sum() - stall), MOST_STALLS)
+        chance = np.minimum(stall * _stall_ratio(int((~usual).sum()), stall.sum() - stall), MOST_STALLS)
         gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + np.log(2 * chance / (1 - chance))
         gain = np.where(usual & (off > 0), gain, -np.inf)
         likeliest = int(gain.argmax())
@@ -201,7 +201,7 @@ def _stall_chance(places: Places, index: Index, prior: Prior) -> Array:
     return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
 
 
-def _how_often(num_stalled: int, expected: Array | float) -> Array | float:
+def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
     """How many times as often as expected a machine stalls on which so many did: the posterior mean of a rate whose
     prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly stall and a few often do.
     """

@@ -86,7 +86,7 @@ def whole_number(row: Row, name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def wanted(row: Row, name: str) -> int:
+def positive_number(row: Row, name: str) -> int:
     """As `whole_number`, stated and at least 1."""
     value = whole_number(row, name)
     if value is None:

@@ -254,8 +254,8 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
     regrets = [
         value for positions in cells.values() if (value := regret(scored, [rows[p] for p in positions])) is not None
     ]
-    oom, said_oom = scored.out_of_memory[index], ~scored.predicted_fits[index]
-    hits = int((oom & said_oom).sum())
+    oom, predicted_oom = scored.out_of_memory[index], ~scored.predicted_fits[index]
+    hits = int((oom & predicted_oom).sum())
     covered = (measured >= scored.low_s[timed]) & (measured <= scored.high_s[timed])
     half_width = scored.high_s[timed] / predicted - 1
     rate = scored.rate[timed]
@@ -273,12 +273,12 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
         oom_first_choices=sum(
             first_choice_is_oom(scored, [rows[p] for p in positions]) for positions in cells.values()
         ),
-        oom_precision=hits / int(said_oom.sum()) if said_oom.any() else None,
+        oom_precision=hits / int(predicted_oom.sum()) if predicted_oom.any() else None,
         oom_recall=hits / int(oom.sum()) if oom.any() else None,
         interval_coverage=float(covered.mean()) if len(covered) else None,
         interval_half_width_median=_median(half_width),
-        oom_missed=int((oom & ~said_oom).sum()),
-        oom_false_alarms=int((~oom & said_oom).sum()),
+        oom_missed=int((oom & ~predicted_oom).sum()),
+        oom_false_alarms=int((~oom & predicted_oom).sum()),
     )
 
 

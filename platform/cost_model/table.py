@@ -30,7 +30,7 @@ from platform.cost_model.published import (
     sharing_ranks,
     stack_features,
 )
-from platform.cost_model.rows import Row, number, wanted, whole_number, words
+from platform.cost_model.rows import Row, number, positive_number, whole_number, words
 from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Layout
@@ -84,7 +84,7 @@ class Run:
 
 def _model(row: Row) -> ModelSpec:
     """The model of a row. Gate and tied table are not columns: of their four cases, the one nearest to `params_b`."""
-    seq_len, hidden = wanted(row, "seq_len"), wanted(row, "hidden")
+    seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
     stated = number(row, "params_b")
     cases: list[ModelSpec] = []
     for gated, tied in itertools.product((False, True), (True, False)):
@@ -92,12 +92,12 @@ def _model(row: Row) -> ModelSpec:
             ModelSpec(
                 name=row["model"],
                 architecture="llama" if gated else "gpt2",
-                num_layers=wanted(row, "layers"),
+                num_layers=positive_number(row, "layers"),
                 hidden_size=hidden,
-                num_heads=wanted(row, "heads"),
+                num_heads=positive_number(row, "heads"),
                 num_kv_heads=whole_number(row, "kv_heads") or 0,
                 ffn_size=whole_number(row, "ffn") or 0,
-                vocab_size=wanted(row, "vocab"),
+                vocab_size=positive_number(row, "vocab"),
                 max_positions=seq_len,
                 tied_embeddings=tied,
             )
@@ -114,7 +114,7 @@ def _model(row: Row) -> ModelSpec:
 
 
 def _cluster(row: Row) -> ClusterSpec:
-    gpus = wanted(row, "gpus")
+    gpus = positive_number(row, "gpus")
     own = bool(row.get("engine"))
     device = find_device_by_memory(row["gpu"], None if own else number(row, "gpu_mem_gb"))
     usual = cluster_of(device, 1, 8)
@@ -142,8 +142,8 @@ def _degrees(row: Row) -> tuple[float, float, float, float]:
     Raises:
         ValueError: they do not.
     """
-    gpus = wanted(row, "gpus")
-    tp, pp, cp = wanted(row, "tp"), wanted(row, "pp"), whole_number(row, "cp") or 1
+    gpus = positive_number(row, "gpus")
+    tp, pp, cp = positive_number(row, "tp"), positive_number(row, "pp"), whole_number(row, "cp") or 1
     dp = whole_number(row, "dp") or gpus / (tp * pp * cp)
     if tp * pp * cp * dp != gpus:
         raise ValueError(f"tp {tp:g} x pp {pp:g} x cp {cp:g} x dp {dp:g} is not {gpus:g} GPUs")
@@ -156,7 +156,7 @@ def _batch(row: Row, dp: float) -> tuple[float, float]:
     Raises:
         ValueError: they do not.
     """
-    micro_batch = wanted(row, "micro_batch")
+    micro_batch = positive_number(row, "micro_batch")
     grad_accum, whole = number(row, "grad_accum"), number(row, "global_batch")
     if grad_accum is None:
         if whole is None:
@@ -233,7 +233,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
     work = Workload(
         model=model,
         modules=modules_of(row),
-        seq_len=wanted(row, "seq_len"),
+        seq_len=positive_number(row, "seq_len"),
         precision=precision,
         state_bytes=state_bytes,
         moments=moments_of(row, model, pp),
@@ -259,7 +259,7 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
     if printed:
         return printed
     tokens = values["global_batch"] * values["seq_len"]
-    gpus = wanted(row, "gpus")
+    gpus = positive_number(row, "gpus")
     if rate:
         return tokens / gpus / rate
     convention = convention_of(row)

@@ -1,4 +1,4 @@
-"""The files of an export: a launch script, what it starts, and what that cannot carry."""
+"""The files of an export: a launch script, the program it starts, and notes on what that program cannot do."""
 
 import dataclasses
 import json
@@ -21,11 +21,11 @@ from trainers.values.training import Plan
 Device = Literal["cuda", "cpu"]
 
 FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed")
-"""What an export may be for."""
+"""Programs that an export can be written for."""
 LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
 _ROOT = Path(__file__).parents[2]
 _STREAM_TOKENS = 2**22
-"""Of the seeded stream, which other programs read from a file over and over."""
+"""Tokens of the seeded stream, which other programs read repeatedly from a file."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 _HEAD = """#!/bin/sh
@@ -55,11 +55,13 @@ _OF_ACCELERATE = (
 
 
 def write_torchrun(plan: Plan, out: Path) -> list[str]:
-    """Makes the folder `out` a training's, with a script that trains it by torchrun alone; what is not carried."""
+    """Writes a training's folder with a script that trains it by torchrun alone; returns what the script does
+    otherwise.
+    """
     limits = ["Ray: lost workers are not replaced (give the command again), and MLflow has no run of it"]
     folder = TrainingFolder(out)
-    with folder.held():
-        folder.agree(plan)
+    with folder.locked():
+        folder.write_plan(plan)
     body = _TORCHRUN.format(root=_ROOT, ranks=plan.phases[0].layout.world_size)
     about = "Trains with this project's engines under torchrun. LAYOUT_SEARCH names the checkout on another machine."
     _write_launch(out, about, limits, body)
@@ -67,7 +69,8 @@ def write_torchrun(plan: Plan, out: Path) -> list[str]:
 
 
 def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
-    """Writes accelerate's configuration, TrainingArguments and a script that trains with them; what is not carried.
+    """Writes accelerate's configuration, TrainingArguments and a script that trains with them; returns what they do
+    otherwise.
 
     Raises:
         InputError: the layout cannot be one of accelerate's, or not on that device.
@@ -90,7 +93,7 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
 
 
 def _half(recipe: Recipe) -> str:
-    """The 16-bit precision of the products over fp32 states; empty for any other."""
+    """Returns the 16-bit precision of the matrix products over fp32 states; empty for other precisions."""
     half = recipe.activation_precision if recipe.state_precision == "fp32" else ""
     return half if half in ("bf16", "fp16") else ""
 
@@ -149,7 +152,7 @@ def _training_arguments(plan: Plan, device: Device) -> dict[str, Any]:
 
 
 def write_deepspeed(plan: Plan, out: Path) -> list[str]:
-    """Writes `ds_config.json` and a script that trains with it; what is not carried.
+    """Writes `ds_config.json` and a script that trains with it; returns what they do otherwise.
 
     Raises:
         InputError: the layout is none of DeepSpeed's.
@@ -169,7 +172,7 @@ def _check(plan: Plan, program: Program) -> None:
 
 
 def _write_plain(plan: Plan, out: Path, program: Program) -> list[str]:
-    """Writes what the plain script reads whatever the program; what is not carried."""
+    """Writes the files that the plain script reads for every program; returns what the program does otherwise."""
     from trainers.engines._settings import ADAFACTOR  # imports torch
     from trainers.training.export import write_config
 
@@ -208,7 +211,7 @@ def _write_plain(plan: Plan, out: Path, program: Program) -> list[str]:
 
 
 def _write_data(plan: Plan, out: Path) -> tuple[str, int]:
-    """The path of the tokens as the script is to read them, and the number of sequences to train on."""
+    """Returns the path of the tokens as the script reads them, and the number of sequences in a training."""
     recipe, held_out = plan.recipe, plan.validation
     source = data.plain_source(recipe, held_out=0 if held_out.data else held_out.sequences)
     if isinstance(source, ParquetTokens):

@@ -1,4 +1,4 @@
-"""What of a layout and recipe another program cannot carry: refused where nothing comes near it, else named."""
+"""Parts of a layout or recipe that another program cannot do: refused where it has nothing similar, else listed."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -23,7 +23,7 @@ _IN_ITS_PLACE = {
 
 
 def refusal(plan: Plan, program: Program) -> str | None:
-    """Why the program cannot train the plan at all, in one sentence; None where it can."""
+    """Returns one sentence on why the program cannot train the plan; None where it can."""
     first, *others = plan.phases
     if others:
         return f"{program} has one batch in a training, got {len(plan.phases)} phases: export it --to torchrun"
@@ -43,7 +43,7 @@ def refusal(plan: Plan, program: Program) -> str | None:
 
 
 def attention_name(plan: Plan) -> str:
-    """The `attn_implementation` of transformers that comes nearest to the layout's."""
+    """Returns the `attn_implementation` of transformers closest to the layout's attention."""
     layout = plan.phases[0].layout
     if layout.attention == "eager" or architecture_of(plan.recipe.model.architecture).position == "alibi":
         return "eager"
@@ -51,7 +51,7 @@ def attention_name(plan: Plan) -> str:
 
 
 def not_carried(plan: Plan, program: Program) -> Iterator[str]:
-    """A line for each thing that the program does otherwise, with what it does in its place."""
+    """Yields a line for each part of the plan that the program does otherwise, with what it does instead."""
     layout, recipe = plan.phases[0].layout, plan.recipe
     carried = _carried(layout, program)
     in_its_place = _IN_ITS_PLACE | {
@@ -74,13 +74,13 @@ def not_carried(plan: Plan, program: Program) -> Iterator[str]:
         yield f"data order {recipe.data_order}: sequences come in the order of the files"
     if not plan.initial_weights:
         yield "first weights drawn by name: transformers draws its own (--start-from gives both the same)"
-    yield "held-out losses, checkpoints in the canonical form and MLflow: the script trains and no more"
+    yield "held-out losses, checkpoints in the canonical form and MLflow: the script only trains"
 
 
 def _carried(layout: Layout, program: Program) -> set[str]:
-    """Axes of which the program does what the layout says."""
-    found = {"grad_sync"} | ({"checkpointing"} if layout.checkpointing == "full" else set())
+    """Returns the axes that the program carries out as the layout says."""
+    axes = {"grad_sync"} | ({"checkpointing"} if layout.checkpointing == "full" else set())
     if program == "deepspeed":
-        return found | {"offload", "bucket_mib"}
-    found |= {"bucket_mib"} | ({"compile"} if layout.compile == "model" else set())
-    return found | ({"offload"} if layout.offload == "all" else set())
+        return axes | {"offload", "bucket_mib"}
+    axes |= {"bucket_mib"} | ({"compile"} if layout.compile == "model" else set())
+    return axes | ({"offload"} if layout.offload == "all" else set())

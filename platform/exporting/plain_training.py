@@ -43,13 +43,13 @@ class Sequences:
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         first = index % self._number * self._length
-        wanted, found = self._length + 1, list[torch.Tensor]()
+        wanted, parts = self._length + 1, list[torch.Tensor]()
         while wanted:
             file = bisect.bisect_right(self._starts, first) - 1
             place = first - self._starts[file]
-            found.append(_tokens(self._files[file])[place : place + wanted])
-            first, wanted = first + len(found[-1]), wanted - len(found[-1])
-        return {"tokens": torch.cat(found).long()}
+            parts.append(_tokens(self._files[file])[place : place + wanted])
+            first, wanted = first + len(parts[-1]), wanted - len(parts[-1])
+        return {"tokens": torch.cat(parts).long()}
 
 
 def _num_tokens(path: Path) -> int:
@@ -71,7 +71,7 @@ def _tokens(path: Path) -> torch.Tensor:
 
 
 def make_model(settings: dict[str, Any]) -> Any:
-    """The model, with random weights unless the folder holds some."""
+    """Returns the model, with random weights unless the folder holds some."""
     torch.manual_seed(settings["seed"])
     how: dict[str, Any] = {"dtype": getattr(torch, settings["dtype"]), "attn_implementation": settings["attention"]}
     folder = settings["weights"] or HERE / "model"
@@ -81,7 +81,7 @@ def make_model(settings: dict[str, Any]) -> Any:
 
 
 def make_optimizer(parameters: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """AdamW, or transformers' Adafactor; every parameter decays."""
+    """Returns AdamW, or transformers' Adafactor; every parameter decays."""
     options = dict(settings["optimizer"])
     if options.pop("name") == "adafactor":
         from transformers.optimization import Adafactor
@@ -91,7 +91,7 @@ def make_optimizer(parameters: Any, settings: dict[str, Any]) -> torch.optim.Opt
 
 
 def learning_rate_share(settings: dict[str, Any], step: int) -> float:
-    """The share of the highest learning rate for that step, the first of which is 0."""
+    """Returns the share of the highest learning rate at that step; steps count from 0."""
     schedule, per_step = settings["lr_schedule"], settings["global_batch"] * settings["seq_len"]
     tokens = min((step + 1) * per_step, schedule["tokens"])
     warmup, final = schedule["warmup_tokens"], schedule["final_share"]
@@ -107,13 +107,13 @@ def learning_rate_share(settings: dict[str, Any], step: int) -> float:
 
 
 def next_token_loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over all positions, in fp32."""
+    """Returns the mean cross-entropy over all positions, in fp32."""
     logits = model(input_ids=tokens[:, :-1]).logits
     return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], list[float]]:
-    """Trains by transformers' Trainer, which accelerate's configuration lays out; losses and seconds of the steps."""
+    """Trains by transformers' Trainer under accelerate's configuration; returns the losses and seconds of the steps."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     losses, ends_s = list[float](), list[float]()
@@ -154,12 +154,12 @@ def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], 
 
 
 def with_deepspeed(settings: dict[str, Any], steps: int) -> tuple[list[float], list[float]]:
-    """Trains by `deepspeed.initialize`; losses and seconds of the steps."""
+    """Trains by `deepspeed.initialize`; returns the losses and seconds of the steps."""
     import deepspeed
 
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_cuda else torch.device("cpu")
-    if not on_cuda:  # gloo does without the shared-memory collectives, which DeepSpeed would compile
+    if not on_cuda:  # gloo needs no shared-memory collectives, which DeepSpeed would compile
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="nccl" if on_cuda else "gloo")
     config = json.loads((HERE / "ds_config.json").read_text())
@@ -190,7 +190,7 @@ def with_deepspeed(settings: dict[str, Any], steps: int) -> tuple[list[float], l
 
 
 def _batches(settings: dict[str, Any], rank: int, ranks: int) -> Iterator[torch.Tensor]:
-    """The micro-batches of one rank."""
+    """Yields the micro-batches of one rank."""
     data, size = Sequences(_data(settings), settings["seq_len"], settings["sequences"]), settings["micro_batch"]
     for number in itertools.count():
         first = (number * ranks + rank) * size
@@ -198,11 +198,11 @@ def _batches(settings: dict[str, Any], rank: int, ranks: int) -> Iterator[torch.
 
 
 def _data(settings: dict[str, Any]) -> Path:
-    return HERE / settings["data"]  # an absolute path stays what it is
+    return HERE / settings["data"]  # joining an absolute path returns it unchanged
 
 
 def main() -> None:
-    """Trains, and writes down the steps."""
+    """Trains, and writes losses and seconds to `steps.json`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, help="optimizer steps (default: those of the whole training)")
     settings = json.loads((HERE / "settings.json").read_text())

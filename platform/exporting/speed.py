@@ -1,4 +1,4 @@
-"""The speed of an export, run on this machine, beside this project's own trainer on the same steps."""
+"""The speed of an export, run on this machine, beside that of this project's trainer on the same steps."""
 
 import dataclasses
 import json
@@ -17,30 +17,30 @@ from platform.training.folder import TrainingFolder, steps_of
 from trainers.values.training import Plan
 
 _WARM_UP = 3
-"""Steps that no speed is made of."""
+"""First steps, left out of the speed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Some steps from the beginning."""
+    """Losses and seconds of the first steps of a training."""
 
     losses: tuple[float, ...]
     seconds: tuple[float, ...]
 
     @property
     def step_s(self) -> float:
-        """The median step's seconds, after the first ones."""
+        """Median seconds of a step, after the warm-up."""
         return statistics.median(self.seconds[_WARM_UP:])
 
     @property
     def spread(self) -> float:
-        """Half the distance of the steps' quartiles, as a share of their median."""
+        """Half the interquartile range of the steps' seconds, as a share of their median."""
         low, _, high = statistics.quantiles(self.seconds[_WARM_UP:], n=4)
         return (high - low) / 2 / self.step_s
 
 
 def check_devices(plan: Plan, device: Device, steps: int) -> None:
-    """Refuses what cannot be run here, before any device is touched.
+    """Checks the number of devices and of steps, before any device is used.
 
     Raises:
         InputError: there are too few devices, or too few steps to make a speed of.
@@ -56,7 +56,7 @@ def check_devices(plan: Plan, device: Device, steps: int) -> None:
 
 
 def run_plain(out: Path, steps: int, device: Device) -> Run:
-    """Runs an export to another program.
+    """Runs an export to another program and returns its steps.
 
     Raises:
         ClusterError: it failed; its last words.
@@ -67,7 +67,7 @@ def run_plain(out: Path, steps: int, device: Device) -> Run:
 
 
 def run_ours(plan: Plan, steps: int, device: Device) -> Run:
-    """Runs this project's trainer under torchrun, in a folder that is removed.
+    """Runs this project's trainer under torchrun in a temporary folder and returns its steps.
 
     Raises:
         ClusterError: it failed; its last words.
@@ -78,13 +78,13 @@ def run_ours(plan: Plan, steps: int, device: Device) -> Run:
 
 
 def run_torchrun(out: Path, steps: int, device: Device) -> Run:
-    """Runs an export to torchrun, from the beginning or the newest checkpoint.
+    """Runs an export to torchrun, from the beginning or the newest checkpoint, and returns its steps.
 
     Raises:
         ClusterError: it failed; its last words.
     """
     _run(out, ["--steps", str(steps), "--report-s", "0"], device)
-    records = steps_of(TrainingFolder(out).so_far())
+    records = steps_of(TrainingFolder(out).read_records())
     newest = [each for each in records if each.attempt == records[-1].attempt]
     return Run(
         losses=tuple(loss for each in newest for loss in each.losses),
@@ -93,7 +93,7 @@ def run_torchrun(out: Path, steps: int, device: Device) -> Run:
 
 
 def beside(name: str, theirs: Run, ours: Run, *, tokens_per_step: int) -> str:
-    """The sentence that puts both speeds beside each other."""
+    """Returns a sentence that compares both speeds."""
     slower = theirs.step_s / ours.step_s - 1
     return (
         f"The same layout in {name}: {abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}:"
@@ -104,12 +104,12 @@ def beside(name: str, theirs: Run, ours: Run, *, tokens_per_step: int) -> str:
 
 
 def beside_search(run: Run, promised_tokens_per_s: float | None, *, tokens_per_step: int) -> str:
-    """The sentence on this project's trainer under torchrun beside what the search measured."""
-    told = f"Under torchrun, without Ray: {_speed(run, tokens_per_step)}"
+    """Returns a sentence that compares this project's trainer under torchrun with the search's measurement."""
+    speed = f"Under torchrun, without Ray: {_speed(run, tokens_per_step)}"
     if promised_tokens_per_s is None:
-        return f"{told}; no search measured this layout."
+        return f"{speed}; no search measured this layout."
     off = tokens_per_step / run.step_s / promised_tokens_per_s - 1
-    return f"{told}, {abs(off):.1%} {'below' if off < 0 else 'above'} the search's {figure(promised_tokens_per_s)}."
+    return f"{speed}, {abs(off):.1%} {'below' if off < 0 else 'above'} the search's {figure(promised_tokens_per_s)}."
 
 
 def _speed(run: Run, tokens_per_step: int) -> str:
@@ -117,21 +117,21 @@ def _speed(run: Run, tokens_per_step: int) -> str:
 
 
 def _run(out: Path, options: list[str], device: Device) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [str(out / LAUNCH), *options], env=_environment(device), capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        told = next((line for line in lines if "Error" in line or line.startswith(("error:", "rank"))), "")
-        (out / "failed.log").write_text(done.stdout + done.stderr)
-        raise ClusterError(f"{out / LAUNCH} failed ({told[:300] or 'without a word'}): see {out / 'failed.log'}")
+    if process.returncode:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+        reason = next((line for line in lines if "Error" in line or line.startswith(("error:", "rank"))), "")
+        (out / "failed.log").write_text(process.stdout + process.stderr)
+        raise ClusterError(f"{out / LAUNCH} failed ({reason[:300] or 'without a message'}): see {out / 'failed.log'}")
 
 
 def _environment(device: Device) -> Mapping[str, str]:
-    found = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    variables = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     if device == "cpu":
-        found |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-    return found
+        variables |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    return variables
 
 
 def _num_gpus() -> int:

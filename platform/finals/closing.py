@@ -47,8 +47,8 @@ class Closing:
         leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
             last = last_run(point, repeats=self._rules.repeats, tried=self.tried(recipe))
-            wanted = gate if gate and self._gate_wanted(point.shown, history) else None
-            if last is not None and (wanted or self._timing_wanted(point.shown)):
+            wanted = gate if gate and self._needs_gate(point.main_run, history) else None
+            if last is not None and (wanted or self._needs_timing(point.main_run)):
                 return FinalTrial(
                     recipe=recipe,
                     layout=last.point.layout,
@@ -60,7 +60,7 @@ class Closing:
         alone = FinalTrial(
             recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_winner_run=True, gate=gate
         )
-        return alone if gate and self._gate_wanted(best, history) and alone.key not in self._given else None
+        return alone if gate and self._needs_gate(best, history) and alone.key not in self._given else None
 
     def need_s(self, recipe: Recipe, history: History, costs: Costs, *, anew: bool = False) -> tuple[float, float]:
         """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
@@ -70,7 +70,7 @@ class Closing:
         if best is None:
             return 0.0, 0.0
         closing = None if anew else self.next(recipe, history)
-        runs = self._timing_wanted(best) if anew else self.next(recipe, history, gated=False) is not None
+        runs = self._needs_timing(best) if anew else self.next(recipe, history, gated=False) is not None
         run_s = costs.run_s(best) if runs else 0.0
         gate = self._rules.gate if anew else closing and closing.gate
         if not gate:
@@ -89,7 +89,7 @@ class Closing:
         if self._rules.gate is None or layout is None:
             return 0.0
         ran = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
-        shown = ran[0].shown if ran else None
+        shown = ran[0].main_run if ran else None
         return costs.ready_s(shown or best) + costs.gate_s(self._rules.gate, best, of=shown)
 
     def tried(self, recipe: Recipe) -> Tried:
@@ -97,11 +97,11 @@ class Closing:
         trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
         return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
 
-    def _timing_wanted(self, best: Measurement) -> bool:
+    def _needs_timing(self, best: Measurement) -> bool:
         """Returns whether a winner is timed once more, leaving gates aside."""
         return self._rules.repeats > 0 or best.step_time_derived
 
-    def _gate_wanted(self, best: Measurement, history: History) -> bool:
+    def _needs_gate(self, best: Measurement, history: History) -> bool:
         """Returns whether the winner's curves are still missing. A layout that is itself the plainest needs none,
         unless they show what FP8 costs in loss.
         """

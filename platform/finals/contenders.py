@@ -54,7 +54,7 @@ def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
     fastest.
     """
     order = ranked(measurements)
-    return order[0].shown if order and not unresolved(measurements) else None
+    return order[0].main_run if order and not unresolved(measurements) else None
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:

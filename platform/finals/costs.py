@@ -6,7 +6,7 @@ from trainers.values.job import GateSize, Timing
 from trainers.values.measurement import Measurement
 
 UNKNOWN_SLOWDOWN = 2.5
-"""How many times slower than the winner a reference that has not run is assumed to be. BLOOM-7b1 on an H200: 2.3, eager
+"""Assumed step time of a reference that has not run, over the winner's. BLOOM-7b1 on an H200: 2.3, eager
 attention and plain loss against flex and chunked (docs/lab/2026-11-22.md).
 """
 

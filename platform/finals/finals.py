@@ -107,7 +107,7 @@ class Finals:
         rounds = range(max(before, after) + 1, run.repeat)
         begins = not any(each.repeat == run.repeat for point in order for each in point.runs)
         if begins and math.isinf(left_s) and len(rounds) >= SURE_ROUNDS:
-            round_s = sum(costs.repeat_s(point.search or point.shown) for point in order)
+            round_s = sum(costs.repeat_s(point.search or point.main_run) for point in order)
             if history.trials_s(recipe, rounds) + round_s > history.trials_s(recipe, range(1)):
                 return None
         return run
@@ -202,18 +202,18 @@ class Finals:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
                 if verdict is None or verdict.passed:
                     continue
-                able = [point for point in points(of_recipe(recipe, history)) if point.shown.layout == layout]
+                able = [point for point in points(of_recipe(recipe, history)) if point.main_run.layout == layout]
                 barred += [
                     Measurement(
                         recipe=recipe,
                         layout=layout,
-                        batch=point.shown.batch,
+                        batch=point.main_run.batch,
                         outcome=Outcome.FAILED,
-                        trial_id=point.shown.trial_id,
+                        trial_id=point.main_run.trial_id,
                         repeat=point.decisive[-1].repeat + 1,
                         phase="gate",
                         reason=verdict.sentence,
-                        cap_gib=point.shown.cap_gib,
+                        cap_gib=point.main_run.cap_gib,
                     )
                     for point in able
                     if point.speeds

@@ -93,7 +93,7 @@ class PointRuns:
         return next(run for run in self.decisive if speed_of(run) == middle)
 
     @property
-    def shown(self) -> Measurement:
+    def main_run(self) -> Measurement:
         """The run that stands for the point: the one of longest accumulation, the middle one among equals; the one of
         median speed where the longest differs from it by more than on a quiet machine.
         """
@@ -109,7 +109,7 @@ class PointRuns:
     def representative(self) -> Measurement:
         """The run that stands for the point where each point is shown once; where runs failed, the last that did."""
         failed = [run for run in self.decisive if run.outcome is not Outcome.OK]
-        return failed[-1] if failed else self.shown
+        return failed[-1] if failed else self.main_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +118,7 @@ class Comparison:
 
     other: Measurement
     ratio: float
-    """How many times faster the best point is: the geometric mean over pairs of runs."""
+    """Throughput of the best point over this one's: the geometric mean over pairs of runs."""
     low: float
     high: float
     """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
@@ -199,7 +199,7 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
         default=None,
     )
     best = next(iter(ranked([*judged, *([fastest] if fastest else [])])), None)
-    return None if best is None else best.shown
+    return None if best is None else best.main_run
 
 
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
@@ -226,4 +226,4 @@ def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
     else:
         resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
     ratio = math.exp(statistics.fmean(logs))
-    return Comparison(other=other.shown, ratio=ratio, low=low, high=high, resolution=resolution)
+    return Comparison(other=other.main_run, ratio=ratio, low=low, high=high, resolution=resolution)

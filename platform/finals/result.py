@@ -50,7 +50,7 @@ class RecipeResult:
     @functools.cached_property
     def winner(self) -> Measurement | None:
         """The run that stands for the winner; None where there is none."""
-        return None if self.winning_point is None else self.winning_point.shown
+        return None if self.winning_point is None else self.winning_point.main_run
 
     @functools.cached_property
     def runner_up(self) -> Measurement | None:
@@ -94,7 +94,7 @@ class RecipeResult:
 
     @functools.cached_property
     def coverage(self) -> Coverage | None:
-        """How many of the layouts were tried; None where the journal does not state what was planned."""
+        """Share of the layouts that were tried; None where the journal does not state what was planned."""
         return coverage(self.history, self.recipe)
 
     @property

@@ -56,7 +56,7 @@ def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tr
     first = max(rounds, default=after + 1)
     for repeat in range(first, after + most + 1):
         for point in contenders if repeat % 2 else reversed(contenders):
-            of = point.search or point.shown
+            of = point.search or point.main_run
             had = any(run.repeat == repeat for run in point.runs)
             if not had and (of.layout.id, of.batch, repeat) not in tried:
                 return Run(point=of, repeat=repeat)

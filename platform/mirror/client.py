@@ -46,28 +46,28 @@ def connected(uri: str, experiment: str) -> tuple[Any, Any]:
     """
     with _first_use(uri):
         client = mlflow().MlflowClient(tracking_uri=uri)
-        found = _experiment(client, uri, experiment)
-    if _KIND not in found.tags:
-        client.set_experiment_tag(found.experiment_id, _KIND, _TRAINING)
-    return client, found
+        chosen = _experiment(client, uri, experiment)
+    if _KIND not in chosen.tags:
+        client.set_experiment_tag(chosen.experiment_id, _KIND, _TRAINING)
+    return client, chosen
 
 
 def _experiment(client: Any, uri: str, name: str) -> Any:
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        if found.lifecycle_stage == "deleted":
+    existing = client.get_experiment_by_name(name)
+    if existing is not None:
+        if existing.lifecycle_stage == "deleted":
             raise RuntimeError(f"its experiment {name!r} was deleted there: restore or purge it")
-        return found
+        return existing
     path = sqlite_path(uri)
     # Beside the database: MLflow's own default is a folder relative to wherever the process stands.
     location = None if path is None else (path.parent / "mlflow-artifacts").as_uri()
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
     except mlflow().exceptions.MlflowException:
-        found = client.get_experiment_by_name(name)
-        if found is None:
+        existing = client.get_experiment_by_name(name)
+        if existing is None:
             raise
-        return found
+        return existing
 
 
 @contextlib.contextmanager

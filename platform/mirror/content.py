@@ -159,20 +159,20 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
     """Returns the names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
     flat = [recipe_fields(recipe) for recipe in recipes]
-    found = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
-    return frozenset(found | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
+    varying = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
+    return frozenset(varying | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 
 def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
     """Returns the measurement's known single figures by metric."""
-    found: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
-    found |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
-    found |= {
+    metrics: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
+    metrics |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
+    metrics |= {
         "step_spread_pct": _spread_pct(measurement),
         "headroom_gib": _headroom_gib(measurement, header),
         "days": days_of(measurement, header.tokens),
     }
-    return {name: rounded(value) for name, value in found.items() if value is not None}
+    return {name: rounded(value) for name, value in metrics.items() if value is not None}
 
 
 def rounded(value: float) -> float:
@@ -264,17 +264,17 @@ def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
 
 
 def _metrics(entry: Entry, header: StudyHeader, predicted: Prediction | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     match entry:
         case Measurement():
-            found = {**dict.fromkeys(COMPARED, math.nan), **figures_of(entry, header)}
+            metrics = {**dict.fromkeys(COMPARED, math.nan), **figures_of(entry, header)}
         case Profile():
-            found |= {f"profile_{name}": rounded(value) for name, value in to_json(entry.sums).items()}
+            metrics |= {f"profile_{name}": rounded(value) for name, value in to_json(entry.sums).items()}
         case GateCurves():
             pass
     if predicted is not None:
-        found |= {"predicted_step_s": rounded(predicted.step_s), "predicted_gib": rounded(predicted.peak_gib)}
-    return found
+        metrics |= {"predicted_step_s": rounded(predicted.step_s), "predicted_gib": rounded(predicted.peak_gib)}
+    return metrics
 
 
 def _percent(share: float | None) -> float | None:

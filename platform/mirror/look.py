@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from platform.common.checkout import ROOT
-from platform.mirror.uri import default_uri, shown_uri, sqlite_path
+from platform.mirror.uri import default_uri, display_uri, sqlite_path
 
 PORT = 5000
 _SERVER = f"http://127.0.0.1:{PORT}"
@@ -16,7 +16,7 @@ _SERVER = f"http://127.0.0.1:{PORT}"
 
 def page_server(uri: str) -> str:
     """Returns the address below which MLflow shows the store at `uri`: the server's, or that of `serve_command`."""
-    return shown_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
+    return display_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
 
 
 def serve_command(uri: str) -> str:

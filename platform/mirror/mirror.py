@@ -17,7 +17,7 @@ from platform.mirror.look import how_to_look
 from platform.mirror.runs import WINNER_FILES, Runs
 from platform.mirror.study_run import roles
 from platform.mirror.system_metrics import Samples
-from platform.mirror.uri import check_uri, default_uri, shown_uri, without_secrets
+from platform.mirror.uri import check_uri, default_uri, display_uri, without_secrets
 from platform.reports.forecast import forecaster_of
 from platform.reports.rows import tables
 from platform.reports.summary import verdicts
@@ -27,7 +27,7 @@ from trainers.values.journal import GateCurves, Line, Measured, Profile, RungSta
 from trainers.values.journal_lines import now
 from trainers.values.measurement import Measurement, Outcome
 
-__all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
+__all__ = ["Mirror", "check_uri", "default_uri", "display_uri"]
 
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
@@ -112,7 +112,7 @@ class Mirror:
         name = self.folder.name
         where = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
         return (
-            f"MLflow at {shown_uri(self.uri)} lacks {what} ({self._problem}):"
+            f"MLflow at {display_uri(self.uri)} lacks {what} ({self._problem}):"
             f" `python -m platform.report {name}{where}` brings it up to date."
         )
 
@@ -174,8 +174,8 @@ class Mirror:
         predicted = _predictions(measurements, header)
         while self._pending:
             entry, started, ended = self._pending[0]
-            found = predicted.get(id_of(entry))
-            runs.add(content_of(entry, header, started=started, ended=ended, predicted=found))
+            prediction = predicted.get(id_of(entry))
+            runs.add(content_of(entry, header, started=started, ended=ended, predicted=prediction))
             self._pending.popleft()
         if any(each.repeat for each in measurements):
             runs.set_roles(roles(Result.of(self._history)))
@@ -218,12 +218,12 @@ class Mirror:
 
 def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> dict[str, Prediction]:
     """Returns the cost model's prediction of each measurement by id; empty where it does not know the devices."""
-    found = forecaster_of(header).of(measurements)
-    if found is None:
+    forecast = forecaster_of(header).of(measurements)
+    if forecast is None:
         return {}
     return {
         each.id: Prediction(step_s=float(step_s), peak_gib=float(gib))
-        for each, step_s, gib in zip(measurements, found.step.total_s, found.memory.allocated_gib, strict=True)
+        for each, step_s, gib in zip(measurements, forecast.step.total_s, forecast.memory.allocated_gib, strict=True)
     }
 
 

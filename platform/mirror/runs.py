@@ -52,16 +52,16 @@ class Runs:
         self._client, experiment = connected(uri, header.space)
         self.experiment_id: str = experiment.experiment_id
         self.addresses = views.addresses(page_server(uri), self.experiment_id, self._header.id)
-        self._parent = self._found_parent()
+        self._parent = self._existing_parent()
         self.parent_id: str = self._parent.info.run_id
-        self._children = self._found_children()
+        self._children = self._existing_children()
         self._save_views(experiment.tags)
 
-    def _found_parent(self) -> Any:
+    def _existing_parent(self) -> Any:
         header = self._header
-        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{self._header.id}'", max_results=1)
-        if found:
-            run = found[0]
+        runs = self._client.search_runs([self.experiment_id], f"tags.study_id = '{self._header.id}'", max_results=1)
+        if runs:
+            run = runs[0]
         else:
             run = self._client.create_run(
                 self.experiment_id,
@@ -81,7 +81,7 @@ class Runs:
             self._client.update_run(run.info.run_id, name=header.name)
         return run
 
-    def _found_children(self) -> dict[str, _Child]:
+    def _existing_children(self) -> dict[str, _Child]:
         """Returns the runs by entry id. Of two runs of one id the one with less content is deleted."""
         children: dict[str, _Child] = {}
         token = None
@@ -184,7 +184,7 @@ class Runs:
 
     def tidy(self) -> None:
         """Deletes runs that were made twice, after a connection was lost."""
-        self._children = self._found_children()
+        self._children = self._existing_children()
 
     def running(self) -> None:
         """Marks the study as running, also one that had ended."""
@@ -245,7 +245,7 @@ class Runs:
         """Stores samples of the machine as the study's system metrics."""
         metric, tag = mlflow().entities.Metric, mlflow().entities.RunTag
         for some in _chunks(samples, _MOST_METRICS // max(map(len, (each[2] for each in samples)), default=1)):
-            metrics = [metric(name, value, at, number) for number, at, found in some for name, value in found.items()]
+            metrics = [metric(name, value, at, number) for number, at, values in some for name, value in values.items()]
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 
     def describe(self, text: str) -> None:

@@ -51,9 +51,9 @@ def ui_arguments(studies: Path, port: int) -> list[str]:
     if store is None or not store.exists():
         raise InputError(f"{studies} has no mlflow.db: run make search first, or name another folder by STUDIES=DIR")
     try:
-        with socket.socket() as found:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((_HOST, port))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((_HOST, port))
     except (OSError, OverflowError) as error:
         raise InputError(
             f"port {port} of {_HOST} cannot be used ({error}): where MLflow serves these studies already, open the"

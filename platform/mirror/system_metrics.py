@@ -33,9 +33,9 @@ class Samples:
 
     def read(self) -> list[Sample]:
         """Returns the samples since the last call."""
-        found: list[Sample] = []
+        samples: list[Sample] = []
         if not self._path.exists():
-            return found
+            return samples
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -47,8 +47,8 @@ class Samples:
                     sample: dict[str, Any] = json.loads(line)
                     at_ms: int = sample.pop("at_ms")
                     if at_ms > self._after_ms:
-                        found.append((self._number - 1, at_ms, sample))
-        return found
+                        samples.append((self._number - 1, at_ms, sample))
+        return samples
 
 
 @contextlib.contextmanager
@@ -98,17 +98,17 @@ def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
 
     def read(index: int, handle: Any) -> dict[str, float]:
         name = f"system/gpu_{index}"
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         # What a driver or a MIG slice does not tell is left out.
         with contextlib.suppress(pynvml.NVMLError):
-            found[f"{name}_utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            values[f"{name}_utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         with contextlib.suppress(pynvml.NVMLError):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             used, total = cast(int, memory.used), cast(int, memory.total)
-            found[f"{name}_memory_usage_megabytes"] = round(used / _MB)
-            found[f"{name}_memory_usage_percentage"] = round(100 * used / total, 2)
+            values[f"{name}_memory_usage_megabytes"] = round(used / _MB)
+            values[f"{name}_memory_usage_percentage"] = round(100 * used / total, 2)
         with contextlib.suppress(pynvml.NVMLError):
-            found[f"{name}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-        return found
+            values[f"{name}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+        return values
 
     return [lambda index=index, handle=handle: read(index, handle) for index, handle in enumerate(handles)]

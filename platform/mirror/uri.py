@@ -34,8 +34,8 @@ def report_uri(named: str, recorded: str, studies: Path) -> str:
     if not recorded or (file is not None and (not file.exists() or (default and file.resolve() == default.resolve()))):
         return beside  # also of a copy of the folder, on a machine that has no such file
     raise InputError(
-        f"MLflow is left as it is: by its journal the study is at {shown_uri(recorded)!r}, which is used only where you"
-        " name it too, by --mlflow URI or MLFLOW_TRACKING_URI"
+        f"MLflow is left as it is: by its journal the study is at {display_uri(recorded)!r}, which is used only"
+        " where you name it too, by --mlflow URI or MLFLOW_TRACKING_URI"
     )
 
 
@@ -51,7 +51,7 @@ def check_uri(uri: str) -> str:
         return uri
     if kind in _SERVERS and colon:
         if not urllib.parse.urlsplit(uri).hostname:
-            raise InputError(f"the MLflow URI {shown_uri(uri)!r} names no host: write http://HOST:PORT")
+            raise InputError(f"the MLflow URI {display_uri(uri)!r} names no host: write http://HOST:PORT")
         return uri
     if kind == "sqlite" and colon:
         return f"{scheme}:///{_absolute(uri, rest)}"
@@ -59,7 +59,7 @@ def check_uri(uri: str) -> str:
         return uri
     known = ", ".join(f"{each}://" for each in (*_SERVERS, *_DATABASES, "databricks"))
     raise InputError(
-        f"the MLflow URI {shown_uri(uri)!r} has no known scheme: MLFLOW_TRACKING_URI must begin with one of {known}"
+        f"the MLflow URI {display_uri(uri)!r} has no known scheme: MLFLOW_TRACKING_URI must begin with one of {known}"
     )
 
 
@@ -86,7 +86,7 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(urllib.parse.unquote(rest.partition("?")[0]))
 
 
-def shown_uri(uri: str) -> str:
+def display_uri(uri: str) -> str:
     """Returns the URI as it may be shown and recorded: without user, password and query, which may hold a token."""
     if sqlite_path(uri) is not None:
         return uri

@@ -1,1 +1,1 @@
-"""Text, JSON lines, Parquet and Megatron pairs made into token Parquet."""
+"""The parts of `prepare`: text, JSON lines, Parquet and Megatron pairs are converted to token Parquet."""

@@ -17,15 +17,15 @@ from trainers.data.footer import Tokens, group_blocks
 
 _BLOCK_BYTES = 2**20
 _BATCH_BYTES = 2**18
-"""Text that is encoded at once."""
+"""Amount of text that is encoded at once."""
 _BATCH_ROWS = 256
 
 _Text = tuple[str, int]
-"""A document and the bytes that it takes of its file."""
+"""A document and the number of bytes that it takes in its file."""
 
 
 def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes | None) -> Generator[tuple[Tokens, int]]:
-    """Yields the piece's documents in their order, in batches, each with the bytes it takes of the input.
+    """Yields the piece's documents in order, in batches, each with the bytes it takes in the input.
 
     Raises:
         InputError: the file changed, or something in it is not what its kind promises.
@@ -99,7 +99,7 @@ def _texts(piece: Piece, path: Path, separator: bytes | None) -> Generator[_Text
     parts = [(0, path.read_bytes())] if separator is None else _split(piece, path, separator)
     for begin, part in parts:
         try:
-            # A mark of the byte order may stand before the first document.
+            # A byte-order mark may stand before the first document.
             yield part.decode("utf-8" if begin else "utf-8-sig"), len(part) + len(separator or b"")
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is no UTF-8 text: byte {begin + error.start} is {error.reason}") from error
@@ -134,7 +134,7 @@ def _line_text(line: bytes, path: Path, begin: int, text_key: str) -> str:
 
 
 def _where(path: Path, begin: int) -> str:
-    """Returns the line that begins at byte `begin`; lines are counted only when one is at fault."""
+    """Returns the number of the line that begins at byte `begin`, as text; lines are counted only for an error."""
     number, left = 1, begin
     with path.open("rb") as stream:
         while left:

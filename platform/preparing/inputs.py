@@ -1,6 +1,6 @@
-"""The files that inputs name, and how their documents are cut into pieces and shards.
+"""The input files, and how their documents are divided into pieces and shards.
 
-What is cut where depends on the files and on the shard's size alone, so that any number of workers writes the same.
+The division depends on the files and on the shard's size alone, so that any number of workers writes the same shards.
 """
 
 import dataclasses
@@ -19,27 +19,27 @@ from trainers.data.footer import COLUMNS, is_list, open_parquet
 
 Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
 IDS: tuple[Kind, ...] = ("parquet ids", "megatron")
-"""Kinds that hold token ids already."""
+"""Kinds of files that hold token ids already."""
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
             ".ndjson": "json lines", ".parquet": "parquet", ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
 MAX_DOCUMENT_BYTES = 32 * 2**20
-"""Longest document as it lies in a file: a document is in memory whole, as text and as tokens."""
+"""Longest document, in bytes of its file: a document is in memory whole, as text and as tokens."""
 _BLOCK_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """One file, or one Megatron pair by its .bin."""
+    """One file, or one Megatron pair named by its .bin."""
 
     path: str
     kind: Kind
     size_bytes: int
     modified_ns: int
     column: str = ""
-    """Of Parquet: the column of text or of token ids."""
+    """Column of text or of token ids, in Parquet; "" for other kinds."""
     id_type: str = ""
-    """Of token ids: the NumPy type they are written as."""
+    """NumPy type of the token ids; "" for text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +48,10 @@ class Piece:
 
     file: InputFile
     begin: int
-    """The first byte, row group (of Parquet) or document (of Megatron)."""
+    """The first byte, row group (Parquet) or document (Megatron)."""
     end: int
     size_bytes: int
-    """What it takes of the input."""
+    """Bytes of the input in this piece."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,17 +68,17 @@ class Shard:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the input."""
+        """Bytes of the input in this shard."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
 def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
-    """Returns the files that `paths` name: a folder means every file in it, at any depth, whose suffix is known.
+    """Returns the files that `paths` name. A folder stands for every file in it, at any depth, of a known suffix.
 
     Raises:
         InputError: a path is missing, of no known kind or named twice, or `out` lies in an input's folder.
     """
-    found: dict[Path, InputFile] = {}
+    inputs: dict[Path, InputFile] = {}
     for path in paths:
         path = user_path(path).resolve()
         if not path.exists():
@@ -91,15 +91,15 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
                 raise InputError(f"the folder {path} holds no file with a suffix {', '.join(SUFFIXES)}")
             files = [each for each in files if each.suffix != ".idx" or each.with_suffix(".bin") not in files]
         elif path.suffix not in SUFFIXES:
-            raise InputError(f"what {path} holds cannot be told: its suffix must be one of {', '.join(SUFFIXES)}")
+            raise InputError(f"the kind of {path} is unknown: its suffix must be one of {', '.join(SUFFIXES)}")
         else:
             files = [path]
         for file in files:
             file = file.with_suffix(".bin") if file.suffix == ".idx" else file
-            if file in found:
+            if file in inputs:
                 raise InputError(f"{file} is named twice: each input counts once")
-            found[file] = _described(file, text_key)
-    return list(found.values())
+            inputs[file] = _described(file, text_key)
+    return list(inputs.values())
 
 
 def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None) -> list[Shard]:
@@ -125,16 +125,16 @@ def _described(path: Path, text_key: str) -> InputFile:
     kind = SUFFIXES[path.suffix]
     try:
         stat = path.stat()
-        known = InputFile(path=str(path), kind="text", size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns)
+        text_file = InputFile(path=str(path), kind="text", size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns)
         if kind == "parquet":
             with open_parquet(path) as parquet:
-                return _with_column(known, parquet.schema_arrow, text_key)
+                return _with_column(text_file, parquet.schema_arrow, text_key)
         if kind == "megatron":
-            return dataclasses.replace(known, kind="megatron", id_type=megatron.Pair(path).id_type)
+            return dataclasses.replace(text_file, kind="megatron", id_type=megatron.Pair(path).id_type)
         with path.open("rb") as file:
             if kind == "json lines" and file.read(64).lstrip()[:1] == b"[":
                 raise InputError(f"{path} is one JSON array: write it as JSON lines, an object a line")
-        return known if kind == "text" else dataclasses.replace(known, kind="json lines")
+        return text_file if kind == "text" else dataclasses.replace(text_file, kind="json lines")
     except OSError as error:
         raise InputError(f"cannot read {error.filename or path}: {error.strerror}") from error
     except InputError:
@@ -178,7 +178,7 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
                 if file.size_bytes > MAX_DOCUMENT_BYTES:
                     raise InputError(
                         f"{file.path} is one document of {file.size_bytes / 2**20:,.0f} MiB, at most"
-                        f" {MAX_DOCUMENT_BYTES / 2**20:.0f} can be: --separator says what stands between documents, as"
+                        f" {MAX_DOCUMENT_BYTES / 2**20:.0f} can be: --separator names the text between documents, as"
                         r" in --separator '\n\n'"
                     )
                 bounds, sizes = [0, file.size_bytes], [file.size_bytes]
@@ -201,7 +201,7 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
 
 
 def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[int]:
-    """Places between documents, about `shard_bytes` apart."""
+    """Returns the places between documents at which pieces begin and end, about `shard_bytes` apart."""
     bounds = [0]
     with Path(file.path).open("rb") as stream:
         while bounds[-1] + shard_bytes < file.size_bytes:
@@ -215,9 +215,7 @@ def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[in
 
 
 def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
-    """Returns the place after the first separator from `begin` on; None where there is none within a document's
-    length.
-    """
+    """Returns the place after the first separator from `begin` on; None where a document's greatest length has none."""
     stream.seek(begin)
     read = b""
     while len(read) <= MAX_DOCUMENT_BYTES:
@@ -232,15 +230,15 @@ def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
 
 
 def too_long(file: InputFile, place: int) -> InputError:
-    """Returns what is raised of a document that is too long, near byte `place`."""
-    what = "--separator names what stands between documents" if file.kind == "text" else "cut it into several"
+    """Returns the error for a document that is too long, near byte `place`."""
+    what = "--separator names the text between documents" if file.kind == "text" else "cut it into several"
     return InputError(
         f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {what}"
     )
 
 
 def _group_bounds(file: InputFile, shard_bytes: int) -> tuple[list[int], list[int]]:
-    """Row groups at which pieces begin, and the bytes of each piece."""
+    """Returns the row groups at which pieces begin, and the bytes of each piece."""
     bounds, sizes = [0], [0]
     with pq.ParquetFile(file.path) as parquet:
         metadata = parquet.metadata

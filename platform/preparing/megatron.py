@@ -1,8 +1,8 @@
-"""Megatron-LM's pairs of a .bin, token ids end to end, and an .idx that cuts them into sequences and documents.
+"""Megatron-LM's pairs: a .bin of token ids end to end, and an .idx that divides them into sequences and documents.
 
-The .idx: b"MMIDIDX\\0\\0", version u64 = 1, type code u8, number of sequences u64, number of document bounds u64, then
-the sequences' lengths int32, where they begin in the .bin in bytes int64, and the documents' bounds int64: document n
-is the sequences from bound n to bound n + 1.
+The .idx holds b"MMIDIDX\0\0", version u64 = 1, type code u8, number of sequences u64, number of document bounds u64,
+then the sequences' lengths int32, their first bytes in the .bin int64, and the documents' bounds int64: document n is
+the sequences from bound n to bound n + 1.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.
 _BLOCK_DOCUMENTS = 2**20
 _BLOCK_TOKENS = 2**18
 _MAX_DOCUMENT_TOKENS = 2**25
-"""A document is in memory whole."""
+"""Greatest length of a document, which is in memory whole."""
 
 _Array = npt.NDArray[Any]
 
@@ -46,7 +46,10 @@ class Pair:
             raise InputError(f"{index} is no index of a Megatron pair: it does not begin with MMIDIDX")
         _, version, code, num_sequences, num_bounds = _HEADER.unpack(header)
         if version != 1 or code not in _TYPES:
-            raise InputError(f"{index} is of version {version} with type code {code}: 1 with a code of 1 to 8 is read")
+            raise InputError(
+                f"{index} is of version {version} with type code {code}: this reader takes version 1 with a"
+                " code of 1 to 8"
+            )
         self._type = np.dtype(_TYPES[code]).newbyteorder("<")
         if self._type.kind == "f":
             raise InputError(f"{index} says that the pair holds {self._type.name}: token ids are integers")
@@ -64,11 +67,11 @@ class Pair:
 
     @property
     def id_type(self) -> str:
-        """The NumPy type that its token ids are written as."""
+        """NumPy type of the token ids."""
         return self._type.name if self._type.name in ("uint8", "uint16") else "int32"
 
     def bounds(self, shard_bytes: int) -> tuple[list[int], list[int]]:
-        """Documents at which pieces of about `shard_bytes` begin, and the bytes of each piece.
+        """Returns the documents at which pieces of about `shard_bytes` begin, and the bytes of each piece.
 
         Raises:
             InputError: the index names sequences that are not in it, or tokens that are not in the .bin.
@@ -87,7 +90,7 @@ class Pair:
         return bounds, np.diff(begins).tolist()
 
     def documents(self, begin: int, end: int) -> Generator[Tokens]:
-        """Yields the tokens of documents `begin` to `end - 1`, some 260,000 at a time."""
+        """Yields the tokens of documents `begin` to `end - 1`, about 260,000 at a time."""
         tokens = np.memmap(self._path, self._type, "r") if self._num_tokens else np.zeros(0, self._type)
         for first, sums in self._token_sums(begin, end):
             cuts = np.flatnonzero(np.diff(sums // _BLOCK_TOKENS, prepend=0)).tolist()
@@ -96,7 +99,7 @@ class Pair:
                     yield self._read(tokens, first + low, first + high, sums[low : high + 1] - sums[low])
 
     def _read(self, tokens: _Array, begin: int, end: int, sums: _Array) -> Tokens:
-        """Documents `begin` to `end - 1`; the n-th of them is tokens `sums[n]` to `sums[n + 1] - 1` of theirs."""
+        """Returns documents `begin` to `end - 1`; the n-th of them is `tokens[sums[n]:sums[n + 1]]`."""
         sequences = slice(int(self._documents[begin]), int(self._documents[end]))
         lengths = self._lengths[sequences].astype(np.int64)
         firsts = self._places[sequences] // self._type.itemsize
@@ -109,7 +112,7 @@ class Pair:
         return Tokens(ids=ids.astype(self.id_type), document_starts=sums[:-1][np.diff(sums) > 0])
 
     def _token_sums(self, begin: int, end: int) -> Generator[tuple[int, _Array]]:
-        """In blocks of documents: the first one's number, and where each begins, in tokens from the block's first."""
+        """Yields blocks of documents: the number of the first, and where each begins, in tokens of the block."""
         for first in range(begin, end, _BLOCK_DOCUMENTS):
             bounds = self._documents[first : min(first + _BLOCK_DOCUMENTS, end) + 1]
             if bounds[0] < 0 or bounds[-1] > self._num_sequences or np.any(np.diff(bounds) < 0):
@@ -118,7 +121,7 @@ class Pair:
             lengths, places = self._lengths[sequences].astype(np.int64), self._places[sequences]
             last_bytes = places + lengths * self._type.itemsize
             if np.any(lengths < 0) or np.any(places < 0) or np.any(places % self._type.itemsize):
-                raise InputError(f"{self._index} is damaged: a sequence's length or place cannot be")
+                raise InputError(f"{self._index} is damaged: a sequence's length or place is impossible")
             if len(places) and int(last_bytes.max()) > self._num_tokens * self._type.itemsize:
                 raise InputError(
                     f"{self._path} is cut short: it has {self._num_tokens:,} tokens, {self._index.name} asks for"
@@ -131,5 +134,5 @@ class Pair:
 
 
 def _mapped(path: Path, kind: str, offset: int, length: int) -> npt.NDArray[Any]:
-    # What is empty cannot be mapped.
+    # An empty file cannot be mapped.
     return np.memmap(path, kind, "r", offset, (length,)) if length else np.zeros(0, kind)

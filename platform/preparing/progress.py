@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of a run, on standard error: a bar on a terminal, a line at intervals elsewhere."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ class Progress:
 
     @property
     def interval_s(self) -> float:
-        """Seconds after which to show it again."""
+        """Seconds until the next display."""
         return 0.2 if self._bar else 1.0
 
     def __enter__(self) -> "Progress":
@@ -42,7 +42,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, input_bytes: int, tokens: int, num_shards: int) -> None:
-        """Shows what is done: bytes of input and tokens of this run, and files in all."""
+        """Shows the progress: bytes of input and tokens of this run, and the number of finished files in all."""
         now_s = time.monotonic()
         text = self._text(min(1.0, input_bytes / self._total_bytes), tokens, num_shards, now_s - self._began_s)
         if self._bar:

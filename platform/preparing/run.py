@@ -1,4 +1,4 @@
-"""A run of `platform.prepare`: plan, workers, index. Killed at any time, it goes on from the shards that are there."""
+"""A run of `platform.prepare`: plan, workers, index. A killed run resumes from the finished shards."""
 
 import contextlib
 import dataclasses
@@ -29,24 +29,24 @@ from trainers.values.codec import to_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the command's options ask for."""
+    """The command's options."""
 
     inputs: tuple[Path, ...]
     out: Path
-    """Absolute."""
+    """Absolute path of the output folder."""
     tokenizer: str | None
-    """None for bytes of text, and for token ids as they are."""
+    """Name of the tokenizer; None for bytes of text, and for inputs that hold token ids."""
     with_end: bool
     """Whether the tokenizer's end-of-sequence token ends every document."""
     text_key: str
     separator: bytes | None
-    """What stands between the documents of a text file; None where a file is a document."""
+    """Bytes between the documents of a text file; None where each file is one document."""
     shard_bytes: int
     num_workers: int
 
 
 def prepare(request: Request) -> TokenIndex:
-    """Makes the folder of `request` and returns its index.
+    """Creates the token folder of `request` and returns its index.
 
     Raises:
         InputError: a mistake in the request or its inputs, or a folder that something else is in.
@@ -54,8 +54,8 @@ def prepare(request: Request) -> TokenIndex:
     """
     files = inputs.find(request.inputs, request.out, request.text_key)
     tokenizer, id_type = _tokenizer(request, files)
-    with _held(request.out):
-        _agree(request.out, _plan(request, files, tokenizer))
+    with _locked(request.out):
+        _write_plan(request.out, _plan(request, files, tokenizer))
         if (request.out / NAME).is_file():
             return _finished(request.out)
         for part in request.out.glob(".*.part"):
@@ -76,7 +76,7 @@ def prepare(request: Request) -> TokenIndex:
 
 
 def _tokenizer(request: Request, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:
-    """Returns the tokenizer, None where there are token ids, and the type of the token ids."""
+    """Returns the tokenizer, None for inputs with token ids, and the type of the token ids."""
     ids = [file for file in files if file.kind in inputs.IDS]
     if not ids:
         tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
@@ -90,8 +90,8 @@ def _tokenizer(request: Request, files: Sequence[InputFile]) -> tuple[Tokenizer 
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Generator[None]:
-    """Makes the folder and keeps other runs out of it."""
+def _locked(folder: Path) -> Generator[None]:
+    """Creates the folder and locks it against other runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -107,7 +107,7 @@ def _held(folder: Path) -> Generator[None]:
 
 
 def _plan(request: Request, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Returns what the folder's bytes depend on."""
+    """Returns the values that determine the folder's bytes."""
     return {
         "format": FORMAT,
         "inputs": to_json(tuple(files)),
@@ -120,8 +120,8 @@ def _plan(request: Request, files: Sequence[InputFile], tokenizer: Tokenizer | N
     }
 
 
-def _agree(folder: Path, plan: dict[str, Any]) -> None:
-    """Writes the plan into a fresh folder, or refuses one that something else is in."""
+def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Writes the plan into a new folder; refuses a folder with another plan."""
     path = folder / PLAN_NAME
     if not path.exists():
         others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
@@ -138,7 +138,7 @@ def _agree(folder: Path, plan: dict[str, Any]) -> None:
     if changed:
         raise InputError(
             f"the folder --out {folder} was begun with another {' and '.join(changed)}: give the same inputs and"
-            " options to go on, or another --out"
+            " options to resume it, or another --out"
         )
 
 
@@ -160,7 +160,7 @@ def _make(shards: Sequence[Shard], settings: Settings, num_workers: int) -> None
     total_bytes = sum(shard.size_bytes for shard in missing)
     pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
     try:
-        # A worker that starts leaves Ctrl-C to this process from its first moment on.
+        # A worker ignores Ctrl-C from its first moment on: this process handles it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             pending = {pool.submit(make, shard) for shard in missing}
@@ -168,22 +168,24 @@ def _make(shards: Sequence[Shard], settings: Settings, num_workers: int) -> None
             signal.signal(signal.SIGINT, before)
         with Progress(total_bytes=total_bytes, num_shards=len(shards), num_done=len(shards) - len(missing)) as progress:
             while pending:
-                done, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
-                _raise_first(done)
+                finished, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
+                _raise_first(finished)
                 if pending and not multiprocessing.active_children():
-                    raise MemoryError  # the pool's own thread had none left to notice that
+                    raise MemoryError  # the pool's own thread had no memory left to report it
                 progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
     except (BrokenProcessPool, MemoryError) as error:
-        what = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps for want of memory"
-        raise ClusterError(f"a worker process {what}: the same command goes on, --workers takes fewer") from error
+        what = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps because memory ran out"
+        raise ClusterError(
+            f"a worker process {what}: the same command resumes the run, --workers starts fewer"
+        ) from error
     finally:
         shared.stop.set()
         pool.shutdown(cancel_futures=True)
 
 
-def _raise_first(done: set[Future[None]]) -> None:
-    """Raises what the first of them raised, by the order of the input where it is an input's fault."""
-    failures = [error for each in done if (error := each.exception()) is not None]
+def _raise_first(finished: set[Future[None]]) -> None:
+    """Raises the error of the first failed shard, in the order of the input."""
+    failures = [error for each in finished if (error := each.exception()) is not None]
     if failures:
         raise failures[0]
 

@@ -1,4 +1,4 @@
-"""One output file: read, encoded and written by a worker process, and put in place whole."""
+"""One output file: a worker process reads, encodes and writes it, and renames it into place when it is whole."""
 
 import dataclasses
 import multiprocessing
@@ -24,39 +24,39 @@ from platform.study.replace import replacing
 from trainers.data.footer import Tokens
 
 ROW_GROUP_TOKENS = 2**18
-"""About what a reader decodes at once."""
+"""Approximate number of tokens that a reader decodes at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What is the same for all shards."""
+    """Settings that all shards share."""
 
     out: Path
     id_type: str
     tokenizer: Tokenizer | None
-    """None where the input holds token ids."""
+    """The tokenizer; None where the input holds token ids."""
     text_key: str
     separator: bytes | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """What workers tell the driver, and the other way round."""
+    """State shared between workers and driver."""
 
     input_bytes: "Synchronized[int]"
-    """Bytes of the input that are done."""
+    """Bytes of the input that are processed."""
     tokens: "Synchronized[int]"
-    """Tokens that are written."""
+    """Number of tokens written."""
     stop: Event
-    """The run is over: a worker leaves its shard as it is."""
+    """Set when the run is over: a worker abandons its shard."""
 
 
 class Stopped(Exception):
-    """The run was ended while the shard was made."""
+    """Raised when the run ends before the shard is complete."""
 
 
 class _Worker:
-    """A worker process's part of the settings, made once."""
+    """The settings of a worker process, made once."""
 
     settings: Settings
     shared: Shared
@@ -64,9 +64,9 @@ class _Worker:
 
 
 def begin(settings: Settings, shared: Shared) -> None:
-    """Readies a worker process, which ends with its driver and leaves Ctrl-C to it."""
+    """Prepares a worker process, which ends with its driver and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are processes already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallel processes
     driver = multiprocessing.parent_process()
     assert driver is not None
     threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
@@ -97,11 +97,11 @@ def make(shard: Shard) -> None:
                     with shared.tokens.get_lock():
                         shared.tokens.value += len(tokens.ids)
         with path.open("rb") as written:
-            os.fsync(written.fileno())  # a file in place is never made again: it has to outlive a power cut
+            os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
 
 
 class _Writer:
-    """A Parquet file with the column `tokens`, a row a document."""
+    """A Parquet file with the column `tokens`, one row for each document."""
 
     def __init__(self, path: Path, id_type: str) -> None:
         self._id_type = id_type
@@ -138,7 +138,7 @@ class _Writer:
 
 
 def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:
-    # `pa.array` would import pandas, to see whether it was given something of it.
+    # `pa.array` would import pandas to look for its types.
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -148,4 +148,4 @@ def _no_text(_: object) -> list[npt.NDArray[Any]]:
 
 def _end_with(sentinel: int) -> None:
     wait([sentinel])
-    os._exit(1)  # a killed driver leaves nobody to hand a shard to
+    os._exit(1)  # a killed driver cannot assign further shards

@@ -1,4 +1,4 @@
-"""Text to token ids: one a byte, or by a tokenizer from a folder on this machine."""
+"""Text to token ids: one id a byte, or by a tokenizer from a folder on this machine."""
 
 import dataclasses
 import hashlib
@@ -15,25 +15,25 @@ from platform.study.folder import user_path
 BYTES = "bytes"
 
 Encode = Callable[[Sequence[str]], list[npt.NDArray[Any]]]
-"""Texts to the token ids of each."""
+"""A function from texts to the token ids of each."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """A tokenizer as it travels to another process."""
+    """A tokenizer in a form that can be sent to another process."""
 
     name: str
     """BYTES, or the name of the tokenizer's folder."""
     vocab_size: int
     """Token ids lie in [0, vocab_size)."""
     end_of_document: int | None = None
-    """The token id put after each document."""
+    """Token id appended to each document; None for none."""
     definition: str = ""
-    """As JSON, as the library tokenizers reads it; "" for BYTES."""
+    """The tokenizer as JSON of the library tokenizers; "" for BYTES."""
 
     @property
     def id_type(self) -> str:
-        """The smallest NumPy type of three that holds every token id."""
+        """The smallest of three NumPy types that holds every token id."""
         return "uint8" if self.vocab_size <= 2**8 else "uint16" if self.vocab_size <= 2**16 else "int32"
 
     @property
@@ -42,7 +42,7 @@ class Tokenizer:
         return hashlib.sha256(self.definition.encode()).hexdigest()
 
     def encoder(self) -> Encode:
-        """Returns what encodes texts, in the process that calls it."""
+        """Returns the function that encodes texts, for use in the calling process."""
         if not self.definition:
             return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
         import tokenizers
@@ -53,8 +53,8 @@ class Tokenizer:
         end = () if self.end_of_document is None else (self.end_of_document,)
 
         def encode(texts: Sequence[str]) -> list[npt.NDArray[Any]]:
-            found = made.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [np.array([*each.ids, *end], self.id_type) for each in found]
+            encodings = made.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [np.array([*each.ids, *end], self.id_type) for each in encodings]
 
         return encode
 
@@ -72,20 +72,20 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     folder = user_path(name).resolve()
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked for elsewhere
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network
     import transformers
 
     try:
-        found: Any = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        loaded: Any = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # each tokenizer class has errors of its own
         raise InputError(f"cannot read a tokenizer in {folder}: {one_line(error)}") from error
-    if not found.is_fast:
+    if not loaded.is_fast:
         raise InputError(
-            f"the tokenizer in {folder}, {type(found).__name__}, is no fast one: save it with a tokenizer.json"
+            f"the tokenizer in {folder}, {type(loaded).__name__}, is not a fast one: save it with a tokenizer.json"
         )
     return Tokenizer(
         name=folder.name,
-        vocab_size=max(found.get_vocab().values()) + 1,
-        end_of_document=found.eos_token_id if with_end else None,
-        definition=found.backend_tokenizer.to_str(),
+        vocab_size=max(loaded.get_vocab().values()) + 1,
+        end_of_document=loaded.eos_token_id if with_end else None,
+        definition=loaded.backend_tokenizer.to_str(),
     )

@@ -1,1 +1,1 @@
-"""Recorded results as trials: what a searcher would have run of a table, and what that would have cost."""
+"""Replays recorded results as trials: the rows that a searcher would have run, and their cost."""

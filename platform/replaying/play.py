@@ -1,4 +1,4 @@
-"""Plays a searcher against the cells of a table, and scores how soon it came within 2 % of the best."""
+"""Runs a searcher against the cells of a table, and scores how soon it comes within 2 % of the best."""
 
 import dataclasses
 import statistics
@@ -11,7 +11,7 @@ from platform.searchers import Searcher
 from platform.searchers.sweep import Sweep
 
 NAMES = ("guided", "model", "random", "grid", "optuna", "largest-batch")
-"""Searchers and baselines, by the name that `--searcher` takes."""
+"""Searchers and baselines, by their names in `--searcher`."""
 JSON_KEYS = ("trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share")
 
 
@@ -20,16 +20,17 @@ class Played:
     """One search of one cell."""
 
     tried: tuple[Recorded, ...]
-    """In order, up to the first within 2 % of the best, or to the budget's end."""
-    found: bool
+    """Trials in order, up to the first within 2 % of the best, or to the end of the budget."""
+    is_found: bool
     budget: int
-    """Trials that were allowed."""
+    """Number of trials allowed."""
 
     @property
     def num_trials(self) -> int:
-        """Trials that it took; all that were allowed where the search ended without finding it, so that giving up early
-        does not count as being quick."""
-        return len(self.tried) if self.found else self.budget
+        """Number of trials taken; all of the budget where the search ended without finding it, so that giving up early
+        does not count as being quick.
+        """
+        return len(self.tried) if self.is_found else self.budget
 
     @property
     def gpu_s(self) -> float:
@@ -39,7 +40,7 @@ class Played:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """Over searches. One that found nothing counts with all the trials of its budget: see `found_share`."""
+    """Means over searches. A search that found nothing counts with all trials of its budget: see `found_share`."""
 
     trials_to_2pct_median: float
     trials_to_2pct_mean: float
@@ -48,7 +49,7 @@ class Figures:
 
 
 def make(name: str, cell: Cell, seed: int) -> Searcher[Recorded]:
-    """The searcher over the cell. A baseline that is an order alone is a sweep in that order.
+    """Returns the searcher for the cell. A baseline that is only an order is a sweep in that order.
 
     Raises:
         ValueError: no such searcher.
@@ -68,27 +69,27 @@ def make(name: str, cell: Cell, seed: int) -> Searcher[Recorded]:
 
 
 def play(cell: Cell, searcher: Searcher[Recorded], budget: int) -> Played:
-    """Lets the searcher choose, at most `budget` times, until it comes within 2 % of the best."""
+    """Lets the searcher choose up to `budget` times, until it comes within 2 % of the best; returns the search."""
     tried: list[Recorded] = []
     while len(tried) < budget and (choice := searcher.suggest()) is not None:
         tried.append(choice)
         if cell.is_found(choice):
-            return Played(tried=tuple(tried), found=True, budget=budget)
+            return Played(tried=tuple(tried), is_found=True, budget=budget)
         searcher.update(choice, [choice])
-    return Played(tried=tuple(tried), found=False, budget=budget)
+    return Played(tried=tuple(tried), is_found=False, budget=budget)
 
 
 def figures(played: Sequence[Played]) -> Figures:
-    """The figures of searches, of one cell or of several."""
+    """Returns the figures over searches of one or several cells."""
     trials = [each.num_trials for each in played]
     return Figures(
         trials_to_2pct_median=float(statistics.median(trials)),
         trials_to_2pct_mean=statistics.fmean(trials),
         gpu_s_to_2pct_median=statistics.median(each.gpu_s for each in played),
-        found_share=statistics.fmean(each.found for each in played),
+        found_share=statistics.fmean(each.is_found for each in played),
     )
 
 
 def to_json(value: Figures) -> dict[str, Any]:
-    """The figures by their names in `--json`."""
+    """Returns the figures under the names of `--json`."""
     return {key: getattr(value, key) for key in JSON_KEYS}

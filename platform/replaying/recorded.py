@@ -1,4 +1,4 @@
-"""Recorded results of a cell as a searcher's candidates: a row is a candidate with one rung, and its own result."""
+"""Recorded results of a cell as a searcher's candidates: each row is a candidate with one rung, and its own result."""
 
 import dataclasses
 import math
@@ -16,10 +16,10 @@ from trainers.values.batch import BatchPoint
 from trainers.values.measurement import TIMED, Outcome
 
 START_S = 20.0
-"""What a trial costs beside its steps, and all that an out-of-memory error costs, in seconds of each device."""
+"""Seconds of each device that a trial takes beside its steps, and that an out-of-memory error takes in all."""
 STEPS = 10
 NEAR = 0.98
-"""Share of the best throughput that counts as found: within 2 %."""
+"""Least share of the best throughput that counts as found: within 2 %."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,36 +36,38 @@ class Recorded:
     gpu_s: float
     """Device seconds of the trial."""
     utilization_pct: float | None = None
-    """No table has it."""
+    """Always None: no table has it."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """The one rung."""
+        """The micro-batch of the one rung."""
         return (self.batch.micro_batch,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """All configurations of one cell that compete: of one recipe, where the table says which."""
+    """All configurations of one cell that compete: those of one recipe, where the table names recipes."""
 
     name: tuple[str, ...]
     """(model, gpu, gpus, seq_len, global_batch)."""
     recipe: str
-    """Its id, "" where the table has none."""
+    """Id of the recipe, "" where the table has none."""
     runs: tuple[Run, ...]
     choices: tuple[Recorded, ...]
 
     @property
     def best_tokens_per_s(self) -> float:
-        """Of the fastest configuration."""
+        """Throughput of the fastest configuration."""
         return max(each.tokens_per_s or 0.0 for each in self.choices)
 
     def is_found(self, choice: Recorded) -> bool:
-        """Whether the choice comes within 2 % of the best."""
+        """Returns whether the choice comes within 2 % of the best."""
         return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
 
     def problem(self, seed: int) -> Problem[Recorded]:
-        """What a searcher is asked. The planned run has no end, so that every saving pays to the last row."""
+        """Returns the problem that a searcher solves. The planned run has no end, so that every saving counts to the
+        last row.
+        """
         return Problem(
             candidates=self.choices,
             seed=seed,
@@ -75,21 +77,21 @@ class Cell:
         )
 
     def by_prediction(self) -> list[Recorded]:
-        """The choices as the cost model ranks them: expected throughput times the probability of running well."""
+        """Returns the choices in the cost model's order: expected throughput times the probability of running well."""
         prediction = predict(from_rows([run.values for run in self.runs]))
         score = prediction.ok_probability / prediction.expected_s
         return [self.choices[place] for place in np.argsort(-score, kind="stable")]
 
 
 def cells(runs: Sequence[Run]) -> list[Cell]:
-    """The cells of merged runs with at least two configurations and one time, the largest first."""
-    found: list[Cell] = []
+    """Returns the cells of merged runs with at least two configurations and one time, the largest first."""
+    large: list[Cell] = []
     for (*name, recipe), places in cells_of(runs).items():
         members = tuple(runs[place] for place in places)
         if len(members) > 1 and any(run.step_time_s is not None for run in members):
             choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
-            found.append(Cell(name=tuple(name), recipe=recipe, runs=members, choices=choices))
-    return sorted(found, key=lambda cell: (-len(cell.choices), cell.name, cell.recipe))
+            large.append(Cell(name=tuple(name), recipe=recipe, runs=members, choices=choices))
+    return sorted(large, key=lambda cell: (-len(cell.choices), cell.name, cell.recipe))
 
 
 def _choice(key: str, run: Run) -> Recorded:
@@ -98,9 +100,9 @@ def _choice(key: str, run: Run) -> Recorded:
     stated = run.row.get("outcome") or "ok"
     outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
     if run.out_of_memory and run.row["status"] == "crash_or_oom":
-        outcome = Outcome.FAILED  # of an unknown cause
+        outcome = Outcome.FAILED  # its cause is unknown
     if outcome is Outcome.OK and run.step_time_s is None:
-        outcome = Outcome.SLOW  # it ran, and nobody printed how fast
+        outcome = Outcome.SLOW  # it ran, but the table has no speed
     step_s = run.step_time_s if outcome in TIMED else None
     num_devices = run.cluster.num_devices
     return Recorded(

@@ -32,8 +32,8 @@ class Batches:
     of: dict[int, RecipeResult]
     """Result by global batch, ascending."""
     rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
-    """For each layout its best point by global batch, else the outcome of its smallest micro-batch. Fastest layout
-    first.
+    """A layout with its best point at each global batch, else the outcome of its smallest micro-batch; fastest
+    layout first.
     """
 
     @property
@@ -87,7 +87,7 @@ def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
     tried = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
     smallest = sorted(tried, key=lambda point: point.typical.batch.micro_batch, reverse=True)
     first = {point.typical.layout: point.representative for point in smallest}
-    best = {point.shown.layout: point.shown for point in reversed(result.ranking)}
+    best = {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
     return {point.typical.layout: (first | best)[point.typical.layout] for point in tried}
 
 

@@ -19,7 +19,7 @@ class Column:
     title: str
     cell: Callable[[Measurement], str]
     drop: int = 0
-    """When the column is dropped for lack of width: 1 first, 0 never."""
+    """Order in which columns are dropped for lack of width: 1 first, 0 never."""
     point: bool = False
     """Whether the column describes what was run, and so applies to failures, rather than a figure."""
     left: bool = False

@@ -165,8 +165,8 @@ def _measured(
     points: Sequence[_Point], known: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
     """Returns the seconds a token of each point where it was measured; the two ends have their own."""
-    found = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
-    times = [found.get((each.recipe, each.layout, each.batch)) for each in points]
+    step_s_of = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
+    times = [step_s_of.get((each.recipe, each.layout, each.batch)) for each in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
         times[place] = 1 / end.tokens_per_s if end.tokens_per_s else None
     return times
@@ -217,9 +217,9 @@ def chosen(measurements: Sequence[Measurement], winner: Measurement | None, want
         if winner is None:
             raise InputError("the study has no winner to compare: name a measurement, as STUDY:ID")
         return winner
-    found = [each for each in measurements if each.id.startswith(wanted)]
-    if len(found) != 1:
+    matches = [each for each in measurements if each.id.startswith(wanted)]
+    if len(matches) != 1:
         some = ", ".join(each.id for each in measurements[:3])
-        why = "no measurement's id begins" if not found else f"{len(found)} measurements' ids begin"
+        why = "no measurement's id begins" if not matches else f"{len(matches)} measurements' ids begin"
         raise InputError(f"{why} with {wanted!r}: give one of those of --json, such as {some or 'none'}")
-    return found[0]
+    return matches[0]

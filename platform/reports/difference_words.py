@@ -7,11 +7,11 @@ from platform.reports.difference import NOTED, Difference
 from platform.reports.surroundings import Change
 
 
-def sentences(found: Difference) -> list[str]:
+def sentences(difference: Difference) -> list[str]:
     """Returns a sentence on the whole difference, on each change with its share, on what remains, and on what else
     differs.
     """
-    first, second, ratio = found.first, found.second, found.ratio
+    first, second, ratio = difference.first, difference.second, difference.ratio
     named = [f"{each.layout.label}, micro-batch {each.batch.micro_batch}" for each in (first, second)]
     if ratio is None:
         ends = [f"{name}: {each.outcome}{f' ({each.reason})' if each.reason else ''}"
@@ -22,18 +22,18 @@ def sentences(found: Difference) -> list[str]:
         apart = "as fast as" if abs(ratio - 1) < NOTED else apart
         figures = f"{figure(second.tokens_per_s)} against {figure(first.tokens_per_s)} tokens/s"
         lines = [f"{named[1]} is {apart} {named[0]}: {figures}."]
-    lines += [_sentence(each, ratio) for each in found.changes]
-    if not found.changes:
+    lines += [_sentence(each, ratio) for each in difference.changes]
+    if not difference.changes:
         lines.append("Recipe, layout and batch point are the same.")
-    rest = found.rest
-    if rest is not None and ratio is not None and (found.changes or found.surroundings):
-        whose = "the surroundings below" if found.surroundings else "nothing that was recorded"
-        model = " and the cost model's error" if any(each.source == "predicted" for each in found.changes) else ""
+    rest = difference.rest
+    if rest is not None and ratio is not None and (difference.changes or difference.surroundings):
+        whose = "the surroundings below" if difference.surroundings else "nothing that was recorded"
+        model = " and the cost model's error" if any(each.source == "predicted" for each in difference.changes) else ""
         belongs = "" if abs(rest - 1) < NOTED / 2 else f" It belongs to {whose}{model}."
         lines.append(f"Left over: {_effect(rest, ratio)}.{belongs}")
-    lines += [f"Also {each.names[0]}: {each.values}." for each in found.surroundings]
+    lines += [f"Also {each.names[0]}: {each.values}." for each in difference.surroundings]
     lines += [f"Measured: {name} takes {figure(abs(s) * 1e3)} ms {'more' if s > 0 else 'less'}."
-              for name, s in found.parts.items()]  # fmt: skip
+              for name, s in difference.parts.items()]  # fmt: skip
     return lines
 
 

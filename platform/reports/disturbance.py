@@ -68,10 +68,10 @@ def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
         return None
     return [
         {
-            "measurement": point.shown.id,
-            "layout": point.shown.layout.id,
-            "label": point.shown.layout.label,
-            "micro_batch": point.shown.batch.micro_batch,
+            "measurement": point.main_run.id,
+            "layout": point.main_run.layout.id,
+            "label": point.main_run.layout.label,
+            "micro_batch": point.main_run.batch.micro_batch,
             "search_tokens_per_s": point.search and point.search.tokens_per_s,
             "tokens_per_s": [run.tokens_per_s for run in point.runs],
             "disturbed": point.disturbed,
@@ -81,7 +81,7 @@ def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
 
 
 def _name(point: PointRuns) -> str:
-    return f"{point.shown.layout.label}, micro-batch {point.shown.batch.micro_batch}"
+    return f"{point.main_run.layout.label}, micro-batch {point.main_run.batch.micro_batch}"
 
 
 def _figures(point: PointRuns) -> str:

@@ -111,7 +111,7 @@ class _Follower:
                 self._last_line_s = time.monotonic()
                 self._take(entry)
                 if screen is None:
-                    self._tell(entry)
+                    self._print_entry(entry)
             if screen is not None:
                 screen.draw(self._progress())
 
@@ -132,7 +132,7 @@ class _Follower:
             case _:
                 pass
 
-    def _tell(self, entry: Line) -> None:
+    def _print_entry(self, entry: Line) -> None:
         match entry:
             case TrialStart() | RungStart():
                 say(progress_line(self._progress()))
@@ -190,7 +190,7 @@ class _Follower:
                 "model_error": forecaster.error(measured) if forecaster else "",
             }
             leaders = {key: each.leader for key, each in Result.of(self._history).by_id.items()}
-            self._counted = counts, {key: leader.shown for key, leader in leaders.items() if leader is not None}
+            self._counted = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
         return self._counted
 
     def _to_go(self) -> str:

@@ -93,7 +93,7 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
 
 
 def _runs_json(point: PointRuns) -> dict[str, Any]:
-    shown = point.shown
+    shown = point.main_run
     return {
         "layout": shown.layout.id,
         "batch": to_json(shown.batch),

@@ -39,9 +39,9 @@ class Row:
     best: Measurement | None
     """The winner; None where nothing fits or nothing was measured yet."""
     reason: str = ""
-    """Why there is no winner."""
+    """Reason why there is no winner; empty where there is one."""
     tried: Coverage | None = None
-    """How many of the layouts were tried; None where the journal does not state what was planned."""
+    """Share of the layouts that were tried; None where the journal does not state what was planned."""
     efficiency: float | None = None
     """Tokens/s a device over that on the fewest devices that have a winner."""
     runs: int = 0
@@ -80,7 +80,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
             near = None if best else nearest(of_recipe.judged, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
             if still_open := of_recipe.unresolved:
-                labels = " and ".join(each.shown.layout.label for each in still_open)
+                labels = " and ".join(each.main_run.layout.label for each in still_open)
                 reason = f"not resolved between {labels}: the machine was disturbed"
             row = Row(
                 study=header.name,

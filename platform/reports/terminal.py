@@ -28,7 +28,7 @@ _LAYOUT_WIDTH = 24
 _BETWEEN = 2
 """Characters between two columns."""
 _STAR = " *"
-"""Beside the winner."""
+"""Mark beside the winner."""
 _MOST_ROWS = 100
 """Number of rows of the best and of the failures each; the rest is counted."""
 
@@ -147,7 +147,10 @@ def _fit(
 def _width(
     columns: Sequence[Column], ran: Sequence[Measurement], best: Measurement | None, known: dict[Column, int]
 ) -> int:
-    """What a table of these columns takes at the most; a layout's label folds. `known` are columns measured before."""
+    """Returns the greatest width of a table of these columns, in characters; a layout's label folds.
+
+    `known` are the widths of columns measured before.
+    """
     for column in columns:
         if column not in known:
             lines = itertools.chain(column.title.splitlines(), *(column.cell(row).splitlines() for row in ran))
@@ -216,7 +219,7 @@ def _runs(confirmed: Sequence[PointRuns], *, narrow: bool) -> Table:
     if several:
         table.add_column("95 %\n±%", justify="right", no_wrap=True)
     for point in confirmed:
-        shown, median = point.shown, point.median_tokens_per_s
+        shown, median = point.main_run, point.median_tokens_per_s
         batch = f"{shown.batch.micro_batch} x {shown.batch.grad_accum}"
         low, high = point.interval_tokens_per_s or (0.0, 0.0)
         table.add_row(

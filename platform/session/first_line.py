@@ -4,7 +4,7 @@ import uuid
 
 from platform.common import checkout
 from platform.common.errors import InputError
-from platform.mirror.mirror import shown_uri
+from platform.mirror.mirror import display_uri
 from platform.study.history import History
 from platform.subject.planning import same_devices
 from platform.subject.subject import Subject
@@ -30,7 +30,7 @@ def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyH
         engines=_engines_of(subject),
         versions=checkout.versions(),
         commit=checkout.commit(),
-        mlflow_uri=shown_uri(uri),
+        mlflow_uri=display_uri(uri),
         study_id=uuid.uuid4().hex[:12],
     )
 

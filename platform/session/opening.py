@@ -102,7 +102,7 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
     try:
         if remark:
             say(remark)
-        left = leftovers.noted(study.path)
+        left = leftovers.read_note(study.path)
         if left and (remark := leftovers.sweep(left)):
             say(remark)
         assert history.header is not None

@@ -97,7 +97,7 @@ class Run:
         from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
         study, place = self._study, self._place
-        leftovers.note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
+        leftovers.write_note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
         if self._left and (remark := tune.sweep(self._left)):
             say(remark)
         state = scratch / "recorder.json"

@@ -84,7 +84,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 result=end,
             ).run()
             why_unsafe = safety.why_unsafe(place, study.path) if options.safe and not code else ""
-        leftovers.forget(study.path)
+        leftovers.remove_note(study.path)
         end.show()
         if fault:
             raise ClusterError(fault)

@@ -69,8 +69,8 @@ class History:
             if isinstance(value, (list, dict)):
                 setattr(other, name, copy.copy(value))  # type: ignore[reportUnknownArgumentType]
         other._clock = copy.copy(self._clock)
-        other._of = defaultdict(dict, {key: dict(found) for key, found in self._of.items()})
-        other._starts_of = defaultdict(list, {key: list(found) for key, found in self._starts_of.items()})
+        other._of = defaultdict(dict, {key: dict(items) for key, items in self._of.items()})
+        other._starts_of = defaultdict(list, {key: list(items) for key, items in self._starts_of.items()})
         return other
 
     def extend(self, entries: Iterable[Line]) -> None:
@@ -229,8 +229,8 @@ class History:
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
         """Returns the candidate's measurements of one repeat, by micro-batch."""
-        found = [each for each in self._of.get(plain_key(key), {}).values() if each.repeat == repeat]
-        return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
+        rungs = [each for each in self._of.get(plain_key(key), {}).values() if each.repeat == repeat]
+        return tuple(sorted(rungs, key=lambda each: each.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
         """Returns the candidate's micro-batches that are still to be run.
@@ -257,8 +257,8 @@ class History:
     def profile_of(self, measurement: Measurement) -> Profile | None:
         """Returns the last profile of the measured point."""
         point = (measurement.recipe, measurement.layout, measurement.batch)
-        found = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
-        return next(found, None)
+        matches = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
+        return next(matches, None)
 
     def profile_failure(self) -> str:
         """Returns why the last profiling trial left no profile; "" where it left one or there was none."""
@@ -268,7 +268,7 @@ class History:
         end = self._ends.get(last.trial_id)
         return end.reason or "it ended without a word" if end else "it was cut short"
 
-    def lost(self, key: str, micro_batch: int) -> int:
+    def num_lost(self, key: str, micro_batch: int) -> int:
         """Returns how often the rung was begun without a result, because the process that ran it was killed."""
         key = plain_key(key)
         done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))

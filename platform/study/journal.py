@@ -119,10 +119,10 @@ def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
 def _offset(line: str) -> int | None:
     """Returns the offset recorded in a line of `journal.rejected.jsonl`; None where that line is damaged itself."""
     try:
-        found: Any = json.loads(line)
+        entry: Any = json.loads(line)
     except ValueError:
         return None
-    return found.get("offset") if isinstance(found, Mapping) else None  # type: ignore[reportUnknownMemberType]
+    return entry.get("offset") if isinstance(entry, Mapping) else None  # type: ignore[reportUnknownMemberType]
 
 
 def describe_rejected(folder: Path, rejected: Sequence[Rejected], where: str = "") -> str:

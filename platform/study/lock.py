@@ -47,7 +47,7 @@ def acquire(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise InputError(_refusal(path, f"({error.strerror})")) from error
         raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
-    if not is_held(path):  # a second descriptor got the lock too: the file system only says that it locks
+    if not is_locked(path):  # a second descriptor got the lock too: the file system only says that it locks
         os.close(file)
         raise InputError(_refusal(path, "(two descriptors hold the same lock)"))
     holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
@@ -57,7 +57,7 @@ def acquire(path: Path) -> int:
     return file
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Returns whether a driver is running the study in folder `path` now."""
     try:
         file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
@@ -96,7 +96,7 @@ def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return "", frozenset()
-    best, found = -1, ("", frozenset[str]())
+    best, mount = -1, ("", frozenset[str]())
     for line in lines:
         before, _, after = line.partition(" - ")
         fields, (kind, *rest) = before.split(), after.split() or [""]
@@ -104,8 +104,8 @@ def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
             continue
         at = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         if path.is_relative_to(at) and len(at.parts) >= best:  # of two mounts at one place the later one counts
-            best, found = len(at.parts), (kind, frozenset(",".join((fields[5], *rest[1:])).split(",")))
-    return found
+            best, mount = len(at.parts), (kind, frozenset(",".join((fields[5], *rest[1:])).split(",")))
+    return mount
 
 
 def _refusal(path: Path, why: str) -> str:
@@ -117,7 +117,7 @@ def _refusal(path: Path, why: str) -> str:
 
 def _holder(text: bytes) -> str:
     try:
-        found = json.loads(text)
-        return f"by process {found['pid']} on {found['host']} since {found['since']}"
+        holder = json.loads(text)
+        return f"by process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (ValueError, KeyError, TypeError):
         return "by another process"

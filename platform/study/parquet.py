@@ -116,7 +116,9 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
 
 
 def _flat(measurement: Measurement, known: dict[int, Any]) -> dict[str, Any]:
-    """The row of a measurement; `known` keeps the JSON of recipes, layouts and what else rows share, by identity."""
+    """Returns the row of a measurement; `known` keeps the JSON of recipes, layouts and what else rows share, by
+    identity.
+    """
     row: dict[str, Any] = {name: make(measurement) for name, make in _DERIVED.items()}
     data: dict[str, Any] = {}
     for field in dataclasses.fields(measurement):

@@ -54,7 +54,7 @@ class Study:
             raise InputError(f"the folder {path} cannot be made: {error.strerror}") from error
         lock = acquire(path)
         try:
-            _refuse_taken(path)
+            _refuse_existing(path)
         except InputError:
             os.close(lock)
             raise
@@ -68,7 +68,7 @@ class Study:
             InputError: the name is not one, or taken.
         """
         check_name(name)
-        _refuse_taken(studies / name)
+        _refuse_existing(studies / name)
 
     @classmethod
     def resume(cls, studies: Path, name: str, *, trusted: bool = False) -> tuple[Self, History, str]:
@@ -236,7 +236,7 @@ def _history(tail: Tail, lines: Sequence[Line]) -> History:
     return history
 
 
-def _refuse_taken(path: Path) -> None:
+def _refuse_existing(path: Path) -> None:
     if is_study(path) or is_several(path):
         raise InputError(
             f"a study {path.name!r} exists already in {path.parent.absolute()}:"

@@ -1,4 +1,4 @@
-"""What a training came to, in a sentence or as JSON."""
+"""The state of a training, as a sentence or as JSON."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from trainers.values.training import Begun, Plan, Saved, Validated
 
 
 def summary(folder: TrainingFolder, plan: Plan) -> dict[str, Any]:
-    """What the training came to so far."""
-    records = folder.so_far()
+    """Returns the state of the training so far: tokens, steps, losses and paths, as JSON values."""
+    records = folder.read_records()
     steps = steps_of(records)
     validated = [each for each in records if isinstance(each, Validated)]
     saved = [each for each in records if isinstance(each, Saved)]
@@ -29,10 +29,10 @@ def summary(folder: TrainingFolder, plan: Plan) -> dict[str, Any]:
     }
 
 
-def tell(folder: TrainingFolder, result: dict[str, Any]) -> str:
-    """The closing sentence."""
+def closing_sentence(folder: TrainingFolder, result: dict[str, Any]) -> str:
+    """Returns the closing sentence."""
     if not result["steps"]:
-        return f"No step is done yet: the same command goes on in {folder.path}."
+        return f"No step is complete yet: the same command resumes the training in {folder.path}."
     losses = f"loss {figure(result['train_loss'])}"
     if result["val_loss"] is not None:
         losses += f", held out {figure(result['val_loss'])}"
@@ -42,7 +42,8 @@ def tell(folder: TrainingFolder, result: dict[str, Any]) -> str:
             f" The last checkpoint is {result['checkpoint']}."
         )
     return (
-        f"Stands at {result['tokens_saved']:,} tokens ({losses}): the same command goes on from {result['checkpoint']}"
+        f"The training is at {result['tokens_saved']:,} tokens ({losses}): the same command resumes it from"
+        f" {result['checkpoint']}"
         if result["checkpoint"]
-        else f"Ended before the first checkpoint ({losses}): the same command begins again."
+        else f"The training ended before its first checkpoint ({losses}): the same command begins it again."
     )

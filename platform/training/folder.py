@@ -1,4 +1,4 @@
-"""A training's folder: its plan, the lock of its one driver, the number of its newest attempt, its records."""
+"""A training's folder: its plan, its lock, the number of its newest attempt, its records."""
 
 import contextlib
 import fcntl
@@ -23,8 +23,8 @@ class TrainingFolder:
         self.path = path
 
     @contextlib.contextmanager
-    def held(self) -> Generator[None]:
-        """Makes the folder where it is missing, and holds it against other drivers.
+    def locked(self) -> Generator[None]:
+        """Creates the folder where it is missing, and locks it against other drivers.
 
         Raises:
             InputError: it cannot be made, or another process trains in it.
@@ -44,7 +44,7 @@ class TrainingFolder:
             os.close(file)
 
     def plan(self) -> Plan | None:
-        """The plan with which the training began; None for a new one.
+        """Returns the plan with which the training began; None for a new one.
 
         Raises:
             InputError: the file cannot be read, or is of another version.
@@ -60,8 +60,8 @@ class TrainingFolder:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
 
-    def agree(self, plan: Plan) -> None:
-        """Writes the plan; of a training that goes on only layouts and batch points may differ.
+    def write_plan(self, plan: Plan) -> None:
+        """Writes the plan; a resumed training may differ from its first plan in layouts and batch points only.
 
         Raises:
             InputError: something else differs.
@@ -79,12 +79,12 @@ class TrainingFolder:
             part.write_text(json.dumps(made, indent=1) + "\n")
 
     def identity(self) -> str:
-        """What the training's run in MLflow is found by; empty before `agree`."""
+        """Returns the id by which the training's run in MLflow is looked up; empty before `agree`."""
         path = self.path / PLAN
         return json.loads(path.read_bytes()).get("id", "") if path.exists() else ""
 
     def next_attempt(self) -> int:
-        """Begins a new attempt: workers of older ones write nothing more."""
+        """Begins a new attempt and returns its number; workers of older attempts stop writing."""
         path = self.path / ATTEMPT
         number = int(path.read_text()) + 1 if path.exists() else 1
         with replacing(path, durably=True) as part:
@@ -93,29 +93,29 @@ class TrainingFolder:
         return number
 
     def ask_to_stop(self) -> None:
-        """Has the attempt save a checkpoint and end."""
+        """Requests that the attempt saves a checkpoint and ends."""
         (self.path / STOP).touch()
 
     @property
     def records(self) -> Path:
-        """The file of what the workers wrote down."""
+        """The file that the workers write records to."""
         return self.path / RECORDS
 
-    def so_far(self) -> list[Record]:
-        """The training's records, without what was done twice."""
+    def read_records(self) -> list[Record]:
+        """Returns the training's records, without steps that a later attempt repeated."""
         return without_redone(Reader(self.records).read())
 
     def newest_checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint; None without one."""
+        """Returns the folder of the newest checkpoint; None where there is none."""
         complete = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
         return max(complete, key=lambda path: path.name, default=None)
 
     def tokens_saved(self) -> int:
-        """Tokens that the newest checkpoint was trained on, 0 without one."""
+        """Returns the number of tokens that the newest checkpoint was trained on; 0 where there is none."""
         newest = self.newest_checkpoint()
         return 0 if newest is None else json.loads((newest / MANIFEST).read_bytes())["tokens"]
 
 
 def steps_of(records: list[Record]) -> list[Steps]:
-    """The records of optimizer steps, in order."""
+    """Returns the records of optimizer steps, in order."""
     return [record for record in records if isinstance(record, Steps)]

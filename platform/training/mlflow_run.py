@@ -12,20 +12,20 @@ from typing import Any
 from platform.common.say import say
 from platform.mirror.client import connected, mlflow
 from platform.mirror.content import as_text, layout_fields, recipe_fields
-from platform.mirror.uri import shown_uri, without_secrets
+from platform.mirror.uri import display_uri, without_secrets
 from trainers.values.training import Plan, Record, Steps, Validated
 from trainers.values.training_lines import Reader, without_redone
 
 _LOOK_S = 2.0
 _RETRY_S = 30.0
 _LAST_WAIT_S = 30.0
-"""What MLflow may take to catch up when the training is over."""
+"""Time in which MLflow may catch up once the training is over."""
 _MOST_METRICS = 1000
-"""In one call: what every MLflow server takes."""
+"""Metrics in one call: the number that every MLflow server accepts."""
 
 
 class TrainingRun:
-    """Brings a training's run in MLflow up to date, in a thread, until it is closed. Its trouble never ends it."""
+    """A thread that keeps a training's run in MLflow up to date until it is closed. Its errors never end a training."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class TrainingRun:
             try:
                 self._keep_up_to_date()
                 return
-            except Exception as error:  # whatever MLflow raises where the server does not answer or refuses
+            except Exception as error:  # any error of MLflow where the server does not answer or refuses
                 if not self._is_warned:
                     self._is_warned = True
                     why = without_secrets(" ".join(str(error).split())[:200], self._uri)
-                    say(f"MLflow at {shown_uri(self._uri)} is left behind ({why}); the training goes on.")
+                    say(f"MLflow at {display_uri(self._uri)} is not up to date ({why}); the training goes on.")
                 if self._over.wait(_RETRY_S):
                     return
 
     def _keep_up_to_date(self) -> None:
         run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)
         reader = Reader(self._records)
-        # What a later attempt took back is left out where that is known by now.
+        # Records that a later attempt replaced are left out where that attempt has begun.
         run.log(without_redone(reader.read()))
         while not self._over.wait(_LOOK_S):
             run.log(reader.read())
@@ -78,7 +78,7 @@ class TrainingRun:
 
 
 class _Run:
-    """The run on a server, found by the training's id or made."""
+    """The run on a server, looked up by the training's id or created."""
 
     def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str, tags: Mapping[str, str]) -> None:
         self._plan = plan
@@ -87,8 +87,8 @@ class _Run:
         if runs:
             run = runs[0]
         else:
-            known = {"training_id": training_id, "role": "training", **tags}
-            run = self._client.create_run(experiment.experiment_id, tags=known, run_name=name)
+            own_tags = {"training_id": training_id, "role": "training", **tags}
+            run = self._client.create_run(experiment.experiment_id, tags=own_tags, run_name=name)
         self._id: str = run.info.run_id
         missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
         param: Any = importlib.import_module("mlflow.entities").Param
@@ -100,7 +100,7 @@ class _Run:
         return max((each.step for each in self._client.get_metric_history(self._id, key)), default=-1)
 
     def log(self, records: list[Record]) -> None:
-        """Logs what is not there yet: a step that was done twice has the same figures both times."""
+        """Logs the records that the run lacks; a repeated step has the same figures both times."""
         metric: Any = mlflow().entities.Metric
         now_ms = round(time.time() * 1000)
         metrics: list[Any] = []
@@ -125,7 +125,7 @@ class _Run:
 
 
 def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
-    """The series' values by step: what is known of each step, and of all of them together at the last one."""
+    """Returns the values of each series by step: per-step values, and those of the whole record at its last step."""
     series: list[tuple[int, dict[str, float]]] = []
     behind = len(record.losses)
     for i, loss in enumerate(record.losses):
@@ -144,7 +144,7 @@ def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
 
 
 def parameters(plan: Plan) -> dict[str, str]:
-    """What the training is, as MLflow's parameters."""
+    """Returns the training's plan as MLflow parameters."""
     recipe, last = plan.recipe, plan.phases[-1]
     precision = f"{recipe.compute_precision} compute, {recipe.state_precision} states"
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What the options of `platform.train` ask for, as one value."""
+"""The options of `platform.train`, as one value."""
 
 import dataclasses
 from pathlib import Path
@@ -9,13 +9,13 @@ from trainers.values.training import ScheduleKind
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseOption:
-    """A phase as `--phase` names it."""
+    """A phase, as given by `--phase`."""
 
     tokens: int
-    """How long it lasts."""
+    """Length of the phase, in tokens."""
     global_batch: int
     layout: Path | None = None
-    """A file with its layout; None for the training's."""
+    """File with the phase's layout; None for the training's layout."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,14 +25,14 @@ class TrainOptions:
     target: str
     """A study's name or folder, or a file with a layout."""
     studies: Path
-    """Absolute."""
+    """Absolute path of the studies' folder."""
     tokens: int
     out: Path | None = None
-    """None for the default beside the target."""
+    """Folder of the training; None for the default beside the target."""
     data: str | None = None
     data_order: DataOrder | None = None
     recipe: str | None = None
-    """The recipe's id, where a study has several."""
+    """The recipe's id, needed where a study has several."""
     learning_rate: float | None = None
     lr_schedule: ScheduleKind = "cosine"
     warmup_tokens: int | None = None
@@ -42,7 +42,7 @@ class TrainOptions:
     val_every: int | None = None
     val_data: str | None = None
     phases: tuple[PhaseOption, ...] = ()
-    """Before the last one, which has the recipe's global batch."""
+    """Phases before the last one, which has the recipe's global batch."""
     start_from: str | None = None
     seed: int | None = None
     checkpoint_s: float = 600.0

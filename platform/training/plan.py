@@ -1,4 +1,4 @@
-"""From options and target to a `Plan`: recipe, phases with the batch points that fit them, schedule, held-out data."""
+"""The `Plan` made from options and target: recipe, phases with fitting batch points, schedule, held-out data."""
 
 import dataclasses
 import json
@@ -23,24 +23,24 @@ _FINAL_SHARE = {"constant": 1.0, "cosine": 0.1, "wsd": 0.0}
 _MOST_HELD_OUT_SHARE = 0.05
 _MOST_HELD_OUT_TOKENS = 2**20
 _VALIDATIONS = 20
-"""In a training, unless the user says."""
+"""Validations in a training, unless the user sets their number."""
 
 
 def make_plan(options: TrainOptions, target: Target, before: Plan | None, tokens_done: int = 0) -> Plan:
-    """The plan that the options mean; `before` is that of the training that goes on after `tokens_done`, None for a new
-    one.
+    """Returns the plan that the options describe. `before` is the plan of a training that is resumed after
+    `tokens_done`, None for a new training.
 
     Raises:
         InputError: something cannot be, in one sentence.
     """
-    known = target.recipe or (before and before.recipe)
-    if known is None:
+    base = target.recipe or (before and before.recipe)
+    if base is None:
         raise InputError(
-            f"{options.target} holds a layout without a recipe, and there is no training in its folder to go on with:"
+            f"{options.target} holds a layout without a recipe, and there is no training in its folder to resume:"
             " give the layout.json of a search, or a study"
         )
     try:
-        recipe = _recipe(options, known)
+        recipe = _recipe(options, base)
         validation = _validation(options, recipe)
         over = {} if before is None else {each.end_tokens: each for each in before.phases}
         phases = tuple(_phases(options, target, recipe, {end: over[end] for end in over if end <= tokens_done}))
@@ -64,14 +64,14 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None, tokens
     return plan
 
 
-def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
+def _recipe(options: TrainOptions, base: Recipe) -> Recipe:
     changes: dict[str, object] = {}
     if options.data is not None:
         changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
     for name in ("data_order", "learning_rate", "seed"):
         if (value := getattr(options, name)) is not None:
             changes[name] = value
-    return dataclasses.replace(known, **changes)  # type: ignore[reportArgumentType]
+    return dataclasses.replace(base, **changes)  # type: ignore[reportArgumentType]
 
 
 def _data_path(text: str) -> str:
@@ -79,7 +79,8 @@ def _data_path(text: str) -> str:
 
 
 def _initial_weights(text: str, recipe: Recipe) -> str:
-    """The folder's absolute path; that its files are of the recipe's kind of model. Shapes are checked by the workers.
+    """Returns the folder's absolute path, after a check that it holds a model of the recipe's kind. Workers check
+    shapes.
 
     Raises:
         InputError: it holds no model, or one of another kind.
@@ -109,7 +110,7 @@ def _schedule(options: TrainOptions) -> Schedule:
 
 
 def _phases(options: TrainOptions, target: Target, recipe: Recipe, over: Mapping[int, Phase]) -> Iterator[Phase]:
-    """The phases in order; those that are `over`, by where they end, stay as they were run."""
+    """Yields the phases in order. Those in `over`, by the token count at which they end, stay as they were run."""
     end = 0
     for each in options.phases:
         end += each.tokens
@@ -130,8 +131,8 @@ def _phases(options: TrainOptions, target: Target, recipe: Recipe, over: Mapping
 
 
 def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: BatchPoint | None) -> BatchPoint:
-    """The batch point with `global_batch` on `layout`: its micro-batch is the largest that divides, up to the one that
-    was measured, which is known to fit in memory; 1 where none was.
+    """Returns the batch point with `global_batch` on `layout`. Its micro-batch is the largest divisor up to the
+    measured one, which fits in memory; 1 where none was measured.
 
     Raises:
         InputError: the data-parallel ranks do not share the global batch evenly.
@@ -139,8 +140,8 @@ def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: Batch
     each, left = divmod(global_batch, layout.data_parallel)
     if left or not each:
         raise InputError(
-            f"a global batch of {global_batch} does not go over {plural(layout.data_parallel, 'data-parallel rank')}:"
-            " choose a multiple"
+            f"a global batch of {global_batch} does not divide evenly over"
+            f" {plural(layout.data_parallel, 'data-parallel rank')}: choose a multiple"
         )
     most = min(each, measured.micro_batch if measured else 1)
     micro_batch = max(size for size in range(1, most + 1) if each % size == 0)

@@ -1,4 +1,4 @@
-"""How far a training is: one live line on a terminal, a line now and then elsewhere."""
+"""The progress of a training: one live line on a terminal, a line at intervals elsewhere."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ from trainers.values.training import Begun, NotSaved, Plan, Record, Saved, Steps
 
 _LINE_EVERY_S = 30.0
 _RECENT_S = 60.0
-"""Of what the rate and the time left are made."""
+"""Window of the rate and of the time left."""
 
 
 class Progress:
-    """Shows records as they come."""
+    """A display of the records as they arrive."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -46,7 +46,7 @@ class Progress:
             say(text)
 
     def add(self, records: list[Record]) -> None:
-        """Takes new records."""
+        """Adds new records to the display."""
         for record in records:
             match record:
                 case Begun():
@@ -78,12 +78,12 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the last minute of steps."""
+        """Throughput over the last minute of steps."""
         seconds = sum(each.steps_s for each in self._recent)
         return sum(len(each.losses) * each.tokens_per_step for each in self._recent) / seconds if seconds else 0.0
 
     def line(self) -> str:
-        """Tokens, step, losses, rate and time left."""
+        """Returns the line: tokens, step, losses, rate and time left."""
         last = self._last
         assert last is not None
         left = max(0, self._plan.tokens - last.tokens)

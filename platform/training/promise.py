@@ -1,4 +1,6 @@
-"""Whether a training runs as fast as its search measured, and what keeps it from that. Pure, from the records."""
+"""Compares a training's throughput with what its search measured, and names the causes of a shortfall. Pure functions
+of the records.
+"""
 
 import dataclasses
 import statistics
@@ -9,24 +11,25 @@ from trainers.values.training import Begun, Record, Saved, Steps, Validated
 
 TOLERANCE = 0.05
 _LEAST_S = 60.0
-"""Of steps, before anything is said: the first minutes warm up caches, clocks and compilers."""
+"""Time of steps before the first comparison: caches, clocks and compilers warm up in the first minute."""
 _NOTABLE = 0.02
-"""Share of the time from which on a cause is named."""
+"""Least share of the time for which a cause is named."""
 _SLOW = 0.95
-"""Of the other devices' matrix products, or of those in the search."""
+"""Share of the other devices' matrix throughput, or of the search's, below which a device counts as slow."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """What the search measured."""
+    """The figures that the search measured."""
 
     tokens_per_s: float
     matmul_tflops: float | None
-    """Of a device; None where it is not known."""
+    """Matrix throughput of a device; None where it was not measured."""
 
 
 def shortfall(promise: Promise, records: Sequence[Record]) -> str:
-    """A sentence on the throughput since the workers began, with its causes; "" where it is as promised, or too early.
+    """Returns a sentence on the throughput since the workers began, with the causes of a shortfall; "" where there is
+    none or it is too early to say.
 
     `records` are those of one attempt, from its `Begun` on.
     """
@@ -43,9 +46,9 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
         return ""
     besides = [record for record in records if isinstance(record, (Saved, Validated))]
     after = [record for record in besides if record.step >= steps[0].first_step]
-    parts = _lost(after, steps, wall_s) + _devices(promise, begun)
+    parts = _shares_outside_steps(after, steps, wall_s) + _slow_devices(promise, begun)
     why = "; ".join(parts) or (
-        "its steps take longer without a cause that is seen here: other work on the nodes or the network"
+        "its steps take longer for no cause visible here: other work on the nodes or the network"
     )
     return (
         f"Throughput is {figure(speed)} tokens/s, {1 - speed / promise.tokens_per_s:.0%} below the"
@@ -53,8 +56,8 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
     )
 
 
-def _lost(after: Sequence[Record], steps: Sequence[Steps], wall_s: float) -> list[str]:
-    """Shares of the time that no step took, and of waiting for tokens, as far as they count."""
+def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_s: float) -> list[str]:
+    """Returns the shares of the time outside steps and of waiting for tokens, where they are notable."""
     shares = {
         "waiting for tokens (data)": sum(each.data_s for each in steps),
         "checkpoints": sum(each.stall_s for each in after if isinstance(each, Saved)),
@@ -64,8 +67,10 @@ def _lost(after: Sequence[Record], steps: Sequence[Steps], wall_s: float) -> lis
             if seconds / wall_s >= _NOTABLE]  # fmt: skip
 
 
-def _devices(promise: Promise, begun: Begun) -> list[str]:
-    """Nodes whose devices multiply slower than the others', else all of them slower than in the search (clocks)."""
+def _slow_devices(promise: Promise, begun: Begun) -> list[str]:
+    """Returns the nodes whose devices multiply matrices slower than the others; else a sentence where all are slower
+    than in the search (clocks).
+    """
     usual = statistics.median(begun.matmul_tflops)
     slowest: dict[str, float] = {}
     for node, tflops in zip(begun.nodes, begun.matmul_tflops, strict=True):
@@ -82,7 +87,7 @@ def _devices(promise: Promise, begun: Begun) -> list[str]:
 
 
 def memory_growth(records: Sequence[Record]) -> str:
-    """A sentence where the peak of memory still grew over the first 50 steps of an attempt; "" where it did not."""
+    """Returns a sentence where peak memory still grew over the first 50 steps of an attempt; "" where it did not."""
     steps = [record for record in records if isinstance(record, Steps)]
     if not steps or steps[-1].last_step - steps[0].first_step < 49:
         return ""

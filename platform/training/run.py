@@ -1,4 +1,4 @@
-"""A session of a training: attempts after each other until it is done, with progress and MLflow beside them."""
+"""One session of a training: attempts one after another until it is done, with progress and MLflow beside them."""
 
 import dataclasses
 import shutil
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from trainers.training.attempt import Ended
 
 _MOST_LOST = 5
-"""Attempts in a row that may be lost without a new checkpoint or a step further than all before."""
+"""Number of attempts in a row that may be lost without a new checkpoint or a further step."""
 _LOOK_S = 0.5
 _ONE_INTERRUPT_S = 1.0
-"""Ctrl-C and signals that come so soon after the first are the same one: `timeout` and shells send two."""
+"""Time within which repeated interrupts count as one: `timeout` and shells send two."""
 _STOP_S = 120.0
-"""What workers may take to save a checkpoint after Ctrl-C."""
+"""Time that workers have to save a checkpoint after Ctrl-C."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How often checkpoints are written, and how many stay."""
+    """The interval between checkpoints, and how many are retained."""
 
     checkpoint_s: float
     checkpoint_steps: int | None
     keep: int
     promise: Promise | None = None
-    """What the search measured; None where that is not known, or the batch changes."""
+    """The search's figures; None where they are not known or the batch changes."""
 
 
 def check_layouts(plan: Plan, cluster: Cluster) -> None:
-    """Refuses phases whose layouts cannot run on the cluster's devices.
+    """Checks that the cluster's devices can run the layouts of all phases.
 
     Raises:
         InputError: the first such one.
@@ -78,7 +78,7 @@ class Session:
         self._warned: set[str] = set()
 
     def run(self) -> int:
-        """Trains to the end; the exit code.
+        """Trains to the end and returns the exit code.
 
         Raises:
             ClusterError: workers were lost again and again, or failed for a reason that would come again.
@@ -94,22 +94,24 @@ class Session:
                     raise ClusterError(f"the training ended: {ended.reason}")
                 further = self._folder.tokens_saved() > saved or self._last_step > before
                 if ended.state == "done" and not further:
-                    raise ClusterError(f"the workers ended without a checkpoint that is seen in {self._folder.path}")
+                    raise ClusterError(f"the workers ended, and no checkpoint is visible in {self._folder.path}")
                 if ended.state == "lost":
                     lost = 0 if further else lost + 1
                     if lost >= _MOST_LOST:
                         raise ClusterError(
                             f"workers were lost {lost} times without a further step, last because {ended.reason};"
-                            " the checkpoints stay: the same command goes on"
+                            " the checkpoints remain: the same command resumes the training"
                         )
-                    progress.say(f"A worker was lost ({ended.reason}): goes on from the newest checkpoint.")
+                    progress.say(
+                        f"A worker was lost ({ended.reason}): the training resumes from the newest checkpoint."
+                    )
             return 0
         finally:
             progress.close()
             shutil.rmtree(storage, ignore_errors=True)
 
     def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[Ended, bool]":
-        """How an attempt at `phase` ended, and whether the user interrupted it."""
+        """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
         place, settings = self._place, self._settings
@@ -148,11 +150,13 @@ class Session:
                     break
                 interrupted, until_s = True, time.monotonic() + _STOP_S
                 self._folder.ask_to_stop()
-                progress.say("Interrupted: saves a checkpoint and ends; once more ends at once.")
+                progress.say(
+                    "Interrupted: the training saves a checkpoint and ends; a second interrupt ends it at once."
+                )
         self._show(progress)
         if interrupted:
             return attempt.Ended(state="stopped"), True
-        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a word")), False
+        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a message")), False
 
     def _show(self, progress: Progress) -> None:
         records = self._reader.read()

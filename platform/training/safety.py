@@ -1,4 +1,4 @@
-"""Whether a search's winner can be trained: a held-out loss, a checkpoint and 50 steps without growth of memory."""
+"""A short trial training of a search's winner: a held-out loss, a checkpoint and 50 steps without growth of memory."""
 
 import math
 import shutil
@@ -17,25 +17,26 @@ from platform.training.target import read_target
 from trainers.values.training import Record, Saved, Steps, Validated
 
 _STEPS = 51
-"""Optimizer steps: memory is compared over 50."""
+"""Optimizer steps of the trial training: memory is compared over 50."""
 
 
 def why_unsafe(place: Place, study: Path) -> str:
-    """Trains the study's winner for some steps; why it cannot be trained for long, "" where nothing speaks against it.
+    """Trains the study's winner for some steps; returns why a long training would fail, "" where nothing indicates
+    that.
 
-    What was seen is said. The training leaves nothing: its folder in the study's is removed.
+    The sentence names what was observed. The trial training's folder, inside the study's, is removed.
     """
     out = study / "safe"
-    shutil.rmtree(out, ignore_errors=True)  # what a killed driver left
+    shutil.rmtree(out, ignore_errors=True)  # left by a killed driver
     try:
-        return _tried(place, study, out)
+        return _run_trial(place, study, out)
     except (ClusterError, InputError) as error:
         return str(error)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _tried(place: Place, study: Path, out: Path) -> str:
+def _run_trial(place: Place, study: Path, out: Path) -> str:
     target = read_target(str(study), study.parent, None)
     if target.recipe is None:
         return f"study {study.name} has no recipe"
@@ -50,27 +51,27 @@ def _tried(place: Place, study: Path, out: Path) -> str:
         check_layouts(training.plan, place.cluster)
         if Session(training.folder, training.plan, place, training.settings).run():
             return "it was interrupted"
-        records = training.folder.so_far()
+        records = training.folder.read_records()
     why = why_not(records, memory_counts=place.has_gpus)
     if not why:
-        say(_seen(records, memory_counts=place.has_gpus))
+        say(_safe_sentence(records, memory_counts=place.has_gpus))
     return why
 
 
 def why_not(records: Sequence[Record], *, memory_counts: bool) -> str:
-    """What these records of a training's first steps say against training on; "" for nothing."""
+    """Returns what these records of a training's first steps show against a long training; "" for nothing."""
     validated = [each for each in records if isinstance(each, Validated)]
     losses = [loss for each in records if isinstance(each, Steps) for loss in each.losses]
     if not all(map(math.isfinite, (*losses, *(each.loss for each in validated)))):
         return "a loss is not a number"
     if not validated:
-        return "no held-out loss was taken"
+        return "no held-out loss was measured"
     if not any(isinstance(each, Saved) for each in records):
         return "no checkpoint could be written"
     return memory_growth(records) if memory_counts else ""
 
 
-def _seen(records: Sequence[Record], *, memory_counts: bool) -> str:
+def _safe_sentence(records: Sequence[Record], *, memory_counts: bool) -> str:
     steps = [each for each in records if isinstance(each, Steps)]
     saved = [each for each in records if isinstance(each, Saved)]
     loss = next(each.loss for each in reversed(records) if isinstance(each, Validated))

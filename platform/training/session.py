@@ -1,4 +1,4 @@
-"""`platform.train` from its options to the exit code."""
+"""`platform.train`, from its options to the exit code."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from platform.cluster.nodes import Place
 from platform.common.say import say
 from platform.mirror.uri import check_uri, default_uri
 from platform.study.folder import user_path
-from platform.training.ending import summary, tell
+from platform.training.ending import closing_sentence, summary
 from platform.training.folder import TrainingFolder
 from platform.training.mlflow_run import TrainingRun
 from platform.training.options import TrainOptions
@@ -24,7 +24,7 @@ from trainers.values.training import Plan
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A training whose folder this process holds."""
+    """A training whose folder this process has locked."""
 
     folder: TrainingFolder
     plan: Plan
@@ -33,12 +33,12 @@ class Opened:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether all tokens are trained on."""
         return self.plan.phase_at(self.folder.tokens_saved()) is None
 
 
 def train(options: TrainOptions) -> int:
-    """Trains, or goes on with the training that the folder holds; the exit code.
+    """Begins a training, or resumes the one in the folder; returns the exit code.
 
     Raises:
         InputError: a mistake of the user's, before any device is touched.
@@ -54,13 +54,13 @@ def train(options: TrainOptions) -> int:
         if options.json:
             print(json.dumps(result, indent=2))
         else:
-            say(tell(training.folder, result))
+            say(closing_sentence(training.folder, result))
         return code
 
 
 @contextlib.contextmanager
 def opened(options: TrainOptions) -> Generator[Opened]:
-    """Holds the training's folder, with the plan that the options mean.
+    """Locks the training's folder and yields it with the plan that the options describe.
 
     Raises:
         InputError: a mistake of the user's.
@@ -75,14 +75,14 @@ def opened(options: TrainOptions) -> Generator[Opened]:
         keep=options.keep,
         promise=_promise(target, plan),
     )
-    with folder.held():
-        folder.agree(plan)
+    with folder.locked():
+        folder.write_plan(plan)
         yield Opened(folder=folder, plan=plan, settings=settings, mlflow_uri=uri)
 
 
 def train_on(place: Place, training: Opened, *, name: str = "", tags: Mapping[str, str] | None = None) -> int:
-    """Trains on the cluster that this process is connected to; the exit code. `name` and `tags` are those of the run in
-    MLflow, whose name is otherwise the folder's.
+    """Trains on the connected cluster and returns the exit code. `name` and `tags` are those of the MLflow run, whose
+    name is the folder's by default.
 
     Raises:
         InputError: a layout cannot run there.
@@ -108,7 +108,7 @@ def train_on(place: Place, training: Opened, *, name: str = "", tags: Mapping[st
 
 
 def _promise(target: Target, plan: Plan) -> Promise | None:
-    """What the search measured of the one batch point that is trained."""
+    """Returns the search's figures for the plan's one batch point; None for several, or where none was measured."""
     if target.tokens_per_s is None or [phase.batch for phase in plan.phases] != [target.batch]:
         return None
     return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

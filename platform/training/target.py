@@ -1,4 +1,4 @@
-"""What is trained: the winner of a study, or what a layout's file says, with the speed that the search measured."""
+"""The target of a training: a study's winner or a layout file, with the speed that the search measured."""
 
 import dataclasses
 from pathlib import Path
@@ -16,24 +16,24 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A layout, and as far as it is known its recipe, batch point and measured speed."""
+    """A layout with its recipe, batch point and measured speed as far as they are known."""
 
     name: str
     folder: Path
-    """Where a training of it goes unless the user says: beside the file, or into the study's folder."""
+    """Default folder of a training: beside the layout file, or inside the study's folder."""
     layout: Layout
     recipe: Recipe | None = None
     batch: BatchPoint | None = None
     tokens_per_s: float | None = None
-    """What the search promised."""
+    """Throughput that the search measured."""
     matmul_peak_tflops: float | None = None
-    """What the devices did when the search measured."""
+    """Matrix throughput of the devices during the search."""
     device_kind: str | None = None
-    """Of the devices that it was measured on."""
+    """Kind of the devices in the search."""
 
 
 def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
-    """The target that the user named.
+    """Returns the target that the user named: a study's winner or a layout file.
 
     Raises:
         InputError: there is no such study or file, or the study has no winner.
@@ -54,7 +54,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     winner = next(winners, None)
     if winner is None:
         raise InputError(
-            f"study {folder.name} has no winner to train: go on with it (python -m platform.search --resume"
+            f"study {folder.name} has no winner to train: resume it (python -m platform.search --resume"
             f" {folder.name}), or give a layout.json"
         )
     return Target(
@@ -83,7 +83,7 @@ def _of_file(path: Path) -> Target:
 
 
 def _with_promise(target: Target, history: History) -> Target:
-    """The target with the speed and the devices by which the study around its file measured it."""
+    """Returns the target with the speed and devices from the study that contains its file."""
     if history.header is not None:
         target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
     for each in history.measurements:

@@ -1,1 +1,1 @@
-"""A validation: what it found, and how people see it."""
+"""The parts of `validate`: the report of a validation, and its tables."""

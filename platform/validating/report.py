@@ -1,4 +1,4 @@
-"""What a validation found: figures over a table and by cell, the baseline's beside them, and what was left out."""
+"""The report of a validation: figures over a table and by cell, a baseline's beside them, and the rows left out."""
 
 import collections
 import contextlib
@@ -43,7 +43,7 @@ class CellReport:
 
     @property
     def label(self) -> str:
-        """Such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048"."""
+        """Text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048"."""
         model, gpu, gpus, seq_len, global_batch, recipe = self.cell
         label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
         return label if self.alone else f"{label}, recipe {recipe or 'not stated'}"
@@ -51,22 +51,22 @@ class CellReport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a validation found."""
+    """The results of a validation."""
 
     overall: Scores
     baseline: Scores
     cells: tuple[CellReport, ...]
     left_out: tuple[tuple[str, int], ...]
-    """(reason, rows), the commonest first."""
+    """(reason, rows), the most frequent first."""
     num_small: int
-    """Configurations in cells too small to be asked for."""
+    """Number of configurations in cells smaller than the least size."""
     assumed: tuple[tuple[str, int], ...]
-    """(what was taken for granted where rows say nothing, scored configurations), the commonest first."""
+    """(assumption about what rows leave out, scored configurations), the most frequent first."""
     num_rows: int
     num_merged_away: int
     scored: Scored
     unmeasured: Scored | None
-    """Rows left out only because nothing was measured: predicted, and shown among the rows."""
+    """Rows left out only because they have no measurement: predicted, and shown among the rows."""
 
 
 def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) -> Report:
@@ -117,17 +117,17 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Interpreted:
-    """The rows of a table as runs, and why some are none."""
+    """The rows of a table as runs, and the reasons why some are none."""
 
     runs: list[Run]
     unmeasured: list[Run]
-    """Runs of which nothing was measured."""
+    """Runs without a measurement."""
     reasons: collections.Counter[str]
     left_out_cells: collections.Counter[tuple[str, ...]]
 
 
 def _interpreted(rows: Sequence[Row]) -> _Interpreted:
-    """All rows, interpreted as far as they can be.
+    """Returns all rows, interpreted as far as possible.
 
     Raises:
         InputError: none can.
@@ -148,7 +148,7 @@ def _interpreted(rows: Sequence[Row]) -> _Interpreted:
 
 
 def _without_memory(baseline: Scores) -> Scores:
-    """A constant share knows neither intervals nor memory: those figures are no figures."""
+    """Returns the baseline's scores without intervals and memory, which a constant share does not predict."""
     return dataclasses.replace(
         baseline,
         memory_ape_median=None,
@@ -160,7 +160,7 @@ def _without_memory(baseline: Scores) -> Scores:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The `--json` object."""
+    """Returns the report as the object that `--json` prints."""
 
     def figures(values: Scores) -> dict[str, Any]:
         return {key: getattr(values, key) for key in JSON_KEYS}

@@ -1,4 +1,4 @@
-"""A validation as people read it: tables in the terminal."""
+"""The tables of a validation, for a terminal."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from platform.cost_model.table import Run
 from platform.validating.report import CellReport, Report
 
 _WIDE = 72
-"""Columns of a terminal below which the tables leave out what is beside: constant MFU by cell, a row's interval."""
+"""Width of a terminal below which the tables leave out constant MFU by cell and a row's interval."""
 
 _STATED = {
     "flash_attention": "flash {}",
@@ -24,7 +24,7 @@ _STATED = {
     "offload": "offload {}",
     "compression": "{}",
 }
-"""Columns that a row may leave out, and how their values are told."""
+"""Columns that a row may leave out, and the text for each value."""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -55,18 +55,18 @@ _FIGURES = (
 
 
 _CONTRADICTS = "contradicts itself"
-"""Begins a note of a row whose figures exclude each other."""
+"""Text that begins the note of a row whose figures exclude each other."""
 
 
 def _aspects(run: Run) -> tuple[str, ...]:
-    """What tells a configuration from another, in words; "" where there is nothing to say of an aspect."""
+    """Returns the aspects that tell one configuration from another, in words; "" for an aspect without a value."""
     row, values = run.row, run.values
-    told = {
+    stated = {
         name: value
         for name in (*_STATED, "engine", "activation_ckpt")
         if (value := row.get(name, "")) not in ("", "none")
     }
-    engine = told.get("engine", "")
+    engine = stated.get("engine", "")
     return (
         row["model"],
         f"s{row['seq_len']}",
@@ -74,13 +74,13 @@ def _aspects(run: Run) -> tuple[str, ...]:
         row["strategy"] if engine in ("", row["strategy"]) else f"{engine} {row['strategy']}".rstrip(),
         " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1),
         f"{values['micro_batch']:g}x{values['grad_accum']:g}",
-        f"{told['activation_ckpt']} ckpt" if "activation_ckpt" in told else "",
+        f"{stated['activation_ckpt']} ckpt" if "activation_ckpt" in stated else "",
         row["precision"],
-        *(text.format(told[name]) if name in told else "" for name, text in _STATED.items()),
+        *(text.format(stated[name]) if name in stated else "" for name, text in _STATED.items()),
     )
 
 
-def _shown(scored: Scored, position: int, label: str) -> tuple[str, ...]:
+def _row(scored: Scored, position: int, label: str) -> tuple[str, ...]:
     measured, memory = scored.measured_s[position], scored.measured_gib[position]
     return (
         label,
@@ -94,15 +94,15 @@ def _shown(scored: Scored, position: int, label: str) -> tuple[str, ...]:
 
 
 def show_rows(report: Report, console: Console) -> None:
-    """Each configuration by what differs in the table: printed beside predicted; those of which nothing was measured at
-    the end.
+    """Prints each configuration by the aspects that differ in the table, measured beside predicted; unmeasured ones
+    last.
     """
     every = [scored for scored in (report.scored, report.unmeasured) if scored]
     aspects = [_aspects(run) for scored in every for run in scored.runs]
     differs = [len(set(values)) > 1 for values in zip(*aspects, strict=True)]
     common = [text for text, varies in zip(aspects[0], differs, strict=True) if text and not varies]
     if any(differs) and common:
-        console.print(f"Of every row: {', '.join(common)}", highlight=False, markup=False)
+        console.print(f"In every row: {', '.join(common)}", highlight=False, markup=False)
     labels = [" ".join(filter(None, itertools.compress(each, differs))) or ", ".join(common) for each in aspects]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
@@ -112,7 +112,7 @@ def show_rows(report: Report, console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     runs = [(scored, position) for scored in every for position in range(len(scored.runs))]
     for (scored, position), label in zip(runs, labels, strict=True):
-        table.add_row(*itertools.compress(_shown(scored, position, label), (True, *shown)))
+        table.add_row(*itertools.compress(_row(scored, position, label), (True, *shown)))
     console.print(table, highlight=False)
     for (scored, position), label in zip(runs, labels, strict=True):
         for note in scored.runs[position].row.get("notes", "").split("; "):
@@ -121,13 +121,13 @@ def show_rows(report: Report, console: Console) -> None:
 
 
 def show(report: Report, console: Console, *, num_calibrate: int) -> None:
-    """Prints the report for a person."""
+    """Prints the report as tables."""
     overall = report.overall
     how = f"{num_calibrate} configurations a cell measured" if num_calibrate else "zero-shot"
     console.print(
         f"{overall.rows_scored} configurations scored, {how}; {report.num_merged_away} repeated rows merged,"
         f" {overall.rows_left_out} of {report.num_rows} rows left out"
-        + (f", {report.num_small} configurations in smaller cells not looked at" if report.num_small else "")
+        + (f", {report.num_small} configurations in smaller cells not scored" if report.num_small else "")
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
@@ -156,7 +156,7 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
 
 
 def _show_cells(cells: Sequence[CellReport], console: Console) -> None:
-    """Prints a row a cell."""
+    """Prints one row for each cell."""
     wide = console.width >= _WIDE
     brackets = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
     console.print(f"\nBy cell{brackets}", highlight=False)

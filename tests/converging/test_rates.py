@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from platform.converging.rates import LEAST_STEPS, Rate, Rates, by_rule, rate_of, searched, short_tokens
+from platform.converging.rates import LEAST_STEPS, Rate, Rates, rate_by_rule, rate_of, search_rate, short_tokens
 from platform.converging.strategies import Strategy
 from tests.training.values import DDP, RECIPE
 from trainers.values.batch import BatchPoint
@@ -33,17 +33,17 @@ def bowl(best: float):
     [(0.01, 5, 0.01, 3), (0.03, 5, 0.03, 4), (0.09, 5, 0.09, 5), (0.81, 5, 0.27, 5), (0.001, 4, 0.01 / 9, 4)],
 )
 def test_the_search_goes_on_past_a_best_rate_at_the_edge(best: float, most: int, wanted: float, number: int):
-    rate, tried = searched(0.01, most, bowl(best))
+    rate, tried = search_rate(0.01, most, bowl(best))
     assert rate == pytest.approx(wanted) and tried == number
 
 
 def test_where_no_rate_learns_the_rule_stays():
-    assert searched(0.01, 5, lambda rates: [math.inf for _ in rates]) == (0.01, 3)
+    assert search_rate(0.01, 5, lambda rates: [math.inf for _ in rates]) == (0.01, 3)
 
 
 def test_the_rule_follows_the_root_of_the_batch():
-    assert by_rule(FIRST, LARGE) == pytest.approx(RECIPE.learning_rate * 4)
-    assert by_rule(FIRST, ADAFACTOR) == RECIPE.learning_rate
+    assert rate_by_rule(FIRST, LARGE) == pytest.approx(RECIPE.learning_rate * 4)
+    assert rate_by_rule(FIRST, ADAFACTOR) == RECIPE.learning_rate
 
 
 def test_a_short_training_has_enough_steps():
@@ -56,8 +56,8 @@ def test_what_was_done_is_said():
     common: dict[str, Any] = {"tokens": TOKENS, "losses_of": bowl(0.03)}
     assert rate_of(FIRST, ADAFACTOR, most=5, **common).source == "the best of 4 in 200 steps each"
     rule = rate_of(FIRST, LARGE, most=5, tokens=TOKENS // 50, losses_of=bowl(1.0))
-    assert rule == Rate(value=RECIPE.learning_rate * 4,
-                        source="the first's times 4.00, by the rule: 1 steps are too few to try rates")  # fmt: skip
+    source = "the first's rate times 4.00, by the rule: 1 steps are too few to try rates"
+    assert rule == Rate(value=RECIPE.learning_rate * 4, source=source)
     assert "--rates 0" in rate_of(FIRST, FIRST, most=0, **common).source
 
 
@@ -66,4 +66,4 @@ def test_what_was_decided_is_read_back_for_equal_mathematics(tmp_path: Path):
     Rates(path).decide(FIRST, Rate(value=0.03, source="a search"))
     again = Rates(path)
     other_rate = dataclasses.replace(FIRST, recipe=dataclasses.replace(RECIPE, learning_rate=0.5))
-    assert again.known(other_rate) == Rate(value=0.03, source="a search") and again.known(LARGE) is None
+    assert again.lookup(other_rate) == Rate(value=0.03, source="a search") and again.lookup(LARGE) is None

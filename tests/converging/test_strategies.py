@@ -52,9 +52,9 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
     stated = ["optimizer=adafactor,learning_rate=3e-4", "grad_accum=256, learning_rate = 1e-2", other]
     plain, by_rule, *own = strategies(tmp_path, ddp, "grad_accum=256", *stated)
     rates = Rates(tmp_path / "rates.json")
-    assert rates.known(plain) is None and rates.known(by_rule) is None
+    assert rates.lookup(plain) is None and rates.lookup(by_rule) is None
     # The rule would have multiplied the second's rate. A file's is stated where it differs.
-    found = [rates.known(each) for each in own]
+    found = [rates.lookup(each) for each in own]
     assert found == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
     assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
 

@@ -82,7 +82,7 @@ def test_a_slower_learner_with_faster_steps_is_sooner_by_what_is_left_of_both():
 def test_one_seed_has_no_interval_and_says_so():
     verdict = compare({"a": {0: curves(step_s=1.0)}, "b": {0: curves(step_s=2.0)}}, 40 * STEP)
     words = " ".join(sentences(verdict))
-    assert "one seed, so without an interval" in words
+    assert "one seed, without an interval" in words
     assert "b: 0.50 times the tokens/s, as many tokens to loss" in words and "so 2.00 times later" in words
     assert verdict.spread("a") is None
 

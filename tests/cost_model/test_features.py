@@ -19,7 +19,7 @@ from platform.cost_model.layout_arrays import AXES
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
-from platform.cost_model.probed import found_cluster
+from platform.cost_model.probed import cluster_with_probe
 from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.points import points_of, recipes_of
@@ -164,7 +164,7 @@ def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
         assert str(error) == f"space {name} takes {space.num_workers} devices, there are {num_devices}"
         return
     runs = [each for each in candidates if standing_refusal(each.recipe, each.layout, num_devices) is None]
-    spec = found_cluster(cluster, None)
+    spec = cluster_with_probe(cluster, None)
     planned = {
         (recipe, layout, batch): row
         for recipe in recipes_of(space)

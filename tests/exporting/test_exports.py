@@ -72,9 +72,9 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"Trained on {12 * STEP} tokens" in done.stdout
     folder = TrainingFolder(out)
-    assert [step for each in steps_of(folder.so_far()) for step in range(each.first_step, each.last_step + 1)] == [
-        *range(1, 13)
-    ]
+    assert [
+        step for each in steps_of(folder.read_records()) for step in range(each.first_step, each.last_step + 1)
+    ] == [*range(1, 13)]
     assert folder.tokens_saved() == 12 * STEP
     assert command.main([str(out), "--out", str(tmp_path / "model")]) == 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters

@@ -104,9 +104,9 @@ def test_what_is_not_known_to_be_its_own_stays(tmp_path: Path, start: Start, cha
 
 def test_a_note_is_there_while_a_driver_runs(tmp_path: Path) -> None:
     note = Note(ray_session="/tmp/ray/session_1", cluster="session_1", job_id="01000000", scratch="/tmp/x")
-    leftovers.note(tmp_path, note)
-    assert leftovers.noted(tmp_path) == note
-    leftovers.forget(tmp_path)
-    assert leftovers.noted(tmp_path) is None
+    leftovers.write_note(tmp_path, note)
+    assert leftovers.read_note(tmp_path) == note
+    leftovers.remove_note(tmp_path)
+    assert leftovers.read_note(tmp_path) is None
     (tmp_path / leftovers.NOTE).write_text("{half")
-    assert leftovers.noted(tmp_path) is None
+    assert leftovers.read_note(tmp_path) is None

@@ -23,14 +23,14 @@ def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
 
 
 def layouts(found: list[Measurement]) -> list[Layout]:
-    return [point.shown.layout for point in contenders(found)]
+    return [point.main_run.layout for point in contenders(found)]
 
 
 def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
     """What `make search` printed on a busy machine: a winner half as fast as the rows below it."""
     busy = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843), *runs(FOUR, 2000)]
     assert layouts(busy) == [ONE, TWO, THREE]
-    assert [point.shown.layout for point in unresolved(busy)] == [ONE, TWO, THREE]
+    assert [point.main_run.layout for point in unresolved(busy)] == [ONE, TWO, THREE]
     assert named_winner(busy) is None
 
 
@@ -66,7 +66,7 @@ def test_a_run_that_was_disturbed_does_not_stand_for_a_point_whose_others_agree(
     short = [measurement(on=ONE, tokens_per_s=each, repeat=n, measured_grad_accum=3) for n, each in enumerate(speeds)]
     long = measurement(on=ONE, tokens_per_s=400, repeat=4, measured_grad_accum=64)
     (point,) = points([*short, long])
-    assert point.shown.tokens_per_s == 990
+    assert point.main_run.tokens_per_s == 990
 
 
 def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy() -> None:
@@ -80,7 +80,7 @@ def test_medians_of_different_times_that_runs_beside_each_other_contradict_leave
     """ONE ran four times on the quiet machine, which TWO did not."""
     found = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
     found += runs(TWO, 2150, 2160, 2140, first=5)
-    assert [point.shown.layout for point in unresolved(found)] == [ONE, TWO]
+    assert [point.main_run.layout for point in unresolved(found)] == [ONE, TWO]
 
 
 def test_noise_leaves_the_order_open() -> None:

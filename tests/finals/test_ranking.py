@@ -34,18 +34,18 @@ def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
 def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() -> None:
     """The search's figures lean upwards: TWO was behind ONE there, and would be in a second run too."""
     again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
-    assert [point.shown.layout for point in ranked(again)] == [ONE, TWO]
-    assert [point.shown.layout for point in by_speed(again)] == [TWO, ONE]
+    assert [point.main_run.layout for point in ranked(again)] == [ONE, TWO]
+    assert [point.main_run.layout for point in by_speed(again)] == [TWO, ONE]
     found = [*again, *runs(THREE, 1010)]
-    assert [point.shown.layout for point in ranked(found)] == [THREE, ONE, TWO], "found later, and faster than both"
+    assert [point.main_run.layout for point in ranked(found)] == [THREE, ONE, TWO], "found later, and faster than both"
 
 
 def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
     short = [run(ONE, speed, repeat, measured_grad_accum=3) for repeat, speed in enumerate((1000, 1010, 990, 1005))]
     long = run(ONE, 980, 4, measured_grad_accum=64)
     (point,) = points([*short, long])
-    assert point.shown is long and point.median_tokens_per_s == 990
-    assert points(short)[0].shown.repeat == 3
+    assert point.main_run is long and point.median_tokens_per_s == 990
+    assert points(short)[0].main_run.repeat == 3
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_each_recipe_has_its_ranking_and_its_winner() -> None:
     result = result_of(measurement(on=PLAIN), BEST, other)
     assert list(result.by_id) == [RECIPE.id, OTHER.id] and result.is_resolved and result.has_leader
     first = result.by_id[RECIPE.id]
-    assert [point.shown.layout for point in first.ranking] == [FAST, PLAIN]
+    assert [point.main_run.layout for point in first.ranking] == [FAST, PLAIN]
     assert first.winner == BEST and result.by_id[OTHER.id].winner == other
     assert (first.gate, first.profile, first.comparisons, first.contenders) == (None, None, (), ())
 

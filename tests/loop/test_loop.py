@@ -447,7 +447,7 @@ class TestResume:
         assert sessions == 9
         history = history_of(study)
         assert study.journal.read_text().count('"kind":"measurement"') == len(history.measurements) == 9
-        lost = [history.lost(each.key, micro_batch) for each in candidates() for micro_batch in each.micro_batches]
+        lost = [history.num_lost(each.key, micro_batch) for each in candidates() for micro_batch in each.micro_batches]
         # A whole ladder loses each rung but its first once; the guided search may begin one anywhere.
         assert max(lost) == 1 if searcher == "guided" else lost == [0, 1, 1] * 3
 

@@ -18,7 +18,7 @@ logging.getLogger("ray.train").warning("of Ray")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     warnings.warn("not shown")
-print(*warned.seen(), sep="\\n")
+print(*warned.recorded(), sep="\\n")
 """
 
 

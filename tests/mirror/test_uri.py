@@ -12,7 +12,7 @@ import pytest
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
 from platform.mirror import look, serve
-from platform.mirror.uri import check_uri, default_uri, report_uri, shown_uri, sqlite_path, without_secrets
+from platform.mirror.uri import check_uri, default_uri, display_uri, report_uri, sqlite_path, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_default_is_beside_the_studies_whatever_they_are_called(name: str) -
     ],
 )
 def test_user_password_and_token_are_never_shown(uri: str, shown: str) -> None:
-    assert shown_uri(uri) == shown
+    assert display_uri(uri) == shown
     hint = look.how_to_look(uri, {"layouts": look.page_server(uri)})
     assert "secret" not in hint and "ret@" not in hint
 

@@ -177,8 +177,8 @@ def test_parquet_that_is_none(tmp_path: Path) -> None:
             lambda data: data.__setitem__(slice(-16, -8), struct.pack("<q", 9)),
             "documents' bounds do not ascend",
         ),
-        (".idx", lambda data: data.__setitem__(slice(34, 38), struct.pack("<i", -1)), "length or place cannot be"),
-        (".idx", lambda data: data.__setitem__(46, 3), "length or place cannot be"),
+        (".idx", lambda data: data.__setitem__(slice(34, 38), struct.pack("<i", -1)), "length or place is impossible"),
+        (".idx", lambda data: data.__setitem__(46, 3), "length or place is impossible"),
         (".bin", lambda data: data.__delitem__(slice(-2, None)), "is cut short: it has 5 tokens, set.idx asks for 6"),
     ],
 )

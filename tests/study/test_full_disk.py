@@ -12,7 +12,7 @@ import pytest
 
 import platform.report as report  # pyright takes `from platform import` for the standard module
 from platform.common.errors import ClusterError, InputError
-from platform.study.lock import is_held
+from platform.study.lock import is_locked
 from platform.study.study import Study
 from tests.disks import small_disk
 from tests.samples import header, measurement
@@ -38,7 +38,7 @@ def test_a_study_is_taken_up_again_once_there_is_room(disk: Path) -> None:
     before = (disk / "one" / "journal.jsonl").read_bytes()
     with pytest.raises(InputError, match=r"rejected.jsonl cannot be written: No space left on device: make room"):
         Study.resume(disk, "one")
-    assert not is_held(disk / "one")
+    assert not is_locked(disk / "one")
     assert sorted(each.name for each in (disk / "one").iterdir()) == ["journal.jsonl", "lock"]
     (disk / "filler").unlink()
     study, history, remark = Study.resume(disk, "one")

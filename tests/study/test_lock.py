@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform.common.errors import InputError
-from platform.study.lock import LOCK, acquire, is_held, unlocked
+from platform.study.lock import LOCK, acquire, is_locked, unlocked
 
 MOUNTS = """\
 21 1 0:20 / / rw,relatime - ext4 /dev/vda rw
@@ -44,11 +44,11 @@ def test_a_mount_whose_locks_other_hosts_do_not_see_is_known(folder: str, why: s
 def test_this_machine_s_folders_lock(tmp_path: Path) -> None:
     assert unlocked(tmp_path) == ""
     file = acquire(tmp_path)
-    assert is_held(tmp_path)
+    assert is_locked(tmp_path)
     with pytest.raises(InputError, match=f"is being run by process {os.getpid()} on "):
         acquire(tmp_path)
     os.close(file)
-    assert not is_held(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_a_file_system_that_only_says_that_it_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

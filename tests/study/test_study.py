@@ -258,7 +258,7 @@ def test_what_is_missing_after_a_kill() -> None:
     assert history.missing(ended) == (1,)
     assert history.missing(fresh) == (1, 2, 4)
     assert [each.outcome for each in history.measured(ended.key)] == [Outcome.OOM]
-    assert (history.lost(cut.key, 1), history.lost(cut.key, 2)) == (0, 1)
+    assert (history.num_lost(cut.key, 1), history.num_lost(cut.key, 2)) == (0, 1)
     assert (history.attempts(cut.key), history.attempts(fresh.key)) == (1, 0)
 
 

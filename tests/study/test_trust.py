@@ -32,10 +32,10 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as ano
 AS_NOBODY = f"""
 import conftest, os, pathlib, sys
 import platform.report as report
-from platform.study.lock import is_held
+from platform.study.lock import is_locked
 studies = pathlib.Path(sys.argv[1])
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
-print("held" if is_held(studies / "one") else "free", flush=True)
+print("held" if is_locked(studies / "one") else "free", flush=True)
 sys.exit(report.main(["one", "--studies", str(studies), "--no-mlflow"]))
 """
 

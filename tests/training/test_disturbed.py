@@ -46,7 +46,7 @@ def wait_for(folder: Path, step: int, process: "subprocess.Popen[bytes]") -> Non
 
 
 def losses(folder: Path) -> list[float]:
-    return [loss for each in steps_of(TrainingFolder(folder).so_far()) for loss in each.losses]
+    return [loss for each in steps_of(TrainingFolder(folder).read_records()) for loss in each.losses]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, whole: lis
     process.wait()
     assert start(folder, "driver").wait() == 0, (folder / "driver.err").read_text()
     psutil.wait_procs(left, timeout=120)
-    begun = [each.step for each in TrainingFolder(folder / "driver").so_far() if isinstance(each, Begun)]
+    begun = [each.step for each in TrainingFolder(folder / "driver").read_records() if isinstance(each, Begun)]
     assert begun[0] == 0 and begun[1] >= 100
     assert losses(folder / "driver") == whole
 

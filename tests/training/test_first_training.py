@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Pat
 
 def test_the_training_was_killed_once_and_went_on_to_its_end(folder: Path):
     training = TrainingFolder(folder / "studies" / "first" / "training")
-    records = training.so_far()
+    records = training.read_records()
     begun = [each.step for each in records if isinstance(each, Begun)]
     assert begun[0] == 0 and len(begun) == 2 and begun[1] >= 20
     plan = training.plan()

@@ -76,4 +76,4 @@ def test_a_server_that_is_away_is_said_and_the_training_goes_on(tmp_path: Path, 
     write(records, BEGUN)
     follow("http://user:secret@127.0.0.1:9", records)
     said = capsys.readouterr().err
-    assert "is left behind" in said and "the training goes on" in said and "secret" not in said
+    assert "is not up to date" in said and "the training goes on" in said and "secret" not in said

@@ -70,7 +70,7 @@ def test_a_phase_that_is_over_need_not_fit_another_number_of_devices(make: Make,
     ramp = ("--phase", f"{10 * STEP}:2")
     before = make(*ramp)
     four = write_layout(tmp_path / "four.json", Layout(engine="ddp", dp_replicate=4), batch=None)
-    with pytest.raises(InputError, match="a global batch of 2 does not go over 4"):
+    with pytest.raises(InputError, match="a global batch of 2 does not divide evenly over 4"):
         make(*ramp, target=four, before=before, done=9 * STEP)
     plan = make(*ramp, target=four, before=before, done=10 * STEP)
     assert [phase.layout.world_size for phase in plan.phases] == [2, 4]
@@ -84,7 +84,7 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--phase", "64:3"], "a global batch of 3 does not go over 2 data-parallel ranks"),
+        (["--phase", "64:3"], "a global batch of 3 does not divide evenly over 2 data-parallel ranks"),
         (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
         (["--decay-tokens", "10"], "--decay-tokens belongs to --lr-schedule wsd"),
         (["--data", "/nowhere"], "/nowhere"),
@@ -110,10 +110,10 @@ def test_a_folder_of_another_model_is_refused_before_anything_starts(make: Make,
 
 def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path: Path):
     folder = TrainingFolder(tmp_path / "training")
-    with folder.held():
-        folder.agree(make())
+    with folder.locked():
+        folder.write_plan(make())
         identity = folder.identity()
-        folder.agree(make(target=write_layout(tmp_path / "fsdp.json", FSDP)))
+        folder.write_plan(make(target=write_layout(tmp_path / "fsdp.json", FSDP)))
         assert folder.identity() == identity
         kept = folder.plan()
         assert kept is not None and kept.phases[0].layout == FSDP
@@ -123,12 +123,12 @@ def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path
             (["--phase", f"{STEP}:2"], "the phases' tokens and global batches differ"),
         ):
             with pytest.raises(InputError, match=what):
-                folder.agree(make(*argv))
+                folder.write_plan(make(*argv))
 
 
 def test_two_drivers_do_not_train_in_one_folder(tmp_path: Path):
     folder = TrainingFolder(tmp_path / "training")
-    with folder.held(), pytest.raises(InputError, match="another process trains in"), folder.held():
+    with folder.locked(), pytest.raises(InputError, match="another process trains in"), folder.locked():
         pass
 
 
@@ -142,7 +142,7 @@ def test_every_attempt_has_a_higher_number_and_takes_back_the_wish_to_stop(tmp_p
 
 def test_a_plan_of_another_format_is_refused(make: Make, tmp_path: Path):
     folder = TrainingFolder(tmp_path)
-    folder.agree(make())
+    folder.write_plan(make())
     path = tmp_path / "training.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(InputError, match="has format 9, this version reads 1"):

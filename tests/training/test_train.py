@@ -36,17 +36,17 @@ def ended(folder: Path) -> dict[str, Any]:
 
 
 def losses(folder: Path) -> list[float]:
-    return [loss for each in steps_of(TrainingFolder(folder).so_far()) for loss in each.losses]
+    return [loss for each in steps_of(TrainingFolder(folder).read_records()) for loss in each.losses]
 
 
 def begun(folder: Path) -> list[int]:
     """The steps after which its attempts began."""
-    return [each.step for each in TrainingFolder(folder).so_far() if isinstance(each, Begun)]
+    return [each.step for each in TrainingFolder(folder).read_records() if isinstance(each, Begun)]
 
 
 def held_out(folder: Path, steps: int) -> dict[int, float]:
     """The held-out losses by step, up to so many steps."""
-    found = [each for each in TrainingFolder(folder).so_far() if isinstance(each, Validated)]
+    found = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
     return {each.step: each.loss for each in found if each.step <= steps}
 
 
@@ -118,6 +118,6 @@ def test_another_engine_goes_on_where_a_command_was_ended(ended: dict[str, Any],
     (stopped, halfway), (code, found) = ended["stopped"], ended["moved"]
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
     assert code == 0 and found["complete"]
-    kinds = {type(each) for each in TrainingFolder(folder / "moved").so_far()}
+    kinds = {type(each) for each in TrainingFolder(folder / "moved").read_records()}
     assert kinds == {Begun, Steps, Validated, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)

@@ -96,18 +96,18 @@ class ParquetTokens:
         Raises:
             ValueError: a file is not as its footer or the index says.
         """
-        found = np.empty((len(indices), self._seq_len + 1), np.int64)
+        rows = np.empty((len(indices), self._seq_len + 1), np.int64)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
-            found[row] = chunk.ids[place : place + self._seq_len + 1]
-        return found
+            rows[row] = chunk.ids[place : place + self._seq_len + 1]
+        return rows
 
     def segment_ids(self, position: Position, indices: Sequence[int]) -> _Array:
         """Returns, for each token of `tokens`, the number of its document in its sample, counted from 0."""
-        found = np.zeros((len(indices), self._seq_len + 1), np.int64)
+        starts = np.zeros((len(indices), self._seq_len + 1), np.int64)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
             low, high = np.searchsorted(chunk.document_starts, (place + 1, place + self._seq_len + 1))
-            found[row, chunk.document_starts[low:high] - place] = 1
-        return np.cumsum(found, axis=1)
+            starts[row, chunk.document_starts[low:high] - place] = 1
+        return np.cumsum(starts, axis=1)
 
     def _located(self, position: Position, indices: Sequence[int]) -> Generator[tuple[Tokens, int]]:
         """Yields, for each sample, the chunk that contains it and its position there."""

@@ -114,8 +114,9 @@ class Engine(Protocol):
         ...
 
     def named_full_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
-        """Yields the whole master weights by their name in the plain transformers model; a collective: call it on all
-        ranks.
+        """Returns an iterator over the whole master weights by name in the plain transformers model.
+
+        It is a collective: call it on all ranks.
         """
         ...
 
@@ -181,27 +182,27 @@ def imported_rules(name: str) -> Rules:
     if not isinstance(rules, _Outside):
         return rules
     try:
-        found = _attribute(name)
+        rules = _attribute(name)
     except Exception as error:  # the user's module: whatever it raises is told in one sentence
         raise ValueError(f"engine {name} cannot be imported: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Rules):
-        raise ValueError(f"engine {name} is no trainers.engines.rules.Rules, got {type(found).__name__}")
-    if found.name != name:
-        raise ValueError(f"engine {name} has rules of another name ({found.name}): set name to the import path")
-    return found
+    if not isinstance(rules, Rules):
+        raise ValueError(f"engine {name} is no trainers.engines.rules.Rules, got {type(rules).__name__}")
+    if rules.name != name:
+        raise ValueError(f"engine {name} has rules of another name ({rules.name}): set name to the import path")
+    return rules
 
 
 def engines_with(axis: str) -> str:
     """Returns the engines of this project that have `axis`, with their stages, such as "fsdp and of deepspeed at stage
     3".
     """
-    found: list[str] = []
+    names: list[str] = []
     for rules in registered():
         stages = rules.stages_with(axis)
         span = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}" if stages else ""
         if stages:
-            found.append(rules.name if stages == rules.stages else f"{rules.name} at {span}")
-    return " and of ".join(found)
+            names.append(rules.name if stages == rules.stages else f"{rules.name} at {span}")
+    return " and of ".join(names)
 
 
 def source_hash(name: str) -> str:

@@ -101,7 +101,7 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
     dtypes = {tensor.dtype for tensor in weights}
     for state in optimizer.state.values():
         dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
-    found = {
+    settings = {
         "optimizer": type(optimizer).__name__.lower(),
         "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
         "learning_rate": group["lr"],
@@ -109,13 +109,13 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
         "fused": bool(group.get("fused")),
     }
     if "betas" in group:
-        found |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
-    if found["optimizer"] == "adafactor":
+        settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    if settings["optimizer"] == "adafactor":
         changed = [f"{key} {group[key]}" for key, value in ADAFACTOR.items() if group[key] != value]
         # Only matrices are factored: over flat shards it is another algorithm.
         changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
-        found["optimizer"] = ", ".join(["adafactor", *changed])
-    return found
+        settings["optimizer"] = ", ".join(["adafactor", *changed])
+    return settings
 
 
 def plain_name(name: str) -> str:

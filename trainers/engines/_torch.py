@@ -234,15 +234,15 @@ class TorchEngine(AccumulatingEngine):
             yield name, parameter, parameter, place
 
     def training_state(self) -> Mapping[str, StateTensor]:
-        found: dict[str, StateTensor] = {}
+        tensors: dict[str, StateTensor] = {}
         for name, stepped, weight, place in self._placed():
             tied = self._pipeline if stepped is self._tied else None
             plain = name if tied is None else tied.tied_name
             for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
-                found[key] = self._tensor.placed(plain, part)
+                tensors[key] = self._tensor.placed(plain, part)
                 if tied is not None:
-                    found[key] = found[key].doubled(second=tied.has_second_copy)
-        return found
+                    tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
+        return tensors
 
     def counters(self) -> Counters:
         return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))
@@ -287,7 +287,7 @@ class ShardedScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         super().unscale_(optimizer)
-        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
-            everywhere = found.to(self._device)
+        for found_inf in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            everywhere = found_inf.to(self._device)
             dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
-            found.copy_(everywhere)
+            found_inf.copy_(everywhere)

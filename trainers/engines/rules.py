@@ -29,13 +29,13 @@ class Rules:
     runtime: str
     """Import path "package.module:Class" of the `trainers.engines.Engine`; its import may take seconds."""
     grad_syncs: "Mapping[int, tuple[GradSync, ...]]"
-    """When gradients may be reduced, by ZeRO stage; the engine lacks the stages that are missing."""
+    """Possible moments of gradient reduction by ZeRO stage; the engine lacks the stages that are missing."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
     """Mesh axes that some engines use, with the ZeRO stages at which this one does; for the engine's own see
     `trainers.engines.axes`.
     """
     model_parallel: tuple[str, ...] = ()
-    """Those of tp, pp and cp that it has."""
+    """The degrees among tp, pp and cp that the engine supports."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
     has_attention_masks: bool = False
@@ -43,7 +43,7 @@ class Rules:
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
     machinery: int = 3
-    """How much lies between a plain training loop and this engine: the numerics gate's reference has the least."""
+    """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""
     is_preloaded: bool = False

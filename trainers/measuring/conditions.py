@@ -47,7 +47,7 @@ def here(cluster: Cluster, commit: str) -> Conditions:
         versions=versions,
         environment=environment() | {"float32_matmul_precision": torch.get_float32_matmul_precision()},
         commit=commit,
-        warnings=warned.seen(),
+        warnings=warned.recorded(),
     )
 
 

@@ -80,7 +80,7 @@ class Timed:
     retries: int
     """Allocator retries in the windows, over all ranks."""
     slow: str = ""
-    """Why no further window was timed: the rung cannot reach the incumbent."""
+    """Reason why no further window was timed: the rung cannot reach the incumbent; empty where all were."""
 
 
 def judge(

@@ -55,14 +55,14 @@ def predict_gib(
 
 def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float) -> list[Measurement]:
     """Returns those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
-    found: list[Measurement] = []
+    skipped: list[Measurement] = []
     for batch in rungs:
         needs_gib = predict_gib(known, batch.micro_batch, job.predicted_gib)
         if needs_gib is None or needs_gib <= limit_gib:
             continue
         reason = f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room"
-        found.append(job.measurement(batch, Outcome.SKIPPED, reason=reason))
-    return found
+        skipped.append(job.measurement(batch, Outcome.SKIPPED, reason=reason))
+    return skipped
 
 
 def _line(points: list[tuple[int, float]], at: int) -> float:

@@ -14,7 +14,7 @@ WHERE = {
     Phase.SCHEDULE: "forward_backward",
     Phase.OPTIMIZER_STEP: "optimizer",
 }
-"""What a failure within a phase states as its place."""
+"""Name of each phase in a failure's report."""
 
 
 class StepMarks:

@@ -82,7 +82,7 @@ class StepRunner:
             larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
             self._note_peak(larger, reset=False)
         c.enter("forward_backward")
-        return self._noted(results, spans, accum)
+        return self._recorded(results, spans, accum)
 
     def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
         """Returns the seconds that the watchdog waits for a mark; None for a limit from earlier ones."""
@@ -105,7 +105,7 @@ class StepRunner:
         marks.end()
         return results
 
-    def _noted(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
+    def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
         """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
         done = timed_steps(spans, [result.phases for result in results])
         self._c.watchdog.saw(done.longest_beat_s)

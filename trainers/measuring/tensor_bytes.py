@@ -117,33 +117,33 @@ def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[A
     """Returns the allocations of the first change's thread, each without other threads' own memory, and without what
     those freed after it for a collective that had ended before it. `ends_ns` are the ends of collectives.
     """
-    found: list[tuple[int, Allocation]] = []
+    allocations: list[tuple[int, Allocation]] = []
     of_others: dict[int, int] = {}
     """Bytes by address."""
     held = changes[0].held - changes[0].size
     for each in _in_order(changes):
         if (freed := held + each.size - each.held) > 0:  # by a thread whose changes are not reported
             number = bisect.bisect_right(ends_ns, each.at_ns)
-            _free_since(ends_ns[number - 1] if number else each.at_ns, freed, found)
+            _free_since(ends_ns[number - 1] if number else each.at_ns, freed, allocations)
         held = each.held
         if each.thread == changes[0].thread:
             if each.size > 0:
                 allocation = Allocation(asked=each.size, held=held - sum(of_others.values()))
-                found.append((each.at_ns, allocation))
+                allocations.append((each.at_ns, allocation))
         elif each.size > 0:
             of_others[each.address] = each.size
         else:
             of_others.pop(each.address, None)
-    return [allocation for _, allocation in found]
+    return [allocation for _, allocation in allocations]
 
 
-def _free_since(moment_ns: int, freed: int, found: list[tuple[int, Allocation]]) -> None:
+def _free_since(moment_ns: int, freed: int, allocations: list[tuple[int, Allocation]]) -> None:
     """Subtracts the bytes that were freed after the moment from all allocations since."""
-    for number in reversed(range(len(found))):
-        at_ns, allocation = found[number]
+    for number in reversed(range(len(allocations))):
+        at_ns, allocation = allocations[number]
         if at_ns < moment_ns:
             return
-        found[number] = at_ns, dataclasses.replace(allocation, held=allocation.held - freed)
+        allocations[number] = at_ns, dataclasses.replace(allocation, held=allocation.held - freed)
 
 
 def _in_order(changes: Sequence[Change]) -> Iterator[Change]:

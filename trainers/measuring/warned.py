@@ -30,12 +30,12 @@ def watch() -> None:
             warnings.simplefilter("ignore", category)
     show, make = warnings.showwarning, logging.getLogRecordFactory()
 
-    def shown(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+    def show_and_record(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         _record(f"{category.__name__}: {message}")
         if is_shown:
             show(message, category, *rest, **more)
 
-    def made(*arguments: Any, **more: Any) -> logging.LogRecord:
+    def make_and_record(*arguments: Any, **more: Any) -> logging.LogRecord:
         record = make(*arguments, **more)
         if record.levelno >= logging.WARNING and not f"{record.name}.".startswith("ray."):
             try:
@@ -44,11 +44,11 @@ def watch() -> None:
                 return record
         return record
 
-    warnings.showwarning = shown
-    logging.setLogRecordFactory(made)
+    warnings.showwarning = show_and_record
+    logging.setLogRecordFactory(make_and_record)
 
 
-def seen() -> tuple[str, ...]:
+def recorded() -> tuple[str, ...]:
     """Returns the warnings so far, each once, sorted; without what differs between two processes."""
     return tuple(sorted(_seen))
 

@@ -32,8 +32,8 @@ class Axis:
     note: str = ""
     """Words in the notes of the measurement table, which has no column for it, for values other than the default."""
     read_back: Literal["always", "if set", "if known"] = "always"
-    """When the value that an engine reads back must agree: always, where the axis is not at its default, or where the
-    engine reads it back at all.
+    """Condition on which the value that an engine reads back must agree: always, where the axis is not at its default,
+    or where the engine reads it back at all.
     """
     of_some_engines: bool = False
     """Whether it has a meaning only in engines whose rules name it."""
@@ -48,7 +48,7 @@ class Axis:
     surely_lighter: bool = False
     """Whether that order holds without a prediction to confirm it."""
     of_number: Literal["", "lighter", "no memory"] = ""
-    """What a larger number does to a rank's memory: it lowers it or leaves it; empty where neither is certain."""
+    """Effect of a larger number on a rank's memory: less, or none; empty where neither is certain."""
 
     def words(self, value: Any) -> str:
         """Returns the words for `value`."""

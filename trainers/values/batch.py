@@ -10,7 +10,7 @@ from trainers.values.recipe import LARGEST_BATCH, Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPoint:
-    """How the global batch is divided: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
+    """The division of the global batch: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
 
     Raises:
         ValueError: either is below 1.

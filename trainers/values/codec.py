@@ -91,14 +91,14 @@ def _fields(kind: type) -> tuple[tuple[str, _Plain, _Decode | None], ...]:
     Computed once for a kind: a journal's line has 60 fields.
     """
     hints = typing.get_type_hints(kind)
-    found: list[tuple[str, _Plain, _Decode | None]] = []
+    fields: list[tuple[str, _Plain, _Decode | None]] = []
     for field in dataclasses.fields(kind):
         plain, decode = _reader(hints[field.name])
         if field.metadata.get(UNLIKE):
             decode = functools.partial(from_json, hints[field.name])
         if plain is not _ANY:
-            found.append((field.name, plain, decode))
-    return tuple(found)
+            fields.append((field.name, plain, decode))
+    return tuple(fields)
 
 
 _ANY: _Plain = frozenset({object})
@@ -212,12 +212,12 @@ _MOST_KEPT = 4096
 def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
     """Returns the decoded value of `item`, the same object for an equal item."""
     key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
-    found = known.get(key)
-    if found is None:
+    value = known.get(key)
+    if value is None:
         if len(known) >= _MOST_KEPT:
             known.clear()
-        found = known[key] = from_json(kind, item)
-    return found
+        value = known[key] = from_json(kind, item)
+    return value
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

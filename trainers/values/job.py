@@ -13,7 +13,7 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """How a rung is timed."""
+    """Settings for the timing of a rung."""
 
     warmup_steps: int = 2
     min_windows: int = 3
@@ -109,7 +109,7 @@ class Job:
     first_step_s: float = 300.0
     """Seconds that building the model, compiling and the first micro-step of a rung may take."""
 
-    def measurement(self, batch: BatchPoint, outcome: Outcome, **found: Any) -> Measurement:
+    def measurement(self, batch: BatchPoint, outcome: Outcome, **figures: Any) -> Measurement:
         """Returns the measurement of `batch` in this trial; `found` are its further fields."""
         return Measurement(
             recipe=self.recipe,
@@ -119,7 +119,7 @@ class Job:
             trial_id=self.trial_id,
             repeat=self.repeat,
             cap_gib=self.cap_gib,
-            **found,
+            **figures,
         )
 
 

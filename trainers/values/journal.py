@@ -21,7 +21,7 @@ class StudyHeader:
 
     kind: ClassVar[str] = "study"
     at: str = ""
-    """When the line was written, UTC, ISO 8601; `append` fills it in (in every kind)."""
+    """Time at which the line was written, UTC, ISO 8601; `append` fills it in (in every kind)."""
     name: str
     space: str
     recipes: tuple[Recipe, ...]
@@ -192,7 +192,7 @@ class GateCurves:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """Where a step of one point goes, from torch.profiler on one rank in a separate trial."""
+    """The time of one point's step by kind of kernel, from torch.profiler on one rank in a separate trial."""
 
     kind: ClassVar[str] = "profile"
     at: str = ""

@@ -98,10 +98,10 @@ class Layout(LayoutAxes):
         """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
         fastest.
         """
-        found: dict[str, int] = {}
+        position: dict[str, int] = {}
         for name in reversed(AXES):
-            rank, found[name] = divmod(rank, getattr(self, name))
-        return {name: found[name] for name in AXES}
+            rank, position[name] = divmod(rank, getattr(self, name))
+        return {name: position[name] for name in AXES}
 
     def data_parallel_rank(self, rank: int) -> int:
         """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
@@ -130,7 +130,7 @@ class Layout(LayoutAxes):
 
     @property
     def machinery(self) -> tuple[int, ...]:
-        """How much lies between a plain training loop and this layout, the most important part first."""
+        """The layout's distance from a plain training loop as ranks, the most important part first."""
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
         return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
 
@@ -153,7 +153,7 @@ class Layout(LayoutAxes):
 
     @property
     def replicas(self) -> str:
-        """How a sharded model is replicated, as text; empty where it is not."""
+        """Text on how a sharded model is replicated; empty where it is not."""
         return (
             f"replicate {self.dp_replicate} x shard {self.dp_shard}"
             if self.zero_stage and self.dp_replicate > 1

@@ -68,7 +68,7 @@ class Measurement:
     """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
 
     reason: str = ""
-    """Why it is not `ok`, in one sentence."""
+    """Reason why it is not `ok`, in one sentence; empty where it is."""
     phase: str = ""
     """The phase in which it ended: "init", "forward_backward", "optimizer"."""
     rank: int | None = None
@@ -76,7 +76,7 @@ class Measurement:
     asked_gib: float | None = None
     allocated_gib: float | None = None
     reserved_gib: float | None = None
-    """At an out-of-memory error: GiB that were requested, and GiB that the allocator held at that moment."""
+    """GiB that were requested at an out-of-memory error, and GiB that the allocator held at that moment."""
 
     step_time_s: float | None = None
     """Seconds of one optimizer step at `batch.grad_accum`: median over windows."""
@@ -147,7 +147,7 @@ class Measurement:
     power_w: tuple[float, ...] = ()
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
-    """What lowered a device's clock in each timed window by NVML, such as "power cap"; "" for nothing."""
+    """Reason by NVML for a lowered clock in each timed window, such as "power cap"; "" for none."""
     others_busy_pct: tuple[float, ...] = ()
     """Share of the processors that processes other than the trial's used in each timed window, on the busiest node."""
     steal_pct: tuple[float, ...] = ()

@@ -49,31 +49,31 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
     """
     keys = family.config_keys
     complete = {**family.config_defaults, **config}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field, spellings in keys.items():
         value = next((complete[key] for key in spellings if complete.get(key) is not None), None)
         if value is not None:
-            found[field] = value
-    missing = [f"{field} ({' or '.join(keys[field])})" for field in _NEEDED if field not in found]
+            values[field] = value
+    missing = [f"{field} ({' or '.join(keys[field])})" for field in _NEEDED if field not in values]
     if missing:
         raise ValueError(f"the configuration of {name} lacks {', '.join(missing)}")
-    _check_types(found, keys, name)
+    _check_types(values, keys, name)
     try:
-        window = family.window(config, found["num_layers"])
+        window = family.window(config, values["num_layers"])
     except ValueError as error:
         raise ValueError(f"the configuration of {name} cannot be trained: {error}") from None
-    return {**found, "window": window.size, "window_layers": window.num_layers}
+    return {**values, "window": window.size, "window_layers": window.num_layers}
 
 
-def _check_types(found: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], name: str) -> None:
-    wrong = [field for field, value in found.items() if field in _INTEGERS and type(value) is not int]
+def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], name: str) -> None:
+    wrong = [field for field, value in values.items() if field in _INTEGERS and type(value) is not int]
     if wrong:
         raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
-    if type(found.get("init_std", 0.0)) not in (int, float):
-        raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
-    if type(found.get("tied_embeddings", False)) is not bool:
+    if type(values.get("init_std", 0.0)) not in (int, float):
+        raise ValueError(f"the configuration of {name} wants a number for init_std, got {values['init_std']!r}")
+    if type(values.get("tied_embeddings", False)) is not bool:
         raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
-    if type(found.get("logit_softcap", 0.0)) not in (int, float):
+    if type(values.get("logit_softcap", 0.0)) not in (int, float):
         raise ValueError(f"the configuration of {name} wants a number for {keys['logit_softcap'][0]}")
 
 

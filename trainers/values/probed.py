@@ -95,7 +95,7 @@ class Probe:
         """Returns every group's `operation` at the largest or smallest size that was measured; empty where there is
         none.
         """
-        found = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
+        rows = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
         pick = max if largest else min
-        wanted = pick((each.num_bytes for each in found), default=0)
-        return [each for each in found if each.num_bytes == wanted]
+        wanted = pick((each.num_bytes for each in rows), default=0)
+        return [each for each in rows if each.num_bytes == wanted]

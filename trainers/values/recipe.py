@@ -151,7 +151,7 @@ class Recipe:
 
     @property
     def float8_scaling(self) -> str:
-        """What has a separate scale in FP8 products: "tensorwise" or "rowwise"; empty where nothing is in FP8."""
+        """Granularity of the scales of FP8 products: "tensorwise" or "rowwise"; empty without FP8."""
         kind, _, scaling = self.compute_precision.partition("_")
         return scaling if kind == "fp8" else ""
 

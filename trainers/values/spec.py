@@ -212,8 +212,8 @@ class ModelSpec:
         """
         config = text_model(config)
         family = family_of(config, name)
-        found = fields_of(config, family, name)
-        spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **found)
+        fields = fields_of(config, family, name)
+        spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **fields)
         check_rest(config, family, name, head_dim=spec.head_dim)
         return spec
 

@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def mathematics(self) -> dict[str, object]:
-        """What may not change when a training is resumed, by the words that describe it."""
+        """Values that must not change when a training is resumed, by the words that describe them."""
         return {
             "the recipe": dataclasses.replace(self.recipe, data=""),
             "the data": self.recipe.data,

@@ -72,8 +72,8 @@ class Group:
     @property
     def winners(self) -> list[tuple[Result, RecipeResult, Measurement]]:
         """Each study's winner, the fewest devices first."""
-        found = [(result, each, each.winner) for result, each in self.parts if each.winner is not None]
-        return sorted(found, key=lambda part: part[2].num_devices)
+        with_winner = [(result, each, each.winner) for result, each in self.parts if each.winner is not None]
+        return sorted(with_winner, key=lambda part: part[2].num_devices)
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
@@ -82,7 +82,7 @@ def groups_of(results: Sequence[Result]) -> list[Group]:
     for result in results:
         for each in result.measured:
             parts.setdefault(each.recipe.id, []).append((result, each))
-    return [Group(recipe=found[0][1].recipe, parts=tuple(found)) for found in parts.values()]
+    return [Group(recipe=members[0][1].recipe, parts=tuple(members)) for members in parts.values()]
 
 
 def choices(points: Sequence[Point]) -> dict[str, Point]:

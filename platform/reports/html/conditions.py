@@ -15,8 +15,8 @@ def conditions(results: Sequence[Result]) -> Section:
     for result in results:
         header, history = result.header, result.history
         body += heading(header.name) if len(results) > 1 else ""
-        found = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-        taken = list(dict.fromkeys(_facts(each.conditions) for each in found if each.conditions))
+        ran = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        taken = list(dict.fromkeys(_facts(each.conditions) for each in ran if each.conditions))
         rows = [
             ["devices", header.cluster.label_under(header.cap_gib)],
             ["begun", header.at],
@@ -27,12 +27,12 @@ def conditions(results: Sequence[Result]) -> Section:
         for peak in history.peaks[-1:]:
             spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
             rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
-        derived = sum(each.step_time_derived for each in found)
-        rows.append(["measured over", f"{len(found)} points; of {derived} the step time is derived (~)"])
-        held = sorted({reason for each in found for reason in each.held_back_by})
+        derived = sum(each.step_time_derived for each in ran)
+        rows.append(["measured over", f"{len(ran)} points; of {derived} the step time is derived (~)"])
+        held = sorted({reason for each in ran for reason in each.held_back_by})
         if held:
             rows.append(["clocks were lowered by", ", ".join(held)])
-        given = {text: None for each in found if each.conditions for text in each.conditions.warnings or ()}
+        given = {text: None for each in ran if each.conditions for text in each.conditions.warnings or ()}
         rows += [["a warning to workers", text] for text in given]
         body += table(("", ""), rows, words=2)
         for other in taken[1:]:

@@ -122,12 +122,12 @@ def heat_maps(groups: Sequence[Group]) -> Section:
             parts[group.recipe.label, each.num_devices].append(each)
     won = {(best.recipe, best.layout, best.batch) for group in groups for *_, best in group.winners}
     body = ""
-    for (recipe, num_devices), found in parts.items():
-        measured = [each for each in found if each.outcome is not Outcome.SKIPPED]
+    for (recipe, num_devices), measurements in parts.items():
+        measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
         if measured:
             on = f" on {plural(num_devices, 'device')}"
             body += heading(f"{recipe},{on}" if len(groups) > 1 else on.strip().capitalize()) if len(parts) > 1 else ""
-            body += _heat_map(measured, won) + paragraph(_heat_map_note(found), note=True)
+            body += _heat_map(measured, won) + paragraph(_heat_map_note(measurements), note=True)
     return Section(id="layouts", title="Layouts by micro-batch", body=body)
 
 
@@ -145,20 +145,20 @@ def _heat_map(measured: Sequence[Measurement], won: Container[tuple[Recipe, Layo
 
 def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
     """Returns the best tokens/s of each layout; 0 where no point of it has a figure that counts."""
-    found: dict[Layout, float] = defaultdict(float)
+    best: dict[Layout, float] = defaultdict(float)
     for each in measured:
-        found[each.layout] = max(found[each.layout], (each.tokens_per_s or 0.0) if each.outcome in TIMED else 0.0)
-    return found
+        best[each.layout] = max(best[each.layout], (each.tokens_per_s or 0.0) if each.outcome in TIMED else 0.0)
+    return best
 
 
-def _heat_map_note(found: Sequence[Measurement]) -> str:
+def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     parts = ["Tokens/s; a star marks a winner; blank: not tried"]
-    if any(each.step_time_derived for each in found):
+    if any(each.step_time_derived for each in measurements):
         parts.append("~ derived from the parts of a step with fewer micro-steps")
-    ran = {each.layout for each in found if each.outcome is not Outcome.SKIPPED}
+    ran = {each.layout for each in measurements if each.outcome is not Outcome.SKIPPED}
     if len(ran) > _MOST_ROWS:
         parts.append(f"left out: {plural(len(ran) - _MOST_ROWS, 'layout')} that ran slower or crashed")
-    if skipped := {each.layout for each in found} - ran:
+    if skipped := {each.layout for each in measurements} - ran:
         parts.append(f"not run since it was clear beforehand that they do not fit: {plural(len(skipped), 'layout')}")
     return "; ".join(parts) + "."
 
@@ -188,7 +188,7 @@ def against_batch_and_length(groups: Sequence[Group]) -> Section:
     body = ""
     for group in groups:
         fastest = list(_fastest(group))
-        sizes = sorted({each.batch.micro_batch for _, found in fastest for each in found})
+        sizes = sorted({each.batch.micro_batch for _, points in fastest for each in points})
         if not sizes:
             continue
         body += _title(group, groups)
@@ -231,8 +231,8 @@ def _batch_charts(
 ) -> Iterator[tuple[str, str]]:
     for name, unit, of in _QUANTITIES:
         curves = [
-            (layout.label, [each.batch.micro_batch for each in found], [of(each) for each in found])
-            for layout, found in fastest
+            (layout.label, [each.batch.micro_batch for each in points], [of(each) for each in points])
+            for layout, points in fastest
         ]
         title = f"{name} against micro-batch, {group.recipe.label}"
         yield name, lines(title, curves, x="micro-batch (sequences)", y=unit, log_x=True, ticks=sizes, zero=True)

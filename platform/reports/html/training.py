@@ -63,10 +63,10 @@ def _gate_curve(gate: GateCurves) -> Curve:
 
 def _trainings(folders: Sequence[Path]) -> list[Path]:
     """Returns the records of the trainings in the studies' folders, and of comparisons in them."""
-    found = [
+    paths = [
         path for folder in folders for pattern in ("*", "*/*", "*/*/*") for path in folder.glob(f"{pattern}/{RECORDS}")
     ]
-    return sorted(set(found))
+    return sorted(set(paths))
 
 
 def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:

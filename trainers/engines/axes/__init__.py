@@ -29,14 +29,14 @@ class EngineAxis:
     stages: tuple[int, ...]
     """The values of `zero_stage` at which the engine has the axis."""
     elsewhere: str = ""
-    """What another program does in its place; empty where the engine's own configuration includes it."""
+    """Text on what another program does instead; empty where the engine's own configuration includes the axis."""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
-        """Yields a sentence for each value that can never mean anything."""
+        """Returns an iterator over sentences, one for each value that contradicts the rest of the layout."""
         return iter(())
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """Yields a sentence for each reason why the engine cannot run `recipe` with the layout's value."""
+        """Returns an iterator over sentences, one for each reason why the engine cannot run `recipe` with the value."""
         return iter(())
 
     def fewest_shards(self, value: Any) -> int:
