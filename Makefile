@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 TORCH ?= 2.11.0
 TORCH_VENV := .venv-torch-$(TORCH)
 MESH_TESTS := $(addprefix tests/contract/,test_mesh.py test_pipeline.py test_torch_traps.py)
-QUICK := not (contract or heavy or mirror or ray or search)
+QUICK := not (contract or heavy or mirror or ray or search or slow)
 
 .PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs clean
 
@@ -53,7 +53,7 @@ mlflow: $(STAMP) ## MLflow's pages of what was measured, at http://127.0.0.1:500
 test: $(STAMP) ## all tests but the heaviest
 	$(PYTEST) $(TESTS)
 
-test-quick: $(STAMP) ## what needs no Ray, no training processes and no MLflow: about two and a half minutes on two cores
+test-quick: $(STAMP) ## what needs no Ray, no training processes, no MLflow and no compiler: below two minutes on two cores
 	$(PYTEST) -m '$(QUICK)' $(TESTS)
 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too

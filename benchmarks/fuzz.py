@@ -1,11 +1,11 @@
 """Runs whole commands on odd inputs and counts those taken, refused in a sentence, or ending in a traceback. Run
 
-python -m benchmarks.fuzz [--inputs 2000] [--seed 0] [--only KIND] [--one N]
+python -m benchmarks.fuzz [--inputs 2000] [--first 0] [--seed 0] [--only KIND] [--one N]
 
 Kinds are options of each command, values of --set, space files, config.json, layout files, journals and measured
-tables. Each input is made from the seed and its number alone, so that `--one N` runs one again and shows its traceback.
-A command runs in this process as `python -m` runs it, up to where it would start Ray or train. The exit code is 1 where
-an input ends in a traceback, or in an exit code other than 0 to 4.
+tables. Each input is made from the seed and its number alone: `--one N` runs one again and shows its traceback,
+`--first N` goes on where another run ended. A command runs in this process as `python -m` runs it, up to where it
+would start Ray or train. The exit code is 1 where an input ends in a traceback, or in an exit code other than 0 to 4.
 """
 
 import argparse
@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line a kind, then each traceback's last line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin at this input")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=KINDS, help="this kind alone")
     parser.add_argument("--one", type=int, metavar="N", help="this input alone, with its traceback")
@@ -78,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ends: Counter[tuple[str, str]] = Counter()
     faults: list[str] = []
     began_s = time.monotonic()
-    for number in range(options.inputs) if options.one is None else (options.one,):
+    numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
+    for number in numbers:
         kind = options.only or list(KINDS)[number % len(KINDS)]
         end, trace, printed = run_one(kind, random.Random(f"{options.seed}/{number}"))
         if options.one is not None:
@@ -86,11 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ends[kind, end] += 1
         if trace:
             faults.append(f"input {number} ({kind}): {trace if options.one is not None else trace.splitlines()[-1]}")
+            print(faults[-1], flush=True)
     for kind in KINDS:
         counts = {end: ends[kind, end] for end in ("taken", "refused", "traceback") if ends[kind, end]}
         if counts:
             print(f"{kind}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
-    print(*faults, f"{ends.total()} inputs, {len(faults)} tracebacks, {time.monotonic() - began_s:.0f} s", sep="\n")
+    print(f"{ends.total()} inputs, {len(faults)} tracebacks, {time.monotonic() - began_s:.0f} s")
     return 1 if faults else 0
 
 

@@ -26,6 +26,8 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
+pytestmark = pytest.mark.slow
+
 TOKENS, HIDDEN, FFN = 512, 256, 896
 SPEC = ModelSpec(
     name="block",

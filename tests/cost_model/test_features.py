@@ -71,6 +71,7 @@ def values_of(columns: Columns, row: int) -> list[float]:
     return [float(np.broadcast_to(value, columns.shape)[row]) for value in columns.arrays().values()]
 
 
+@pytest.mark.slow
 def test_every_random_layout_survives_the_way_into_the_plan() -> None:
     """Of those whose engine does not refuse them, each comes out as the one layout of a space of its values."""
     survived = 0
@@ -104,6 +105,7 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
     assert survived > 200
 
 
+@pytest.mark.slow
 def test_rows_made_together_are_those_made_alone() -> None:
     """Whatever layouts and recipes stand beside them: words are numbered among all, and recipes are grouped."""
     recipes = (
@@ -242,6 +244,7 @@ def test_named_points_are_all_planned() -> None:
         assert len(space.points) == count == len(rows), name
 
 
+@pytest.mark.slow
 def test_a_grid_has_the_rows_of_its_layouts() -> None:
     """Words, and degrees from the product of axes, give what the layouts one by one give."""
     recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)

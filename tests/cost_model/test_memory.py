@@ -40,6 +40,7 @@ def fits(columns: Columns) -> bool:
     return bool(predict(columns).fits[0])
 
 
+@pytest.mark.slow
 def test_torchs_tracker_agrees_within_five_percent() -> None:
     """Both in one child process: the imports cost more than the tracking of a small model, here of six blocks."""
     gpt2, bloom = (dataclasses.replace(model, num_layers=6) for model in (GPT2, BLOOM_7B1))
@@ -79,6 +80,7 @@ def _tracked(script: str, cases: Sequence[Mapping[str, object]]) -> list[Any]:
     return json.loads(child.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_tracker() -> None:
     """Tracked on this project's engines, a rank of each stage."""
     model = dataclasses.replace(GPT2, num_layers=8, vocab_size=50304)

@@ -155,6 +155,7 @@ def test_checkpointing_saves_less_and_changes_nothing(checkpointing: str) -> Non
         torch.testing.assert_close(kept[1][name], gradient)
 
 
+@pytest.mark.slow
 def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partitioner is torch's own whatever the compiler behind it; here nothing is compiled further."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
@@ -181,6 +182,7 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
             torch.testing.assert_close(gradients[name], gradient)
 
 
+@pytest.mark.slow
 def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it.
 

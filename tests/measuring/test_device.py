@@ -113,6 +113,7 @@ meter.release()
 
 
 @pytest.mark.parametrize(("cap_mib", "row"), [("95", "100.0 10.0 90.0"), ("101", "100.0")])
+@pytest.mark.slow
 def test_the_cap_of_a_cpu_worker_counts_the_same_bytes_whatever_the_heap_held_before(cap_mib: str, row: str) -> None:
     """50 MiB were there before the model: they do not count."""
     command = [sys.executable, "-c", CAPPED, cap_mib]
@@ -147,6 +148,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
     """It holds a gathered tensor a second time while this thread allocates: the peak was 130 MiB, or 100 by chance."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK}

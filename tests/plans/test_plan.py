@@ -67,6 +67,7 @@ def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.Ca
     assert days[-1] * 512 > days[0] * 8 * 0.95
 
 
+@pytest.mark.slow
 def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
     found = told(capsys, *arguments)["min_nodes"]
@@ -77,6 +78,7 @@ def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixtu
     assert sum(parts.values()) < needed <= 31.74
 
 
+@pytest.mark.slow
 def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_with_fewer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -138,6 +140,7 @@ def test_grown_models_keep_the_width_of_a_head() -> None:
     assert (model.head_dim, model.hidden_size, model.ffn_size, model.num_layers) == (64, 2560, 10240, 60)
 
 
+@pytest.mark.slow
 def test_a_model_of_narrow_heads_grows_on_by_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     narrow = {"model_type": "gpt2", "n_layer": 12, "n_embd": 64, "n_head": 64, "vocab_size": 256, "n_positions": 2048}
     path = tmp_path / "narrow.json"

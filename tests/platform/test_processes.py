@@ -44,6 +44,8 @@ import search_spaces
 import trainers.engines.deepspeed.config
 from trainers import engines, text
 from trainers.values import cluster, codec, journal_lines, layout, measurement, recipe, spec
+
+pytestmark = pytest.mark.slow
 for space in search_spaces.known():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))

@@ -123,7 +123,7 @@ def test_text_that_is_none_or_too_long(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="is no UTF-8 text: byte 2 is invalid start byte"):
         _read(text)
     text.write_text("x" * 101)
-    with pytest.raises(InputError, match=r"is one document of .* --separator says what stands between"):
+    with pytest.raises(InputError, match=r"is one document of .* --separator names the text between"):
         _read(text)
     with pytest.raises(InputError, match="is longer than"):
         _read(text, separator=b"\n")

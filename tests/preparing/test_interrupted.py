@@ -16,6 +16,8 @@ from tests.disks import small_disk
 from tests.preparing.corpus import contents, texts
 from trainers.data import ParquetTokens
 
+pytestmark = pytest.mark.slow
+
 MANY = 6
 """Fewer than a whole run writes."""
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.slow
 
 _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # the default one sets address space aside, which the limit counts

@@ -67,7 +67,7 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
     gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
     shape, *others = (" x ".join(map(str, each)) for each in matmul_peak._SHAPES["cuda"])
     shown = (
-        f"({search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
+        f"`--wait-for-gpus`, {search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
         f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
         f"narrower than {100 * TIE_WIDTH:g} %",
         f"whose step stays within {gpu.longest_step_s:g} s, its windows {gpu.winner_s:g} s long in all",
@@ -76,7 +76,7 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
         f"{gpu.peak_s:g} s of products of random normal numbers, the best of three shapes ({shape} among them)",
         f"as many as fill {gpu.rung_s:g} s (and three windows at least)",
     )
-    text = "\n".join(page.read_text() for page in PAGES)
+    text = "\n".join(page.read_text() for page in (*PAGES, ROOT / "docs" / "clusters.md"))
     assert [each for each in shown if each not in text] == []
     assert (FINALISTS, gpu.min_windows, len(others) + 1) == (3, 3, 3)
 
