@@ -23,7 +23,7 @@ TR3M_1B3 = ModelSpec(
 
 
 def tr3m_1b3() -> Space:
-    """Returns their grid, tensor parallel x pipeline x micro-batch x checkpointing, on 32 GiB a device;
+    """Returns their grid, tensor parallel x pipeline x micro-batch x checkpointing, on 32 GiB per device;
     `--device-memory-gib 16` is their smaller one.
     """
     space = Space(

@@ -14,10 +14,10 @@ from platform.cost_model.regression import TEACHERS, Learned, learn
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """What measurements taught of all points of a prediction."""
+    """The result of measurements for all points of a prediction."""
 
     prediction: Prediction
-    """Before anything was measured."""
+    """The prediction before any measurement."""
     learned: Learned
 
     @property
@@ -59,6 +59,8 @@ def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: 
 def places_of_rows(
     axes: Sequence[Mapping[str, Any]], columns: Columns, prediction: Prediction, *, num_measured: int | None = None
 ) -> Places:
-    """The places of rows of which each has its own `axes`; distances count from the first `num_measured`, if given."""
+    """Returns the places of rows of which each has its own `axes`; distances count from the first `num_measured`, if
+    given.
+    """
     micro_batch = np.broadcast_to(columns.micro_batch, (len(axes),)).astype(np.int64)
     return places_of(axes, np.arange(len(axes)), micro_batch, columns, prediction, slice(num_measured))

@@ -27,7 +27,7 @@ def ring_bandwidth(
     inter_bandwidth: Array,
     group_bandwidth: Array,
 ) -> Array:
-    """Bytes per second of one rank in a ring.
+    """Returns the bytes per second of one rank in a ring.
 
     `ranks_per_node` ranks of the group share a node with other groups of the same kind, all of which communicate at
     once: the group has their share of the node's ports (arXiv 2104.04473, section 3.3.2), and no more than one group
@@ -46,7 +46,9 @@ def gather_s(
     latency: Array,
     inter_hop: Array,
 ) -> Array:
-    """All-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of it passes each link."""
+    """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of
+    it passes each link.
+    """
     steps = ranks - 1
     hops = steps / np.maximum(ranks_per_node, 1)
     wait = latency + (steps - hops) * INTRA_HOP_S + np.where(ranks > ranks_per_node, hops * inter_hop, 0.0)
@@ -57,7 +59,9 @@ def gather_s(
 def all_reduce_s(
     num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array, inter_hop: Array
 ) -> Array:
-    """All-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency grows as a tree's depth."""
+    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency
+    grows as a tree's depth.
+    """
     steps = ranks - 1
     nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)
     wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * inter_hop

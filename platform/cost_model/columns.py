@@ -29,7 +29,7 @@ class Columns:
     layers: Array
     hidden: Array
     attention_width: Array
-    """Of the queries of all heads."""
+    """Width of the queries of all heads."""
     kv_width: Array
     heads: Array
     ffn: Array
@@ -40,7 +40,7 @@ class Columns:
     embedding_parameters: Array
     """Parameters outside the blocks, tied ones once."""
     table_parameters: Array
-    """Of these, one vocabulary table."""
+    """Parameters of one vocabulary table, among these."""
     tied: Array
     seq_len: Array
     global_batch: Array
@@ -97,7 +97,7 @@ class Columns:
     unfused_norm_passes: Array
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
-    """Bytes a value of the hidden width that such norms save beside."""
+    """Bytes per value of the hidden width that such norms save beside."""
     rope_saved_bytes: Array
     """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
     saves_gathered: Array
@@ -153,7 +153,7 @@ class Columns:
     """1 where products are in fp16, whose loss is scaled and whose gradients are looked through for overflow."""
     state_bytes: Array
     moments: Array
-    """Optimizer states a parameter: 2 for Adam, 0 for Adafactor's factored ones."""
+    """Optimizer states per parameter: 2 for Adam, 0 for Adafactor's factored ones."""
     gradient_bytes: Array
     """Bytes an element of an exchanged gradient."""
     hidden_gathers: Array
@@ -168,7 +168,8 @@ class Columns:
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
     head_slowdown: Array
-    """That rate over the one of the head's products, which stay in 16 bits under fp8; 1 elsewhere."""
+    """Sustained rate of large products over that of the head's products, which stay in 16 bits under fp8; 1 elsewhere.
+    """
     cast_bytes: Array
     """Bytes that casting one value of a product's left operand to fp8 moves; 0 in other precisions."""
     tile_rows: Array
@@ -180,7 +181,7 @@ class Columns:
     flash_flops: Array
     bandwidth: Array
     host_bandwidth: Array
-    """Of the link between a device and its host, achieved, a direction."""
+    """Achieved bandwidth of the link between a device and its host, in one direction."""
     units: Array
     capacity_gib: Array
     context_gib: Array
@@ -188,12 +189,12 @@ class Columns:
     intra_bandwidth: Array
     intra_latency: Array
     inter_bandwidth: Array
-    """Of a whole node, a direction."""
+    """Bandwidth of a whole node, in one direction."""
     group_bandwidth: Array
-    """What one process group alone reaches of it."""
+    """Part of it that one process group alone reaches."""
     inter_latency: Array
     inter_hop: Array
-    """Of one step of a ring from node to node."""
+    """Latency of one step of a ring from node to node."""
     rounding: Array
     """See `stack_columns.ROUNDING`."""
     spread: Array
@@ -203,12 +204,12 @@ class Columns:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":
-        """The columns that are given by the names of `FIELDS`."""
+        """Returns the columns that are given by the names of `FIELDS`."""
         axes = {name: arrays[name] for name in ENGINE_AXES}
         return cls(**{name: arrays[name] for name in _OWN_FIELDS}, axes=axes)
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by its name of `FIELDS`."""
+        """Returns every array by its name of `FIELDS`."""
         return {**{name: getattr(self, name) for name in _OWN_FIELDS}, **self.axes}
 
     @property
@@ -222,12 +223,14 @@ class Columns:
         return self.global_batch * self.seq_len
 
     def flat(self) -> "Columns":
-        """A grid as one row a point; arrays that all points share stay as they are."""
+        """Returns a grid as one row a point; arrays that all points share stay as they are."""
         shape = self.shape
         return self._each(lambda value: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1))
 
     def take(self, index: Any) -> "Columns":
-        """The rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as it is."""
+        """Returns the rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as
+        it is.
+        """
         return self._each(lambda value: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value)
 
     def _each(self, change: Callable[[Array], Array]) -> "Columns":
@@ -235,7 +238,7 @@ class Columns:
 
 
 def checkpointed_share(c: Columns) -> Array:
-    """Share of the blocks that a full checkpoint holds."""
+    """Returns the share of the blocks that a full checkpoint holds."""
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
 
 
@@ -248,11 +251,11 @@ _in_order = operator.itemgetter(*FIELDS)
 
 
 def code_of(axis: str, word: str) -> int:
-    """The number that stands in `Columns.axes` for `word`, a value of `axis`."""
+    """Returns the number that stands in `Columns.axes` for `word`, a value of `axis`."""
     return choices_of(Layout)[axis].index(word)
 
 
 def from_rows(rows: Sequence[Mapping[str, float]]) -> Columns:
-    """Columns of rows that name every field."""
+    """Returns the columns of rows that name every field."""
     values = np.array([_in_order(row) for row in rows], dtype=np.float64).reshape(len(rows), len(FIELDS))
     return Columns.of(dict(zip(FIELDS, np.ascontiguousarray(values.T), strict=True)))

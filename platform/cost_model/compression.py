@@ -1,4 +1,4 @@
-"""What compressed gradients cost: the bytes that DDP still exchanges, and the passes that squeeze them.
+"""Costs of compressed gradients: the bytes that DDP still exchanges, and the passes that squeeze them.
 
 PowerSGD as torch's hook does it (`powerSGD_hook`, arXiv 1905.13727): a matrix of n x m becomes factors of r (n + m)
 where that is less than half of it; vectors travel whole. Nothing of it was measured on a GPU yet.
@@ -20,13 +20,15 @@ MATRIX_HOST_S = constants.number("compression", "MATRIX_HOST_S")
 
 
 def factor_rank(compression: str) -> int:
-    """Rank of PowerSGD's factors by the recipe's word, or a table's that does not tell the rank; 0 for other words."""
+    """Returns the rank of PowerSGD's factors by the recipe's word, or by a table's word without a rank; 0 for other
+    words.
+    """
     name, _, rank = compression.partition("_")
     return int(rank or 1) if name == "powersgd" else 0
 
 
 def compression_values(model: ModelSpec, compression: str) -> dict[str, float]:
-    """What is exchanged of the gradients, as columns."""
+    """Returns the columns of the exchanged gradients."""
     rank, share = factor_rank(compression), 0.5 if compression == "bf16" else 1.0
     if rank:
         saved = sum(count * (rows * width - _exchanged(rows, width, rank)) for rows, width, count in _matrices(model))
@@ -40,7 +42,7 @@ def _exchanged(rows: int, width: int, rank: int) -> int:
 
 
 def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
-    """(rows, width, how many): the tables and the blocks' weights; queries, keys and values as one."""
+    """Returns (rows, width, how many): the tables and the blocks' weights; queries, keys and values as one."""
     hidden, blocks = model.hidden_size, model.num_layers
     return (
         (model.vocab_size, hidden, 1 if model.tied_embeddings else 2),
@@ -52,12 +54,12 @@ def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
 
 
 def held_bytes(c: "Columns") -> "Array":
-    """Bytes a parameter that stay from step to step: PowerSGD's error feedback is a whole gradient."""
+    """Returns the bytes per parameter that stay from step to step: PowerSGD's error feedback is a whole gradient."""
     return np.where(c.factor_rank > 0, c.state_bytes, 0.0)
 
 
 def passing_bytes(c: "Columns") -> "Array":
-    """Bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
+    """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
 
     PowerSGD holds the gradient with its error beside the errors that it replaces; bf16 what is under way.
     """
@@ -66,7 +68,7 @@ def passing_bytes(c: "Columns") -> "Array":
 
 
 def squeezing_s(c: "Columns", owned: "Array", bandwidth: "Array") -> "Array":
-    """Seconds of one exchange's passes over a rank's gradients and back, by memory traffic and the host."""
+    """Returns the seconds of one exchange's passes over a rank's gradients and back, by memory traffic and the host."""
     casts = owned * 2 * (c.state_bytes + 2) / bandwidth
     factors = POWERSGD_PASSES * owned * c.state_bytes / bandwidth + c.layers * MATRICES_OF_A_BLOCK * MATRIX_HOST_S
     return np.where(c.factor_rank > 0, factors, np.where(c.compression < 1, casts, 0.0))

@@ -38,7 +38,7 @@ METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
-    """Seconds of a forward product [rows, depth] x [depth, width].
+    """Returns the seconds of a forward product [rows, depth] x [depth, width].
 
     Two effects beside the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end weigh on
     a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where there are fewer
@@ -62,7 +62,7 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
-    """How many times as long 16-bit products over `width` take as over a multiple of 8.
+    """Returns the time of 16-bit products over `width`, relative to that over a multiple of 8.
 
     Inductor pads what it compiles (torch._inductor.config.shape_padding): the head with the whole model, as its loss
     tells; a chunked loss pads the table itself.
@@ -74,7 +74,7 @@ def _misalignment(c: Columns, width: Array) -> Array:
 
 
 def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
-    """Seconds of both products of the backward pass: the input's gradient and the weight's."""
+    """Returns the seconds of both products of the backward pass: the input's gradient and the weight's."""
     return matmul_s(columns, rows, depth, width) + matmul_s(columns, depth, width, rows)
 
 
@@ -85,13 +85,13 @@ class LayerSeconds:
     forward: Array
     backward: Array
     again: Array
-    """What checkpointing computes again in the backward pass."""
+    """Seconds of the parts that checkpointing computes again in the backward pass."""
     attention: Array
-    """Of all three, what lies between the query-key-value product and the output product."""
+    """Seconds between the query-key-value product and the output product, part of the three above."""
 
 
 def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Seconds (forward, backward) between the query-key-value product and the output product.
+    """Returns the seconds (forward, backward) between the query-key-value product and the output product.
 
     Fused: 2 products of the lower triangle only, the backward pass 2.5 times as much (arXiv 2307.08691, section 4.1).
     Eager: two full batched products whose operands pass through memory, and passes over the scores [heads, s, s].
@@ -132,8 +132,8 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """(bytes moved, values moved one by one) of one score besides the products, by transformers' eager attention,
-    forward and backward.
+    """Returns (bytes moved, values moved one by one) of one score besides the products, by transformers' eager
+    attention, forward and backward.
 
     Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass;
     the mask is added, which under autocast is fp32 and makes the sum so; softmax, with a cast after it where it is in
@@ -155,7 +155,9 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:
-    """Seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the caller's."""
+    """Returns the seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the
+    caller's.
+    """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     attention, attention_backward = _attention_seconds(columns, tokens)
     products, products_backward = _product_seconds(columns, tokens)
@@ -171,7 +173,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
 
 
 def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Seconds (forward, backward) of a block's four products: into attention and out of it, up and down."""
+    """Returns the seconds (forward, backward) of a block's four products: into attention and out of it, up and down."""
     h, heads, inner = c.hidden, c.attention_width, c.ffn / c.tp
     shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (inner * (1 + c.gated), h), (h, inner))
     forward = (matmul_s(c, tokens, *shape) for shape in shapes)
@@ -180,7 +182,7 @@ def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Seconds (forward, backward) of a block's element-wise passes."""
+    """Returns the seconds (forward, backward) of a block's element-wise passes."""
     h, tp = c.hidden, c.tp
     qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.ffn / tp
     replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
@@ -200,8 +202,8 @@ def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
-    """Seconds of what a block computes again in its backward pass, given those of its forward pass: all of it, and its
-    attention alone.
+    """Returns the seconds of what a block computes again in its backward pass, given those of its forward pass: all of
+    it, and its attention alone.
     """
     forward = products + attention + passes
     last_product = np.where(costs_of(c).stops_early(c), matmul_s(c, tokens, c.hidden, c.ffn / c.tp), 0.0)
@@ -220,25 +222,27 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
 
 
 def _weight_traffic_s(c: Columns, parameters: Array) -> Array:
-    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch."""
+    """Returns the seconds that `parameters` of one rank and their gradients cost per micro-batch besides products."""
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
     return parameters * costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def casts_softmax(c: Columns) -> Mask:
-    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
+    """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so
+    everywhere.
+    """
     return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | costs_of(c).autocasts(c))
 
 
 def widens_gelu(c: Columns) -> Mask:
-    """Rows whose eager GELU is computed in fp32: autocast takes powers in fp32, and what follows a power is fp32 too
-    (torch.amp, "CUDA Ops that can autocast to float32").
+    """Returns the rows whose eager GELU is computed in fp32: autocast takes powers in fp32, and what follows a power is
+    fp32 too (torch.amp, "CUDA Ops that can autocast to float32").
     """
     return costs_of(c).autocasts(c) & (c.power_activation > 0) & (c.fused == 0) & (c.gated == 0)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
-    """Seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
+    """Returns the seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
 
     Every byte that the loss holds of a logit is written once and read once. A chunked loss adds each chunk's gradient
     of the table to an fp32 sum, and scales that at the end.
@@ -264,7 +268,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's where states are away.
+    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's where
+    states are away.
 
     Adam reads gradient, master and two moments and writes three (28 bytes in fp32), writes the low-precision copy, and
     the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held).

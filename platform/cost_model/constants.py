@@ -14,23 +14,23 @@ _FILE = pathlib.Path(__file__).with_name("constants.json")
 
 @functools.cache
 def table() -> dict[str, dict[str, dict[str, Any]]]:
-    """Every constant with its provenance, by module and name."""
+    """Returns every constant with its provenance, by module and name."""
     return json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 def number(module: str, name: str) -> float:
-    """The value of a constant that is one number."""
+    """Returns the value of a constant that is one number."""
     value = table()[module][name]["value"]
     assert isinstance(value, (int, float)), name
     return value
 
 
 def pair(module: str, name: str) -> tuple[float, float]:
-    """The values of a constant for the forward and the backward pass."""
+    """Returns the values of a constant for the forward and the backward pass."""
     forward, backward = table()[module][name]["value"]
     return forward, backward
 
 
 def words(module: str, name: str) -> dict[str, float]:
-    """The values of a constant by what they are for."""
+    """Returns the values of a constant by what they are for."""
     return dict(table()[module][name]["value"])

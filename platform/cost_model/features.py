@@ -52,26 +52,26 @@ FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What a recipe, or a published run, asks for besides its layout and batch."""
+    """The workload of a recipe or a published run, apart from layout and batch."""
 
     model: ModelSpec
     modules: Architecture | None
     """The architecture whose modules of transformers run, None where a stack brings other modules."""
     seq_len: int
     precision: str
-    """Of the products."""
+    """Precision of the products."""
     state_bytes: float
     moments: float
-    """Optimizer states a parameter."""
+    """Optimizer states per parameter."""
     gathered_bytes: float | None = None
-    """Of a block's parameter where FSDP2 gathers it; None for `compute_bytes`."""
+    """Bytes of a block's parameter as FSDP2 gathers it; None for `compute_bytes`."""
     compression: str = "none"
     attended: Attended | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Workload":
-        """The workload of `recipe`."""
+        """Returns the workload of `recipe`."""
         return cls(
             model=recipe.model,
             modules=architecture_of(recipe.model.architecture),
@@ -99,8 +99,8 @@ def features(
     grad_accum: Array,
     stack: Mapping[str, Array | float] | None = None,
 ) -> Columns:
-    """The rows of `layouts` at these batch points. `stack` has the features that a run's software states in place of
-    those of this project's engines; see `stacks`.
+    """Returns the rows of `layouts` at these batch points. `stack` has the features that a run's software states in
+    place of those of this project's engines; see `stacks`.
     """
     dp = layouts.numbers("dp_replicate") * layouts.numbers("dp_shard")
     values: dict[str, Array | Mask | float] = {
@@ -123,7 +123,7 @@ def features(
 
 
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
-    """A row for each (recipe, layout, batch point) on one cluster, in order."""
+    """Returns a row for each (recipe, layout, batch point) on one cluster, in order."""
     rows: dict[Recipe, list[int]] = {}
     for row, (recipe, _, _) in enumerate(points):
         rows.setdefault(recipe, []).append(row)
@@ -146,7 +146,7 @@ _values_of = operator.attrgetter(*AXES)
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """The rows of all `parts`, one after the other; every field has a value a row."""
+    """Returns the rows of all `parts`, one after the other; every field has a value a row."""
     rows = [{name: np.broadcast_to(value, part.shape) for name, value in part.arrays().items()} for part in parts]
     return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
@@ -193,7 +193,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
 
 
 def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
-    """What is computed again, and by which kernels."""
+    """Returns the columns of recomputation and kernels."""
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
@@ -252,8 +252,8 @@ def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
 
 
 def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:
-    """Bytes of the attention mask of one sequence on a rank, where sequences have masks of their own: a value a score,
-    and with a position bias in the mask one a head. FlexAttention's is a list of blocks.
+    """Returns the bytes of the attention mask of one sequence on a rank, where sequences have masks of their own: a
+    value a score, and with a position bias in the mask one a head. FlexAttention's is a list of blocks.
     """
     if work.attended is None:
         return np.zeros(())
@@ -285,7 +285,7 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
 
 
 def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float]:
-    """What a cluster gives to its rows, for products computed in `precision`."""
+    """Returns the columns of a cluster, for products computed in `precision`."""
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12
     share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)

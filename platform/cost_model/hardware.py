@@ -42,10 +42,10 @@ class Device:
 
     name: str
     memory_gib: float
-    """What the driver reports as total."""
+    """Total memory that the driver reports."""
     bandwidth_gb_per_s: float
     host_gb_per_s: float
-    """Of the link to the host by the datasheet, a direction."""
+    """Bandwidth of the link to the host by the datasheet, in one direction."""
     tflops: Mapping[str, float]
     """Datasheet peak by compute precision, dense."""
     matmul_share: float
@@ -60,17 +60,20 @@ class Device:
     sigma: float = 0.0
     """Log deviation of its rates where no training run on it was at hand."""
     best_tflops: float | None = None
-    """What the best bf16 product of a benchmark reaches, None where nobody published it (stas00/ml-engineering,
-    compute/accelerator, "maximum achievable matmul FLOPS")."""
+    """Rate of the best bf16 product in a benchmark; None where none is published (stas00/ml-engineering,
+    compute/accelerator, "maximum achievable matmul FLOPS").
+    """
     scales: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     """Products as `platform.probe` measured them over `expected_tflops`, by precision; empty where nothing was."""
 
     def peak_tflops(self, precision: str) -> float:
-        """Datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
+        """Returns the datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
         return self.tflops.get(precision, self.tflops["bf16"])
 
     def expected_tflops(self, precision: str, training_share: float) -> float:
-        """What a benchmark of large products should reach: as published, else `matmul_share` over `training_share`."""
+        """Returns the rate that a benchmark of large products should reach: as published, else `matmul_share` over
+        `training_share`.
+        """
         peak = self.peak_tflops(precision)
         if precision == "fp32":
             return PLAIN_SHARE * peak
@@ -78,7 +81,7 @@ class Device:
         return best * peak / self.tflops["bf16"]
 
     def scale(self, precision: str) -> float:
-        """How much faster large products were measured than the catalogue's device has them; 1 without a probe."""
+        """Returns the measured rate of large products over the catalogue's; 1 without a probe."""
         return self.scales.get(precision, self.scales.get("bf16", 1.0))
 
 
@@ -102,11 +105,12 @@ class ClusterSpec:
     inter_latency_s: float
     price_per_device_hour: float | None
     group_gb_per_s: float = math.inf
-    """What one process group alone reaches of it, where NCCL was measured to use one of a node's ports for a group."""
+    """Bandwidth that one process group alone reaches, where NCCL was measured to use one of a node's ports for a group.
+    """
     inter_hop_s: float = INTER_HOP_S
     """One step of a ring from node to node."""
     software: str = THIS_PROJECT
-    """What trains there, by the name of its stack (`stacks.json`)."""
+    """Name of the stack that trains there (`stacks.json`)."""
     link_sigma: float = 0.0
     """Log deviation of the time between nodes where the network is neither stated nor in the catalogue."""
     spread: float = 0.0
@@ -118,7 +122,7 @@ class ClusterSpec:
         return self.num_nodes * self.devices_per_node
 
     def with_devices(self, num_devices: int) -> "ClusterSpec":
-        """The same kind of cluster with `num_devices`: whole nodes, or one node that is not full."""
+        """Returns the same kind of cluster with `num_devices`: whole nodes, or one node that is not full."""
         per_node = min(self.devices_per_node, num_devices)
         if num_devices < 1 or num_devices % per_node:
             raise InputError(
@@ -139,7 +143,9 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def _names(kind: str) -> dict[str, str]:
-    """Every spelling of the entries of `kind`, plain, to the entry's name. The first entry to claim one keeps it."""
+    """Returns every spelling of the entries of `kind`, plain, to the entry's name. The first entry to claim one keeps
+    it.
+    """
     found: dict[str, str] = {}
     for name, entry in _catalogue()[kind].items():
         for spelling in (name, *entry.get("aliases", ())):
@@ -148,17 +154,17 @@ def _names(kind: str) -> dict[str, str]:
 
 
 def device_names() -> tuple[str, ...]:
-    """The devices of the catalogue."""
+    """Returns the devices of the catalogue."""
     return tuple(_catalogue()["devices"])
 
 
 def node_names() -> tuple[str, ...]:
-    """The nodes of the catalogue."""
+    """Returns the nodes of the catalogue."""
     return tuple(_catalogue()["nodes"])
 
 
 def find_device(name: str) -> Device:
-    """The device that `name` spells, whatever its case and dashes; a remark in brackets is passed over.
+    """Returns the device that `name` spells, whatever its case and dashes; a remark in brackets is passed over.
 
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
@@ -181,7 +187,7 @@ def find_device(name: str) -> Device:
 
 
 def word_on(text: str) -> str | None:
-    """What is to be said of a device that `text` names as nobody sells it, such as "8xMI150X"; None of others."""
+    """Returns a remark on a device that `text` names in a form that nobody sells, as "8xMI150X"; None for others."""
     for name, entry in _catalogue()["devices"].items():
         taken = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
         if taken:
@@ -190,7 +196,8 @@ def word_on(text: str) -> str | None:
 
 
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
-    """As `find_device`; a stated memory that is far off picks the sister of the same family that has it ("A100", 40).
+    """Returns the as `find_device`; a stated memory that is far off picks the sister of the same family that has it
+    ("A100", 40).
 
     A name that says the socket ("H100-SXM", 96) stays with it: where no sister has that memory, the device has it.
 
@@ -216,7 +223,9 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
 
 
 def find_node(text: str, device: str) -> str | None:
-    """The catalogue's node with devices of kind `device` whose name or alias stands in `text`, such as a source."""
+    """Returns the catalogue's node with devices of kind `device` whose name or alias stands in `text`, such as a
+    source.
+    """
     memoryless = device.split("-")[0]
     for name, entry in _catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
@@ -235,7 +244,7 @@ def cluster_of(
     inter_gb_per_s: float = 0.0,
     intra_gb_per_s: float = 0.0,
 ) -> ClusterSpec:
-    """A cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
+    """Returns a cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
 
     `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths, of one node and of one device's link, a
     direction, in place of the catalogue's; of them collectives reach the catalogue's share.
@@ -271,7 +280,7 @@ def cluster_of(
 
 
 def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
-    """`cluster` with so much bandwidth of a node to the others, of which collectives reach the same share as before."""
+    """Returns `cluster` with this bandwidth between nodes, of which collectives reach the same share as before."""
     share = cluster.inter_gb_per_s / cluster.inter_peak_gb_per_s
     return dataclasses.replace(
         cluster,
@@ -283,14 +292,14 @@ def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
 
 
 def _at_nodes(measured: Mapping[str, float], num_nodes: int) -> float:
-    """Of figures by count of nodes the one measured nearest to `num_nodes`; infinite where nothing was."""
+    """Returns the figure measured at the number of nodes nearest to `num_nodes`; infinity where there is none."""
     if not measured:
         return math.inf
     return measured[min(measured, key=lambda nodes: abs(math.log(int(nodes) / num_nodes)))]
 
 
 def from_cluster(cluster: Cluster) -> ClusterSpec:
-    """The devices that a study found, by their driver's name and with the memory they really have.
+    """Returns the devices that a study found, by their driver's name and with the memory they really have.
 
     Raises:
         InputError: the catalogue lacks the device.
@@ -300,7 +309,9 @@ def from_cluster(cluster: Cluster) -> ClusterSpec:
 
 
 def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
-    """A device's datasheet peak in `precision`, TFLOP/s; None for CPUs and for devices that the catalogue lacks."""
+    """Returns a device's datasheet peak in `precision`, TFLOP/s; None for CPUs and for devices that the catalogue
+    lacks.
+    """
     if cluster.device_kind == "cpu":
         return None
     with contextlib.suppress(InputError):
@@ -322,7 +333,7 @@ def _with_an_x(name: str) -> str | None:
 
 
 def find_cluster(text: str) -> ClusterSpec:
-    """The cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
+    """Returns the cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
 
     Raises:
         InputError: a count below 1, or a device and node that the catalogue does not know.

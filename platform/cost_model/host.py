@@ -19,8 +19,9 @@ SHARPNESS = constants.number("host", "SHARPNESS")
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
-    """Host seconds (forward, backward, forward again for a checkpoint) of one block's kernels and hooks: the floor
-    under small micro-batches."""
+    """Returns the host seconds (forward, backward, forward again for a checkpoint) of one block's kernels and hooks:
+    the floor under small micro-batches.
+    """
     c = columns
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
@@ -38,16 +39,16 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
 
 
 def host_step_s(columns: Columns) -> Array:
-    """Host seconds of the optimizer's step."""
+    """Returns the host seconds of the optimizer's step."""
     engine = costs_of(columns)
     return np.where(engine.wraps_optimizer(columns), 2 * STEP_HOST_S, STEP_HOST_S) + engine.step_host_s(columns)
 
 
 def together_s(host: Array, device: Array) -> Array:
-    """Seconds that both need side by side: a norm of the two, `SHARPNESS` its order."""
+    """Returns the seconds that both need side by side: a norm of the two, `SHARPNESS` its order."""
     return (host**SHARPNESS + device**SHARPNESS) ** (1 / SHARPNESS)
 
 
 def pace_share(device: Array, together: Array) -> Array:
-    """Share of a relative change of the host's time that `together_s` has: its logarithmic derivative."""
+    """Returns the share of a relative change of the host's time that `together_s` has: its logarithmic derivative."""
     return 1 - (device / together) ** SHARPNESS

@@ -1,4 +1,4 @@
-"""What kernels make of a layout's words: bytes and passes of activations, attention and the loss, as numbers."""
+"""Numbers for a layout's kernels: bytes and passes of activations, attention and the loss, as numbers."""
 
 from platform.cost_model import constants
 from trainers.architectures.architecture import StepwiseActivation
@@ -13,23 +13,23 @@ SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
 
 
 def checkpoint_distance(checkpointing: str) -> float:
-    """Distance between fully checkpointed blocks; 1 for all of them."""
+    """Returns the distance between fully checkpointed blocks; 1 for all of them."""
     return {"every_4": 4.0, "every_2": 2.0}.get(checkpointing, 1.0)
 
 
 def is_full_checkpointing(checkpointing: str) -> bool:
-    """Whether whole blocks are computed again: all of them, or some."""
+    """Returns whether whole blocks are computed again: all of them, or some."""
     return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
 
 
 def compiled_calls(compile_: str, num_layers: int) -> float:
-    """`Columns.compiled_calls` by the layout's word for what is compiled."""
+    """Returns `Columns.compiled_calls` for the layout's value of `compile`."""
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
 def flash_share(attention: str, *, biased: bool) -> float:
-    """`Columns.flash` of an attention kernel. `biased` is whether sdpa is given a tensor that it adds to the scores: a
-    position bias (ALiBi), or a mask that is not causal.
+    """Returns `Columns.flash` of an attention kernel. `biased` is whether sdpa is given a tensor that it adds to the
+    scores: a position bias (ALiBi), or a mask that is not causal.
     """
     if attention == "eager":
         return 0.0
@@ -37,7 +37,7 @@ def flash_share(attention: str, *, biased: bool) -> float:
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
-    """How many times as fast as without windows the fused attention of a model's blocks is, in the mean.
+    """Returns the speed of fused attention with a model's windows over that without, as a mean over blocks.
 
     FlexAttention computes what a window leaves of the triangle; sdpa is given a mask, and computes the square at the
     rate that it has beside a bias.
@@ -49,7 +49,7 @@ def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
 
 
 def mask_speedup(attention: str, attended: Attended) -> float:
-    """How many times as fast as under a causal mask fused attention is under a mask that follows the data.
+    """Returns the speed of fused attention under a mask that follows the data, over that under a causal mask.
 
     FlexAttention visits the blocks of 128 queries and keys of which something is seen. Of a document that covers a
     block's first query those are all blocks since its beginning: on average the keys seen, and one and a half blocks.
@@ -59,22 +59,24 @@ def mask_speedup(attention: str, attended: Attended) -> float:
 
 
 def loss_kind(loss: str, compile_: str) -> str:
-    """The key of `LOGIT_BYTES`: what is compiled whole takes its loss along, a chunk's is compiled with the blocks."""
+    """Returns the key of `LOGIT_BYTES`: what is compiled whole takes its loss along, a chunk's is compiled with the
+    blocks.
+    """
     if loss == "chunked":
         return "chunked" if compile_ == "none" else "fused"
     return "compiled" if compile_ == "model" else "plain"
 
 
 def logit_bytes(kind: str, compute_bytes: float, *, split: bool = False) -> float:
-    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size. `split` is
-    whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
+    """Returns the bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size.
+    `split` is whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
     """
     whole = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
     return min(whole, SPLIT_LOGIT_BYTES) if split else whole
 
 
 def pads_vocabulary(kind: str) -> bool:
-    """Whether the head's product is padded to a width of whole loads: by a compiler, or by the loss's kernel."""
+    """Returns whether the head's product is padded to a width of whole loads, by a compiler or the loss's kernel."""
     return kind not in ("plain", "kept")
 
 

@@ -23,11 +23,11 @@ class LayoutArrays:
 
     @classmethod
     def of(cls, layouts: Sequence[Mapping[str, str | float]]) -> "LayoutArrays":
-        """One row a layout, each a mapping of all `AXES`."""
+        """Returns the arrays with one row for each layout, given as a mapping of all `AXES`."""
         return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
 
     def engine_axes(self) -> dict[str, Array]:
-        """The values of `ENGINE_AXES`, as `Columns.axes` has them."""
+        """Returns the values of `ENGINE_AXES`, as `Columns.axes` has them."""
         return {
             axis: self.of_words(functools.partial(code_of, axis), axis)
             if isinstance(values := self._values[axis], tuple)
@@ -36,19 +36,19 @@ class LayoutArrays:
         }
 
     def numbers(self, axis: str) -> Array:
-        """The values of an axis of numbers."""
+        """Returns the values of an axis of numbers."""
         values = self._values[axis]
         assert not isinstance(values, tuple), axis
         return values
 
     def distinct(self, axis: str) -> Words:
-        """The distinct words of an axis, and of each row the place of its own among them."""
+        """Returns the distinct words of an axis, and of each row the place of its own among them."""
         values = self._values[axis]
         assert isinstance(values, tuple), axis
         return values
 
     def of_words(self, function: Callable[..., float], *axes: str) -> Array:
-        """`function` of the words of `axes`: called once for each combination of distinct ones."""
+        """Returns `function` of the words of `axes`, called once for each combination of distinct words."""
         columns = [self._values[axis] for axis in axes]
         words = [column[0] for column in columns if isinstance(column, tuple)]
         places = [column[1] for column in columns if isinstance(column, tuple)]
@@ -59,7 +59,7 @@ class LayoutArrays:
 
 
 def words(values: Sequence[str], places: npt.NDArray[np.int64]) -> Words:
-    """An axis of `LayoutArrays` whose values are `values` at `places`."""
+    """Returns an axis of `LayoutArrays` whose values are `values` at `places`."""
     return tuple(values), places
 
 

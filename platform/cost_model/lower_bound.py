@@ -1,4 +1,4 @@
-"""Bytes a rank cannot do without: a floor under the peak memory of one batch point, never above the truth.
+"""Bytes per rank cannot do without: a floor under the peak memory of one batch point, never above the truth.
 
 The search skips a batch point when this floor alone exceeds the device or the cap. It is therefore built from what
 must be held at one instant, and leaves out everything that an engine might free, fuse or recompute: allocator and
@@ -43,7 +43,7 @@ class LowerBound:
 
     @property
     def sentence(self) -> str:
-        """Such as "at least 105.3 GiB a rank: states 79.0, gradients 26.3"; parts of nothing are left out."""
+        """Text such as "at least 105.3 GiB per rank: states 79.0, gradients 26.3", without empty parts."""
         parts = [
             f"{name} {value:.1f}"
             for name, value in (
@@ -66,7 +66,7 @@ NOTHING_CERTAIN = LowerBound(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Rank:
-    """What one rank of a pipeline holds at least; without a pipeline, every rank."""
+    """The least memory of one rank of a pipeline; without a pipeline, every rank."""
 
     blocks: float
     outside: float
@@ -108,7 +108,7 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
 
 
 def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> tuple[float, float]:
-    """Bytes (all blocks of `rank`, one block) that backward needs, for one micro-batch.
+    """Returns the bytes (all blocks of `rank`, one block) that backward needs, for one micro-batch.
 
     A block's matrix products read its input, write queries, keys and values, read the attention's output, write the
     second residual and the feed-forward's inner values; eager attention keeps the probabilities too (arXiv 2205.05198,
@@ -127,7 +127,7 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
 
 
 def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound:
-    """The floor under the largest rank's peak memory, with its parts.
+    """Returns the floor under the largest rank's peak memory, with its parts.
 
     Of tensor-parallel ranks each holds a part at least; of a pipeline's, what its stages hold.
     """
@@ -183,5 +183,5 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
 
 
 def lower_bound_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
-    """GiB that the largest rank cannot do without; never above the measured peak."""
+    """Returns the GiB that the largest rank cannot do without; never above the measured peak."""
     return lower_bound(recipe, layout, batch).total_gib

@@ -34,16 +34,18 @@ class PeakMemory:
 
     allocated_gib: Array
     device_gib: Array
-    """What nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    """Memory that nvidia-smi shows: allocated with fragmentation, context and communicators."""
     needed_gib: Array
-    """What must fit: allocated, context and communicators. The allocator gives cached blocks back before it fails, so
-    fragmentation slows a run down (outcome "thrash") before it ends it."""
+    """Memory that must fit: allocated, context and communicators. The allocator gives cached blocks back before it
+    fails, so fragmentation slows a run down (outcome "thrash") before it ends it.
+    """
     pooled_gib: Array
-    """That and what the allocator's pools cannot share: a block stays with the stream that allocated it (PyTorch,
-    `CUDACachingAllocator.cpp`). FSDP2's reduction stream makes the sharded gradients; where sums were whole until
-    then, these are freed into another stream's pool. With less than this, blocks go back and forth at each step: one
-    H200, 114 to 125 GiB allocated, 139 reserved and 12 retries; four, 8.7 more reserved than allocated (this
-    project)."""
+    """This memory and the blocks that the allocator's pools cannot share: a block stays with the stream that allocated
+    it (PyTorch, `CUDACachingAllocator.cpp`). FSDP2's reduction stream makes the sharded gradients; where sums were
+    whole until then, these are freed into another stream's pool. With less than this, blocks go back and forth at each
+    step: one H200, 114 to 125 GiB allocated, 139 reserved and 12 retries; four, 8.7 more reserved than allocated (this
+    project).
+    """
     phase: Array
     """Index into `PHASES`."""
     binding_rank: Array
@@ -52,7 +54,7 @@ class PeakMemory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryParts:
-    """What stands at one instant on one rank, in GiB (bytes while it is being computed)."""
+    """The memory of one rank at one instant, in GiB (in bytes during the computation)."""
 
     states: Array
     gradients: Array
@@ -68,7 +70,8 @@ class MemoryParts:
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
-    """Bytes that one block saves for one micro-batch: (everything, its input alone, transients of its backward).
+    """Returns the bytes that one block saves for one micro-batch: (everything, its input alone, transients of its
+    backward).
 
     Norm inputs and outputs (4 h), queries, keys, values, attention's output, the inner values before and after the
     activation; eager attention saves probabilities (and, where its softmax is wider, what that is taken again from);
@@ -106,15 +109,15 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
 
 
 def _casts_again(c: Columns) -> Mask:
-    """Rows whose compiled blocks keep what their FP8 products give and no more, as under selective checkpointing: the
-    compiler keeps what a product of the backward pass reads, which here is a cast, and makes that again (torch 2.13,
-    `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
+    """Returns the rows whose compiled blocks keep what their FP8 products give and no more, as under selective
+    checkpointing: the compiler keeps what a product of the backward pass reads, which here is a cast, and makes that
+    again (torch 2.13, `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
     """
     return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)
 
 
 def _holds_gathered(c: Columns) -> Mask:
-    """Rows whose gathered inputs stand whole: autograd saves them, or a stack keeps them. Of such a stack a
+    """Returns the rows whose gathered inputs stand whole: autograd saves them, or a stack keeps them. Of such a stack a
     collective's memory is its stream's until the device has done it: where the host waits for the device's work to end,
     blocks are free for the next one (`CUDACachingAllocator.cpp`).
     """
@@ -149,7 +152,9 @@ def _activations(c: Columns) -> _Activations:
 
 
 def _logit_bytes(c: Columns) -> Array:
-    """Bytes at the loss. A chunked one sums the table's gradient in fp32; that of a further chunk stands beside it."""
+    """Returns the bytes at the loss. A chunked one sums the table's gradient in fp32; that of a further chunk stands
+    beside it.
+    """
     count = c.micro_batch * c.seq_len / c.cp * (c.vocab / c.tp)
     sums = 4.0 * c.vocab / c.tp * c.hidden
     in_chunks = np.minimum(count, CHUNK_LOGITS) * c.logit_bytes + np.where(count > CHUNK_LOGITS, 2 * sums, sums)
@@ -178,8 +183,8 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
     logits = _logit_bytes(c)
 
     def in_flight(rank: Array | float) -> Array:
-        """Micro-batches of the pipeline's `rank`; those of an interleaved schedule, virtual stage by virtual stage,
-        divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
+        """Returns the micro-batches of the pipeline's `rank`; those of an interleaved schedule, virtual stage by
+        virtual stage, divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
         """
         begun = c.pp - rank
         chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * c.pp + 1
@@ -219,8 +224,8 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
 
 
 def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
-    """(rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be the
-    peak: the phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
+    """Yields (rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be
+    the peak: the phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
     """
     engine, stages = costs_of(c), stages_of(c)
     owned, _ = rank_parameters(c, stages)
@@ -239,7 +244,7 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
 def _phases(
     rank: _Rank, per: PerParameter, copies: Copies, activations: _Activations, buckets: Array, lookup: Array
 ) -> Iterator[tuple[Array, MemoryParts]]:
-    """(bytes of single large tensors, bytes held) in each of `PHASES` on one rank."""
+    """Yields (bytes of single large tensors, bytes held) in each of `PHASES` on one rank."""
     exists = rank.exists
     owned = rank.parameters * exists
     states, held, final = owned * per.resident, owned * per.held_gradients, owned * per.final_gradients
@@ -264,13 +269,13 @@ def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
 
 
 def outside_gib(values: Mapping[str, float]) -> float:
-    """Device memory that the allocator does not see, for one row of `Columns`."""
+    """Returns the device memory that the allocator does not see, for one row of `Columns`."""
     degrees = {name: np.asarray(values[name]) for name in ("dp", "tp", "pp", "cp")}
     return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(**degrees))
 
 
 def peak_memory(c: Columns) -> PeakMemory:
-    """The largest instant of each row."""
+    """Returns the largest instant of each row."""
     best = code = cached = np.zeros(c.shape)
     backward = np.zeros(())
     for rank, phase, large, parts in _instants(c):
@@ -298,7 +303,7 @@ def peak_memory(c: Columns) -> PeakMemory:
 
 
 def peak_parts(c: Columns) -> MemoryParts:
-    """GiB of each kind at the peak, for the few rows that are shown."""
+    """Returns the GiB of each kind at the peak, for the few rows that are shown."""
     peak = peak_memory(c)
     sums = {field.name: np.zeros(c.shape) for field in dataclasses.fields(MemoryParts)}
     for rank, phase, _, parts in _instants(c):

@@ -1,4 +1,4 @@
-"""What tensor, pipeline and context parallelism cost, whatever the engine; and the rings that ranks communicate in."""
+"""Costs of tensor, pipeline and context parallelism under any engine, and the rings in which ranks communicate."""
 
 import dataclasses
 
@@ -17,14 +17,14 @@ class Ring:
 
     ranks: Array
     in_node: Array
-    """Of them, those in one node."""
+    """Ranks in one node, among them."""
     bandwidth: Array
     latency: Array
     inter_hop: Array
 
     @classmethod
     def of(cls, c: Columns, ranks: Array, in_node: Array) -> "Ring":
-        """The ring of `ranks`, of which `in_node` share a node of the cluster."""
+        """Returns the ring of `ranks`, of which `in_node` share a node of the cluster."""
         return cls(
             ranks=ranks,
             in_node=in_node,
@@ -36,11 +36,11 @@ class Ring:
         )
 
     def gather_s(self, num_bytes: Array) -> Array:
-        """Seconds of an all-gather or reduce-scatter of so many bytes in all."""
+        """Returns the seconds of an all-gather or reduce-scatter of so many bytes in all."""
         return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
     def all_reduce_s(self, num_bytes: Array) -> Array:
-        """Seconds of an all-reduce of so many bytes."""
+        """Returns the seconds of an all-reduce of so many bytes."""
         return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
 
@@ -49,13 +49,13 @@ class Stages:
     """Blocks of a pipeline's ranks, those of all virtual stages of one together."""
 
     largest: Array
-    """Of the rank that has most."""
+    """Parameters of the rank that has most."""
     first: Array
     last: Array
 
 
 def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> dict[str, Array]:
-    """The columns of `Stages`, as this project's trainers cut the model."""
+    """Returns the columns of `Stages`, as this project's trainers cut the model."""
     pp, virtual = np.broadcast_arrays(layouts.numbers("pp"), layouts.numbers("virtual"))
     if np.all(pp == 1):
         return {name: np.asarray(float(model.num_layers)) for name in STAGE_COLUMNS}
@@ -72,15 +72,15 @@ STAGE_COLUMNS = ("largest_blocks", "first_blocks", "last_blocks")
 
 
 def _rank_blocks(model: ModelSpec, seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, int, int]:
-    """(most blocks of a rank, blocks of the first, of the last)."""
+    """Returns (most blocks of a rank, blocks of the first, of the last)."""
     stages = blocks_of_stages(model, seq_len, checkpointing, pp, virtual)
     ranks = [sum(stages[rank::pp]) for rank in range(pp)]
     return max(ranks), ranks[0], ranks[-1]
 
 
 def stages_of(columns: Columns) -> Stages:
-    """The ranks' blocks where they are stated. Of published runs they are not: even cuts where the pipeline degree
-    divides the blocks; else embedding and head count as one block each, where that makes it even (DeepSpeed's
+    """Returns the ranks' blocks where they are stated. Of published runs they are not: even cuts where the pipeline
+    degree divides the blocks; else embedding and head count as one block each, where that makes it even (DeepSpeed's
     `partition_method="type:transformer|embedding"`); else the rest goes to some.
     """
     layers, pp = columns.layers, columns.pp
@@ -104,7 +104,8 @@ def stages_of(columns: Columns) -> Stages:
 
 
 def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
-    """Parameters (of the largest rank, of its blocks alone): the first stage has the embedding, the last the head.
+    """Returns the parameters (of the largest rank, of its blocks alone): the first stage has the embedding, the last
+    the head.
 
     A tied table lies on both ends of a pipeline.
     """
@@ -119,26 +120,30 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
 
 
 def first_outside(c: Columns) -> Array:
-    """Parameters outside the blocks on a pipeline's first rank: all where a table is tied, else all but the head's."""
+    """Returns the parameters outside the blocks on a pipeline's first rank: all where a table is tied, else all but the
+    head's.
+    """
     return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
 
 
 def data_ring(c: Columns) -> Ring:
-    """The ranks that hold the same parameters before anything is sharded, those of context parallelism included."""
+    """Returns the ranks that hold the same parameters before anything is sharded, those of context parallelism
+    included.
+    """
     ranks = c.dp * c.cp
     return Ring.of(c, ranks, np.clip(np.floor(c.devices_per_node / c.tp), 1, ranks))
 
 
 def _tensor_ring(c: Columns) -> Ring:
-    """Tensor-parallel ranks are innermost in the mesh, so within a node while they fit."""
+    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node while they fit."""
     return Ring.of(c, c.tp, np.minimum(c.tp, c.devices_per_node))
 
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
-    """Tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual a pass (Megatron-LM,
-    arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2),
-    which between nodes go round the whole ring, where an all-reduce may go by a tree. They wait for compute and compute
-    waits for them, but for what a stack overlaps.
+    """Returns the seconds of tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual
+    a pass (Megatron-LM, arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv
+    2205.05198, 4.2.2), which between nodes go round the whole ring, where an all-reduce may go by a tree. They wait for
+    compute and compute waits for them, but for what a stack overlaps.
     """
     ring = _tensor_ring(c)
     reduced = ring.all_reduce_s(boundary)
@@ -148,17 +153,20 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
 
 
 def context_s(c: Columns, tokens: Array) -> Array:
-    """Context parallelism: keys and values pass a ring each pass, as far as attention does not hide them; a third
-    pass returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is taken for hidden."""
+    """Returns the seconds of context parallelism: keys and values pass a ring each pass, as far as attention does not
+    hide them; a third pass returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is taken for
+    hidden.
+    """
     ring = Ring.of(c, c.cp, np.clip(c.devices_per_node / c.tp, 1, c.cp))
     volume = tokens * (c.cp - 1) * 2 * c.kv_width / c.tp * c.compute_bytes
     return np.where(c.cp > 1, 0.5 * 3 * volume / ring.bandwidth, 0.0)
 
 
 def send_s(c: Columns, boundary: Array) -> Array:
-    """One stage's output to the next. Every device of a node sends at once through the node's ports. Megatron-LM and
-    DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv 2104.04473, section 4.1;
-    `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism spares. Both wait for the transfer.
+    """Returns the seconds of sending one stage's output to the next. Every device of a node sends at once through the
+    node's ports. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv
+    2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism spares. Both wait for the
+    transfer.
     """
     across = c.tp * c.cp * c.dp >= c.devices_per_node
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)

@@ -1,4 +1,4 @@
-"""What crosses between a device and its host where states lie there: parameters for each pass, gradients, the step."""
+"""Traffic between a device and its host where states are in host memory: parameters, gradients, the step."""
 
 import numpy as np
 
@@ -11,10 +11,12 @@ HOST_SUMS = constants.number("offload", "HOST_SUMS")
 
 
 def parameters_s(c: Columns, parameters: Array, stored_bytes: Array) -> Array:
-    """Seconds to bring `parameters` of a rank up, each stored in so many bytes."""
+    """Returns the seconds to bring `parameters` of a rank up, each stored in so many bytes."""
     return np.where(c.parameters_on_host > 0, parameters * stored_bytes / c.host_bandwidth, 0.0)
 
 
 def optimizer_s(c: Columns, parameters: Array) -> Array:
-    """Seconds of the optimizer step over `parameters` of a rank on its host: gradients down, parameters up, Adam."""
+    """Returns the seconds of the optimizer step over `parameters` of a rank on its host: gradients down, parameters up,
+    Adam.
+    """
     return parameters * (c.gradient_bytes + c.compute_bytes) / c.host_bandwidth + parameters / HOST_ADAM

@@ -19,7 +19,8 @@ from trainers.values.probed import Probe
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> tuple[list[Candidate], Columns | None]:
-    """Candidates by their best rung's predicted tokens/s times the probability that it runs well, the highest first.
+    """Returns the candidates by their best rung's predicted tokens/s times the probability that it runs well, the
+    highest first.
 
     And their columns (see `known_columns`) in that order.
 
@@ -43,8 +44,9 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """A row for each rung of each candidate, in order; None on CPUs, and where the catalogue does not know the GPU or
-    the cost model an engine."""
+    """Returns a row for each rung of each candidate, in order; None on CPUs, and where the catalogue does not know the
+    GPU or the cost model an engine.
+    """
     if cluster.device_kind != "cuda" or not candidates:
         return None
     if any(costs(each.layout.engine) is None for each in candidates):

@@ -1,4 +1,4 @@
-"""Whether a layout's degrees can stand on a cluster, and which of its ranks is which."""
+"""Placement of a layout's ranks on a cluster, and the ranks' names."""
 
 from platform.cost_model.hardware import ClusterSpec
 from trainers.mesh.stages import divides_blocks, num_stages
@@ -9,7 +9,7 @@ _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "th
 
 
 def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
-    """Why the layout's degrees cannot stand on the cluster, in words that many layouts share; "" where they can."""
+    """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit."""
     model = recipe.model
     reasons = (
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
@@ -28,5 +28,5 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
 
 
 def fullest_rank(layout: Layout, position: int) -> str:
-    """Which rank holds most, in words; `position` is that of `PeakMemory.binding_rank`."""
+    """Returns the rank with the most memory in words; `position` is that of `PeakMemory.binding_rank`."""
     return "every rank" if layout.pp == 1 else _RANKS[position]

@@ -1,4 +1,4 @@
-"""Where batch points lie among each other: the features over which what some measured teaches about the others.
+"""Positions of batch points: the features by which measured points inform the others.
 
 A point's place is made of its axes, whatever these are: a name counts as a switch, a number by its doublings. So points
 share what is learned over engines, kernels and degrees, and a new axis needs no line here.
@@ -21,7 +21,7 @@ SWITCH_SIGMA = constants.number("places", "SWITCH_SIGMA")
 DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
 PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
-"""How many times wider all of these are where nothing predicts the time."""
+"""Factor by which all of these widen where nothing predicts the time."""
 MICRO_BATCH = "micro_batch"
 """The axis, where rows have it, that tells recorded results of one rung apart; the rungs themselves say it."""
 
@@ -53,9 +53,10 @@ def places_of(
     prediction: Prediction | None = None,
     origin: slice = slice(None),
 ) -> Places:
-    """The places of points that have the axes of their `owner` among `axes`; `columns` and `prediction` have a row a
-    point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: what is far from
-    these is less certain."""
+    """Returns the places of points that have the axes of their `owner` among `axes`; `columns` and `prediction` have a
+    row a point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: what is far
+    from these is less certain.
+    """
     switches, numbers = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0
     scale = 1.0 if columns is not None else UNKNOWN
@@ -79,7 +80,8 @@ def places_of(
 
 
 def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array]:
-    """[rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of `origin`.
+    """Returns [rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of
+    `origin`.
 
     Axes of a single value say nothing and are left out.
     """
@@ -101,7 +103,7 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
 
 
 def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
-    """Each value as its place among the distinct ones, and these in order of first appearance."""
+    """Returns each value as its index among the distinct values, and these in order of first appearance."""
     known: dict[Hashable, int] = {}
     codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
     return codes, list(known)

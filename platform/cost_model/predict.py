@@ -35,9 +35,9 @@ class Prediction:
     stall: Array
     """Chance that a step stalls, beside what `sigma` tells of."""
     fit_probability: Array
-    """That it runs at all."""
+    """Probability that it runs at all."""
     ok_probability: Array
-    """That its allocator's pools fit too: where they do not, it runs and thrashes."""
+    """Probability that its allocator's pools fit too: where they do not, it runs and thrashes."""
 
     @property
     def expected_s(self) -> Array:
@@ -62,7 +62,7 @@ def normal_cdf(values: Array) -> Array:
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
-    """Log deviation of a step time that nothing was measured for: independent errors of its parts."""
+    """Returns the log deviation of a step time that nothing was measured for: independent errors of its parts."""
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
@@ -72,20 +72,23 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
-    """Seconds of communication on a cluster of several nodes, tensor parallelism's only where it leaves a node."""
+    """Returns the seconds of communication on a cluster of several nodes, tensor parallelism's only where it leaves a
+    node.
+    """
     return step.data_s + step.pipeline_s + np.where(columns.tp > columns.devices_per_node, step.tensor_s, 0.0)
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
-    """Seconds that grow and shrink with the host's speed: of all that a device computes and waits in, as far as the
-    host sets the pace."""
+    """Returns the seconds that grow and shrink with the host's speed: of all that a device computes and waits in, as
+    far as the host sets the pace.
+    """
     busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
     return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together))
 
 
 def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
-    """The fields of a prediction that tell how far its step times spread."""
+    """Returns the fields of a prediction that tell how far its step times spread."""
     low, high = interval(sigma, stall)
     return {
         "sigma": sigma,
@@ -96,7 +99,7 @@ def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
 
 
 def fit_probability(columns: Columns, needed_gib: Array) -> Array:
-    """Probability that so much is below the capacity, its error taken for log-normal."""
+    """Returns the probability that so much is below the capacity, its error taken for log-normal."""
     return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 
@@ -134,7 +137,7 @@ def predict(columns: Columns) -> Prediction:
 
 
 def take(prediction: Prediction, rows: slice) -> Prediction:
-    """Some rows of a prediction."""
+    """Returns some rows of a prediction."""
     return _of_leaves({name: values[rows] for name, values in _leaves(prediction)})
 
 
@@ -143,7 +146,7 @@ def _names(kind: type[StepTime] | type[PeakMemory] | type[Prediction]) -> tuple[
 
 
 def _leaves(prediction: Prediction) -> Iterator[tuple[str, Array]]:
-    """Every array of a prediction by its name; those of its parts have names of their own."""
+    """Yields every array of a prediction by its name; those of its parts have names of their own."""
     for part in (prediction, prediction.step, prediction.memory):
         yield from ((name, getattr(part, name)) for name in _names(type(part)))
 

@@ -17,7 +17,8 @@ SHORTEST_S = 1e-6
 
 
 def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
-    """The cluster of a study: as the catalogue knows its devices, with the figures of `probe` where there is one.
+    """Returns the cluster of a study: as the catalogue knows its devices, with the figures of `probe` where there is
+    one.
 
     Raises:
         InputError: the catalogue lacks the device.
@@ -27,7 +28,7 @@ def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
 
 
 def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
-    """`spec` with the probe's figures: the median device's speed, the slowest link, the barest context."""
+    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context."""
     device = spec.device
     scales: dict[str, float] = {}
     for precision in {product.precision for each in probe.devices for product in each.products}:
@@ -55,7 +56,7 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
 
 
 def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
-    """(bus GB/s, seconds of latency) of the slowest group, None where none was measured.
+    """Returns (bus GB/s, seconds of latency) of the slowest group, None where none was measured.
 
     The alpha-beta model of `collectives` turned around: the bandwidth is that of the bytes between the smallest and the
     largest size, the median operation's; the latency what the smallest all-reduce takes besides its bytes and hops.

@@ -1,4 +1,4 @@
-"""What a published row says of its run, by column or in words, and what its stack did where it says nothing."""
+"""Readers of a published row: its columns and words, and the stack's usual settings where they state nothing."""
 
 import math
 import re
@@ -44,7 +44,7 @@ _PRECISIONS = (
 
 
 def precision_of(row: Row) -> tuple[str, float, float]:
-    """(precision of products, bytes of master states, bytes of a summed gradient)."""
+    """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
     stated, text = row.get("matmul_precision", ""), row["precision"].lower()
     # "bf16, float8 products" names both: the products' own type is the narrower one.
     wanted = stated or text
@@ -56,7 +56,7 @@ def precision_of(row: Row) -> tuple[str, float, float]:
 
 
 def offload_of(row: Row) -> str:
-    """What lies on the host, as an axis of the layout: stated, else by the words of notes."""
+    """Returns the offloaded parts as an axis of the layout: as stated, else by the words of notes."""
     if row.get("offload"):
         if row["offload"] not in get_args(Offload):
             raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
@@ -74,8 +74,9 @@ def offload_of(row: Row) -> str:
 
 
 def is_flash(row: Row, cluster: ClusterSpec) -> bool:
-    """Whether attention is fused: its kernel stated, or whether it is, in the row's words, or usual for the software
-    and for devices younger than A100."""
+    """Returns whether attention is fused: its kernel stated, or whether it is, in the row's words, or usual for the
+    software and for devices younger than A100.
+    """
     if row.get("attention_kernel"):
         return row["attention_kernel"] in FUSED_ATTENTION
     if row.get("flash_attention") or row.get("attention"):
@@ -86,13 +87,15 @@ def is_flash(row: Row, cluster: ClusterSpec) -> bool:
 
 
 def compile_of(row: Row) -> str:
-    """What torch.compile was given, as an axis of the layout; "yes" and words without a unit are whole blocks."""
+    """Returns the parts given to torch.compile as an axis of the layout; "yes" and words without a unit mean whole
+    blocks.
+    """
     stated = row.get("compile", "")
     return "block" if stated.lower() == "yes" else stated or "none"
 
 
 def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
-    """The features that the software of a row states in place of this project's engines.
+    """Returns the features that the software of a row states in place of this project's engines.
 
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
     DeepSpeed 0.6.
@@ -144,8 +147,9 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
-    """The columns of `STACK_HOST`: none where launches are counted, by the count of kernels where a stack's host time
-    was never measured."""
+    """Returns the columns of `STACK_HOST`: none where launches are counted, by the count of kernels where a stack's
+    host time was never measured.
+    """
     software = software_of(row)
     if not fused or row.get("engine") or not fact(software, "by_modules", False):
         return dict.fromkeys(STACK_HOST, 0.0)
@@ -161,27 +165,28 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
-    """Bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor parallelism
-    every rank holds those of the others too, as they came and joined."""
+    """Returns the bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor
+    parallelism every rank holds those of the others too, as they came and joined.
+    """
     one = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
     return (one + 2 * compute_bytes) * tp if tp > 1 and fact(software_of(row), "gathers_logits", False) else one
 
 
 def splits_sequence(row: Row, tp: float) -> bool:
-    """Whether tensor parallelism splits the sequence too: stated, else as its software does."""
+    """Returns whether tensor parallelism splits the sequence too: stated, else as its software does."""
     if row.get("seq_parallel"):
         return row["seq_parallel"] == "yes"
     return tp > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
 
 
 def unfused_of(row: Row) -> tuple[str, ...]:
-    """Of norm, rope and mlp those that are several kernels: by the stack, unless the row names them fused."""
+    """Returns those of norm, rope and mlp that are several kernels: by the stack, unless the row names them fused."""
     fused = row.get("fused", "").split(";")
     return tuple(name for name in fact(software_of(row), "unfused", ()) if name not in fused)
 
 
 def loss_of(row: Row, flash: bool) -> str:
-    """The kind of loss: torch's own, unless the stack brought another with its fused attention."""
+    """Returns the kind of loss: torch's own, unless the stack brought another with its fused attention."""
     if row.get("engine"):
         if row.get("loss") == "chunked" and "bare loop" in words(row):
             return "kept"
@@ -193,7 +198,7 @@ def loss_of(row: Row, flash: bool) -> str:
 
 
 def modules_of(row: Row) -> Architecture | None:
-    """The architecture that the model is called by, where transformers' modules run; None where others do."""
+    """Returns the architecture that the model is called by, where transformers' modules run; None where others do."""
     if not (row.get("engine") or is_eager(row)):
         return None
     called = row["model"].lower().replace("-", "")
@@ -201,7 +206,8 @@ def modules_of(row: Row) -> Architecture | None:
 
 
 def kept_checkpoints(row: Row, tp: float) -> float:
-    """Share of `Columns.kept_checkpoints`: inputs may be cut over the tensor-parallel ranks, or lie on the host.
+    """Returns the share of `Columns.kept_checkpoints`: inputs may be cut over the tensor-parallel ranks, or lie on the
+    host.
 
     The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
     sequences of 64 blocks would fill 51 GB of a 32 GB device.
@@ -217,7 +223,7 @@ def kept_checkpoints(row: Row, tp: float) -> float:
 
 
 def is_eager(row: Row) -> bool:
-    """Whether the stack runs transformers or PyTorch as they come, without fused kernels or a compiler."""
+    """Returns whether the stack runs transformers or PyTorch as they come, without fused kernels or a compiler."""
     text = words(row)
     if _EAGER.search(text) or _NO_COMPILE.search(text):
         return True
@@ -227,19 +233,21 @@ def is_eager(row: Row) -> bool:
 
 
 def padded(vocab_size: int, tp: float) -> float:
-    """Words with those that Megatron-LM, and what is built on it, adds (`--make-vocab-size-divisible-by 128`)."""
+    """Returns the vocabulary with the padding of Megatron-LM and software built on it (`--make-vocab-size-divisible-by
+    128`).
+    """
     return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
 
 
 def launches_block(text: str, cluster: ClusterSpec) -> bool:
-    """Whether CUDA_LAUNCH_BLOCKING=1 was set: stated, or on Jean Zay's A100 nodes, where BigScience's large runs hung
-    without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+    """Returns whether CUDA_LAUNCH_BLOCKING=1 was set: stated, or on Jean Zay's A100 nodes, where BigScience's large
+    runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
     """
     return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
 
 
 def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
-    """fp32 states a parameter beside the master copy, on the first stage.
+    """Returns the number of fp32 states per parameter beside the master copy, on the first stage.
 
     The 8-bit optimizer holds two of a byte each, but the embedding's in fp32 (bitsandbytes, `StableEmbedding`).
     """
@@ -252,7 +260,7 @@ def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
 
 
 def sharing_ranks(row: Row, dp: float) -> float | None:
-    """Ranks over which one copy of the sharded states is spread, where the row states them.
+    """Returns the ranks over which one copy of the sharded states is spread, where the row states them.
 
     Raises:
         ValueError: they do not divide the data-parallel ranks.
@@ -266,7 +274,7 @@ def sharing_ranks(row: Row, dp: float) -> float | None:
 
 
 def convention_of(row: Mapping[str, str]) -> FlopsConvention | None:
-    """How the row counts the FLOPs of `tflops_per_gpu`, where its notes say so."""
+    """Returns the row's convention for counting the FLOPs of `tflops_per_gpu`; None where its notes do not state it."""
     text = words(row)
     named = next((name for name in get_args(FlopsConvention) if f"flops by {name}" in text), None)
     if named is not None:

@@ -1,4 +1,4 @@
-"""What measurements teach of points not yet measured: a Gaussian process over the prediction's residuals.
+"""Inference from measured to unmeasured points: a Gaussian process over the prediction's residuals.
 
 A residual is log(measured / predicted). It is taken for the sum of an error common to all points, effects that are
 linear in features (values of an axis, doublings, shares of a step's parts), a smooth rest over the points' places, and
@@ -31,7 +31,7 @@ class Prior:
     """Times that of each effect, which stands in the places."""
     smooth: float
     noise: float
-    """Of what differs from point to point without a pattern, the measurement's own error included."""
+    """Deviation between points without a pattern, with the measurement's own error."""
     host: float = 0.0
     """The same of a step that is all the host's: times its share of a step."""
     point: float = 0.0
@@ -50,11 +50,11 @@ TIME = Prior(
     point=constants.number("regression", "POINT_SHARE"),
     stall=constants.number("regression", "STALL_CHANCE"),
 )
-"""Of step times that the cost model predicts."""
+"""Prior for step times that the cost model predicts."""
 LENGTH = constants.number("regression", "LENGTH")
 STALL_EVIDENCE = constants.number("regression", "STALL_EVIDENCE")
 SCALES = (0.5, 1.0, 2.0)
-"""How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
+"""Factors by which predictions of one study may be better or worse than usual; the likeliest is taken."""
 MOST_SURPRISE = 4.0
 """Deviations beyond which a surprise says no more of the others' scatter."""
 SCATTER_WEIGHT = 4.0
@@ -72,10 +72,10 @@ class Learned:
     places: Places
     prior: Prior
     index: Index
-    """Of the places that were measured."""
+    """Indices of the measured places."""
     residuals: Array
     inverse: Array
-    """Of the measured residuals' covariance, noise included."""
+    """Inverse of the measured residuals' covariance, with noise."""
     stalled: Mask
     """The measured points that count as stalls."""
     likelihood: float = 0.0
@@ -83,11 +83,11 @@ class Learned:
 
     @property
     def pull(self) -> Array:
-        """What each measured residual adds to the posterior's mean, by its covariance with a point."""
+        """Weight of each measured residual in the posterior's mean, by its covariance with a point."""
         return self.inverse @ self.residuals
 
     def roughly(self) -> Array:
-        """The posterior's mean at every point, but for the smooth rest: cheap for a whole space."""
+        """Returns the posterior's mean at every point, but for the smooth rest: cheap for a whole space."""
         if not len(self.index):
             return np.zeros(len(self.places))
         pull = self.pull
@@ -96,34 +96,36 @@ class Learned:
         return self.prior.common**2 * float(pull.sum()) + linear
 
     def at(self, index: Index) -> tuple[Array, Array]:
-        """Mean and covariance [points, points] at a few points, noise apart."""
+        """Returns the mean and covariance [points, points] at a few points, noise apart."""
         cross = _kernel(self.places, index, self.index, self.prior)
         own = _kernel(self.places, index, index, self.prior)
         return cross @ self.pull, own - cross @ self.inverse @ cross.T
 
     def each(self, index: Index) -> tuple[Array, Array]:
-        """Mean and deviation at each of many points, noise apart."""
+        """Returns the mean and deviation at each of many points, noise apart."""
         cross = _kernel(self.places, index, self.index, self.prior)
         variance = _variance(self.places, index, self.prior) - ((cross @ self.inverse) * cross).sum(axis=1)
         return cross @ self.pull, np.sqrt(np.maximum(variance, 0.0))
 
     def noise_variance(self, index: Index) -> Array:
-        """Variance of what no other point tells of each point. What the measured ones scatter by, over what was
-        expected of them, holds of the others too: wider as well as narrower."""
+        """Returns the variance of what no other point tells of each point. What the measured ones scatter by, over what
+        was expected of them, holds of the others too: wider as well as narrower.
+        """
         squares = np.minimum(self.left_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
         scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
     def stall_chance(self, index: Index) -> Array:
-        """Chance that each point's step stalls: this machine may stall more often than another, as those measured on it
-        tell."""
+        """Returns the chance that each point's step stalls: this machine may stall more often than another, as those
+        measured on it tell.
+        """
         chance = _stall_chance(self.places, index, self.prior)
         expected = float(_stall_chance(self.places, self.index, self.prior).sum())
         often = _stall_ratio(int(self.stalled.sum()), expected)
         return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
 
     def left_out(self) -> Array:
-        """Residual of each measured point less what the others say of it (section 5.4.2)."""
+        """Returns the residual of each measured point less what the others say of it (section 5.4.2)."""
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 
 
@@ -135,7 +137,7 @@ def learn(
     waited: Array | None = None,
     noise: Array | float = 0.0,
 ) -> Learned:
-    """The posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
+    """Returns the posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
 
     `waited` is the share of each one's step in which its device was seen to wait, `noise` a further deviation of each.
     """
@@ -165,8 +167,8 @@ def learn(
 
 
 def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
-    """(inverse covariance of the residuals, which are stalls, their log likelihood), stalls picked one by one, the
-    likeliest first; `stall` has the chance of each, and each one makes the next likelier.
+    """Returns (inverse covariance of the residuals, which are stalls, their log likelihood), stalls picked one by one,
+    the likeliest first; `stall` has the chance of each, and each one makes the next likelier.
 
     Of one residual, given the others, the likelihood is normal around what they say of it (Rasmussen and Williams,
     section 5.4.2), and as much wider as stalls deviate where it is one: of slower ones alone, so half of that normal.
@@ -196,20 +198,22 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
 
 
 def _stall_chance(places: Places, index: Index, prior: Prior) -> Array:
-    """Chance that a measurement of each point is a stall, before anything was measured; zeros where none is thought
-    of."""
+    """Returns the chance that a measurement of each point is a stall, before anything was measured; zeros where none is
+    thought of.
+    """
     return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
 
 
 def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
-    """How many times as often as expected a machine stalls on which so many did: the posterior mean of a rate whose
-    prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly stall and a few often do.
+    """Returns the number of stalls over the expected number, for a machine with `num_stalled`: the posterior mean of a
+    rate whose prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly stall and a few
+    often do.
     """
     return (STALL_EVIDENCE + num_stalled) / (STALL_EVIDENCE + expected)
 
 
 def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:
-    """common^2 + effects^2 x linear + smooth^2 x RBF."""
+    """Returns common^2 + effects^2 x linear + smooth^2 x RBF."""
     a, b = (places.place[index].astype(np.float64) / LENGTH for index in (rows, others))
     apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
     linear = places.effects[rows].astype(np.float64) @ places.effects[others].astype(np.float64).T
@@ -230,8 +234,8 @@ def _noise(places: Places, index: Index, prior: Prior, waited: Array | None = No
 
 
 def teachers(away: Array) -> Index:
-    """Places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be decided, the
-    best time or the edge of memory; the others lie evenly among the rest.
+    """Returns the places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be
+    decided, the best time or the edge of memory; the others lie evenly among the rest.
     """
     if len(away) <= TEACHERS:
         return np.arange(len(away))

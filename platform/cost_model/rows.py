@@ -23,7 +23,7 @@ _LARGEST = 1e9
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-    """The rows of a table.
+    """Returns the rows of a table.
 
     Raises:
         InputError: no such file, or it lacks columns that the model needs.
@@ -56,7 +56,7 @@ def _cell(name: str, value: str | None) -> str:
 
 
 def number(row: Row, name: str) -> float | None:
-    """The number in column `name`, None where nothing is stated.
+    """Returns the number in column `name`, None where nothing is stated.
 
     Raises:
         ValueError: no number, or none that a run can have.
@@ -79,7 +79,7 @@ def _short(text: str) -> str:
 
 
 def whole_number(row: Row, name: str) -> int | None:
-    """As `number`, and a whole one."""
+    """Returns the as `number`, and a whole one."""
     value = number(row, name)
     if value is not None and value % 1:
         raise ValueError(f"{name} is {value:g}, not a whole number")
@@ -87,7 +87,7 @@ def whole_number(row: Row, name: str) -> int | None:
 
 
 def positive_number(row: Row, name: str) -> int:
-    """As `whole_number`, stated and at least 1."""
+    """Returns the as `whole_number`, stated and at least 1."""
     value = whole_number(row, name)
     if value is None:
         raise ValueError(f"{name} not stated")
@@ -97,5 +97,5 @@ def positive_number(row: Row, name: str) -> int:
 
 
 def words(row: Row) -> str:
-    """Source and notes, in small letters."""
+    """Returns source and notes, in small letters."""
     return " ".join(row.get(name, "") for name in ("source", "notes")).lower()

@@ -1,4 +1,4 @@
-"""How good predictions are against a measured table: errors, ranks, regret, OOM, coverage; by cell and in all."""
+"""Scores of predictions against a measured table: errors, ranks, regret, OOM, coverage; by cell and in all."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Scores:
     step_time_ape_median: float | None = None
     step_time_ape_mean: float | None = None
     zero_shot_ape_median: float | None = None
-    """Of the same rows before anything was measured."""
+    """Median error of the same rows before any measurement."""
     memory_ape_median: float | None = None
     rank_correlation: float | None = None
     regret_median: float | None = None
@@ -37,7 +37,9 @@ class Scores:
     interval_coverage: float | None = None
     interval_half_width_median: float | None = None
     near_best_ape_median: float | None = None
-    """Of the rows within `NEAR_BEST` of their cell's best: in a sweep with stalls the rest is the machine's."""
+    """Median error of the rows within `NEAR_BEST` of their cell's best: in a sweep with stalls the rest is the
+    machine's.
+    """
     oom_missed: int = 0
     oom_false_alarms: int = 0
 
@@ -71,7 +73,7 @@ STATED = (
 
 
 def merged(runs: Sequence[Run]) -> list[Run]:
-    """Identical configurations of a cell as one run: median time and memory, out of memory if most were."""
+    """Returns identical configurations of a cell as one run: median time and memory, out of memory if most were."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         stated = tuple(run.row.get(name, "") for name in STATED)
@@ -94,7 +96,7 @@ def merged(runs: Sequence[Run]) -> list[Run]:
 
 
 def model_flops(run: Run) -> float:
-    """Model FLOPs of a step, attention's lower triangle counted."""
+    """Returns the model FLOPs of a step, attention's lower triangle counted."""
     tokens = run.values["global_batch"] * run.values["seq_len"]
     return run.model.flops_per_token(int(run.values["seq_len"]), "6n_causal") * tokens
 
@@ -127,7 +129,7 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """All rows of several, one after the other."""
+    """Returns all rows of several, one after the other."""
     arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
     return Scored(
         runs=[run for part in parts for run in part.runs],
@@ -136,7 +138,7 @@ def join(parts: Sequence[Scored]) -> Scored:
 
 
 def _times(prediction: Prediction) -> Array:
-    """[what, rows]: median, both ends of the interval and mean of the step time."""
+    """Returns [what, rows]: median, both ends of the interval and mean of the step time."""
     return np.array([prediction.step.total_s, prediction.low_s, prediction.high_s, prediction.expected_s])
 
 
@@ -205,8 +207,8 @@ def spearman(a: Array, b: Array) -> float | None:
 
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:
-    """How much slower the predicted best of a cell is than its true best; None below four timed configurations, and
-    where all of them were measured: nothing is predicted then.
+    """Returns the relative excess time of a cell's predicted best over its true best; None below four timed
+    configurations, and where all of them were measured: nothing is predicted then.
 
     The predicted best has the least expected time of those predicted to fit or measured; of all, if none is. Of several
     that are predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have
@@ -223,7 +225,9 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
-    """Whether the predicted best of a cell's configurations, out-of-memory errors among them, ran out of memory."""
+    """Returns whether the predicted best of a cell's configurations, out-of-memory errors among them, ran out of
+    memory.
+    """
     index = np.array([row for row in rows if scored.out_of_memory[row] or np.isfinite(scored.measured_s[row])], int)
     fitting = index[scored.predicted_fits[index] | (scored.used[index] & ~scored.out_of_memory[index])]
     among = fitting if len(fitting) else index
@@ -234,7 +238,7 @@ def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
 
 
 def _known_s(scored: Scored) -> Array:
-    """Measured seconds of the rows that calibrated, expected seconds of the others."""
+    """Returns the measured seconds of the rows that calibrated, expected seconds of the others."""
     return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
 
 
@@ -243,7 +247,7 @@ def _is_least(values: Array) -> Mask:
 
 
 def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
-    """The figures over `rows`, which may span cells."""
+    """Returns the figures over `rows`, which may span cells."""
     index = np.array([row for row in rows if not scored.used[row]], dtype=int)
     timed = index[np.isfinite(scored.measured_s[index])]
     remembered = index[np.isfinite(scored.measured_gib[index])]
@@ -283,7 +287,7 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
 
 
 def near_best(scored: Scored) -> Mask:
-    """Rows within `NEAR_BEST` times their cell's best."""
+    """Returns the rows within `NEAR_BEST` times their cell's best."""
     result = np.zeros(len(scored.runs), dtype=bool)
     for positions in cells_of(scored.runs).values():
         times = scored.measured_s[positions]
@@ -297,7 +301,9 @@ def _median(values: Array) -> float | None:
 
 
 def constant_mfu(scored: Scored) -> Scored:
-    """The baseline: one share of the peak for all rows, fitted to these very rows (median), no memory, no interval."""
+    """Returns the baseline: one share of the peak for all rows, fitted to these very rows (median), no memory, no
+    interval.
+    """
     peak = np.array([run.values["peak_flops"] for run in scored.runs])
     unit = scored.rate / peak
     timed = np.isfinite(scored.measured_s) & ~scored.used

@@ -23,7 +23,7 @@ Point = tuple[Recipe, Layout, BatchPoint]
 
 
 def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
-    """A row for each (recipe, layout, batch point), in order, as the software of `cluster` runs it.
+    """Returns a row for each (recipe, layout, batch point), in order, as the software of `cluster` runs it.
 
     Of a layout other software takes the degrees, the sharding stage, checkpointing and offload; its kernels and its
     data parallelism are its own.
@@ -39,7 +39,7 @@ def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
 
 
 def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
-    """What a row of a table would state of the layout under `software`."""
+    """Returns the row that a table would have for the layout under `software`."""
     return {
         **dict.fromkeys(NEEDED, ""),
         "model": recipe.model.architecture,
@@ -54,7 +54,7 @@ def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
 
 
 def _strategy(layout: Layout) -> str:
-    """The word of a table for what the layout shards."""
+    """Returns the word of a table for what the layout shards."""
     alike = [name for name, stage in STAGES.items() if stage == layout.zero_stage]
     if layout.dp_replicate > 1 and layout.zero_stage and "hsdp" in alike:
         return "hsdp"
@@ -79,7 +79,9 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
 
 
 def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
-    """Those of `rows` that differ from every earlier one in some column: layouts that a software runs alike are one."""
+    """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike are
+    one.
+    """
     seen: dict[bytes, int] = {}
     matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)
     for row in rows:

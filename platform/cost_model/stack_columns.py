@@ -30,14 +30,14 @@ THIS_PROJECT_COLUMNS = {
     "stack_sigma": 0.0,
     "stall_chance": 0.0,
 }
-"""What this project's trainer does that no layout of it states otherwise: its stack."""
+"""Columns of this project's own trainer, for what its layouts do not state."""
 
 STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 """Columns of a stack's host time."""
 
 
 def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
-    """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
+    """Returns the columns that all runs of `software` share; `tp_overlap` is a row's word on it, "" for none."""
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
         "rope_saved_bytes": float(fact(software, "rope_saved_bytes", 0.0)),

@@ -26,7 +26,7 @@ STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp
 """Strategy -> sharding stage."""
 STRATEGIES = tuple(STAGES)
 ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
-"""By the first letter of a device's name."""
+"""Architecture of a device by the first letter of its name."""
 
 _STUDIES = (("aleph alpha", "aleph-alpha"),)
 """Patterns of words that name a study whose software is its own."""
@@ -50,19 +50,19 @@ _WORDS: tuple[tuple[str, str], ...] = (
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    """The file: facts of engines, what the facts of stacks are, and the stacks."""
+    """Returns the file: facts of engines, what the facts of stacks are, and the stacks."""
     return json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The software that has a stack."""
+    """Returns the software that has a stack."""
     return tuple(table()["stacks"])
 
 
 def has(engine: str, fact: str) -> bool:
-    """Whether `fact` holds of an engine's data parallelism in published rows; of an engine outside this project none
-    does, since its rows state it all.
+    """Returns whether `fact` holds of an engine's data parallelism in published rows; of an engine outside this project
+    none does, since its rows state it all.
     """
     return fact in table()["engines"].get(engine, {})
 
@@ -75,8 +75,9 @@ _left_out: list[str] = []
 
 @contextlib.contextmanager
 def without(name: str) -> Generator[None]:
-    """Within it no fact counts that was set with the table of that name in view: a stack has the one of the stack that
-    it is like, else, of a number, the mean of the other stacks that have it, but for what is `COUNTED`."""
+    """Ignores, within it, every fact that was fitted to the table of that name: a stack has the one of the stack that
+    it is like, else, of a number, the mean of the other stacks that have it, but for what is `COUNTED`.
+    """
     _left_out.append(name)
     _facts.cache_clear()
     try:
@@ -88,7 +89,7 @@ def without(name: str) -> Generator[None]:
 
 @functools.cache
 def _facts(software: str) -> dict[str, Any]:
-    """The facts of one stack by name, those of the one that it is like included."""
+    """Returns the facts of one stack by name, those of the one that it is like included."""
     own = table()["stacks"][software]
     known = dict(_facts(own["like"])) if "like" in own else {}
     for name, entry in own.items():
@@ -104,17 +105,17 @@ def _facts(software: str) -> dict[str, Any]:
 
 
 def fact(software: str, name: str, default: Any) -> Any:
-    """What `name` is of `software`; `default` where its stack does not say."""
+    """Returns the value of the fact `name` for `software`; `default` where its stack does not state it."""
     return _facts(software).get(name, default)
 
 
 def ratio(software: str, name: str, device: str) -> float:
-    """The fact `name`, a ratio by architecture, on a device of that name; 1 where the stack does not say."""
+    """Returns the fact `name`, a ratio by architecture, on a device of that name; 1 where the stack does not say."""
     return float(fact(software, name, {}).get(ARCHITECTURES.get(device[:1], ""), 1.0))
 
 
 def find_software(name: str) -> str:
-    """The name of a stack, whatever its case.
+    """Returns the name of a stack, whatever its case.
 
     Raises:
         InputError: there is no such stack.
@@ -125,7 +126,7 @@ def find_software(name: str) -> str:
 
 
 def software_of(row: Row) -> str:
-    """The software of a row: stated, else by the words of source, strategy and notes.
+    """Returns the software of a row: stated, else by the words of source, strategy and notes.
 
     Raises:
         ValueError: it states one that is not known.
@@ -145,7 +146,9 @@ def software_of(row: Row) -> str:
 
 
 def data_parallelism_of(row: Row) -> str:
-    """The engine's name: stated in the project's own tables, else what the row's software does for its strategy."""
+    """Returns the engine's name: stated in the project's own tables, else what the row's software does for its
+    strategy.
+    """
     strategy = row["strategy"]
     if strategy not in STRATEGIES:
         raise ValueError(
@@ -163,7 +166,7 @@ def data_parallelism_of(row: Row) -> str:
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
-    """`cluster` run by `software`, at the rates that it sustains on the devices."""
+    """Returns `cluster` under `software`, at the rates that it sustains on the devices."""
     device = cluster.device
     return dataclasses.replace(
         cluster,

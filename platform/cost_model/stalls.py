@@ -19,8 +19,9 @@ MOST_USUAL = 0.99
 
 
 def stall_chance(columns: Columns) -> Array:
-    """Chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for each of its nodes, and each
-    stalls by itself with the stack's chance."""
+    """Returns the chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for each of its nodes,
+    and each stalls by itself with the stack's chance.
+    """
     devices = columns.dp * columns.tp * columns.pp * columns.cp
     nodes = np.maximum(devices / columns.devices_per_node, 1.0)
     across = ((columns.pp > 1) & (nodes > 1)) | (columns.tp > columns.devices_per_node)
@@ -28,7 +29,8 @@ def stall_chance(columns: Columns) -> Array:
 
 
 def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
-    """Lower and upper end, in log space, of intervals that hold `HELD` of step times, the median usual one at 0.
+    """Returns the lower and upper end, in log space, of intervals that hold `HELD` of step times, the median usual one
+    at 0.
 
     Stalls are few and far: the shortest interval holds more of the usual times before it holds any of these.
     """
@@ -41,6 +43,6 @@ def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
 
 
 def mean_ratio(sigma: Array, chance: Array) -> Array:
-    """The mean step time over the median usual one."""
+    """Returns the mean step time over the median usual one."""
     stalled = math.exp(STALL_SIGMA**2 / 2) * (1 + math.erf(STALL_SIGMA / math.sqrt(2)))
     return np.exp(sigma**2 / 2) * (1 - chance + chance * stalled)

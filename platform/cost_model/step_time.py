@@ -37,8 +37,9 @@ class StepTime:
 
 
 def step_time(columns: Columns) -> StepTime:
-    """The whole step. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and one pass through all stages, the
-    latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section 2.2, equation 1).
+    """Returns the whole step. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and one pass through all
+    stages, the latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section 2.2, equation
+    1).
     """
     c, m = columns, columns.grad_accum
     stages, head = stages_of(c), head_s(c)
@@ -69,10 +70,10 @@ class _Block:
 
     layer: LayerSeconds
     busy: Array
-    """Of the device, tensor-parallel collectives apart."""
+    """Seconds of the device, without tensor-parallel collectives."""
     tensor: Array
     waits: Array
-    """Of the device for its host."""
+    """Seconds that the device waits for its host."""
     stepping: Array
     """The same once a step, in the optimizer's."""
 
@@ -83,13 +84,17 @@ class _Block:
 
 
 def host_runs_ahead(c: Columns) -> Mask:
-    """Rows whose device has more work in a block than its host: launched kernels wait, and what they use is held."""
+    """Returns the rows whose device has more work in a block than its host: launched kernels wait, and what they use is
+    held.
+    """
     device, launch = _block_work(c, np.add(*head_s(c)))[1:3]
     return device > launch
 
 
 def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Array, Array]:
-    """(parts of a block, seconds of the device, of the host, of the device but for tensor parallelism, of that)."""
+    """Returns (parts of a block, seconds of the device, of the host, of the device but for tensor parallelism, of
+    that).
+    """
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
@@ -115,12 +120,12 @@ def _block(c: Columns, head: Array) -> _Block:
 
 
 def _boundary(c: Columns) -> Array:
-    """Bytes of the residual stream of one micro-batch."""
+    """Returns the bytes of the residual stream of one micro-batch."""
     return c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
 
 
 def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array, Array]:
-    """(seconds of one micro-batch, blocks) of the slowest stage: a middle one, or the last with the head."""
+    """Returns (seconds of one micro-batch, blocks) of the slowest stage: a middle one, or the last with the head."""
     middle = stages.largest * block.total
     last = stages.last * block.total + np.where(c.pp > 1, head, 0.0)
     slowest = np.where(middle >= last, stages.largest, stages.last)
@@ -131,8 +136,9 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 
 
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
-    """Seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of activations and of
-    gradients."""
+    """Returns the seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of
+    activations and of gradients.
+    """
     transfers = 2 * send_s(c, _boundary(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
     through = c.layers * block.total + head
     return (
@@ -142,7 +148,7 @@ def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Ar
 
 
 def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tuple[Array, Array]:
-    """Seconds (of data parallelism as far as not hidden, of the optimizer)."""
+    """Returns the seconds (of data parallelism as far as not hidden, of the optimizer)."""
     engine = costs_of(c)
     owned, blocks = rank_parameters(c, stages)
     exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
@@ -152,5 +158,5 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
 
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:
-    """Seconds that a device with so much work waits for its host with so much."""
+    """Returns the seconds that a device with so much work waits for its host with so much."""
     return np.where(c.blocking > 0, host, together_s(host, device) - device)

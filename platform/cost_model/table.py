@@ -54,7 +54,8 @@ AXES = {
         "seq_parallel", "tp_overlap", "zero_group",
     ),
 }  # fmt: skip
-"""What of a run is an axis: words and numbers of its layout, values that its stack has, texts as the row has them."""
+"""Parts of a run that are axes: words and numbers of its layout, values that its stack has, texts as the row has them.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +79,14 @@ class Run:
     """Whether the peak is the allocator's own figure, or the whole device's."""
     out_of_memory: bool
     assumed: tuple[str, ...] = ()
-    """What the row does not state and is taken for, in words that rows share."""
+    """Assumptions about what the row does not state, in words that rows share."""
     num_merged: int = 1
 
 
 def _model(row: Row) -> ModelSpec:
-    """The model of a row. Gate and tied table are not columns: of their four cases, the one nearest to `params_b`."""
+    """Returns the model of a row. Gate and tied table are not columns: of their four cases, the one nearest to
+    `params_b`.
+    """
     seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
     stated = number(row, "params_b")
     cases: list[ModelSpec] = []
@@ -137,7 +140,7 @@ def _cluster(row: Row) -> ClusterSpec:
 
 
 def _degrees(row: Row) -> tuple[float, float, float, float]:
-    """(tp, pp, cp, dp) that multiply to the GPUs.
+    """Returns (tp, pp, cp, dp) that multiply to the GPUs.
 
     Raises:
         ValueError: they do not.
@@ -151,7 +154,7 @@ def _degrees(row: Row) -> tuple[float, float, float, float]:
 
 
 def _batch(row: Row, dp: float) -> tuple[float, float]:
-    """(micro_batch, grad_accum) that multiply, with the data-parallel degree, to the global batch.
+    """Returns (micro_batch, grad_accum) that multiply, with the data-parallel degree, to the global batch.
 
     Raises:
         ValueError: they do not.
@@ -170,7 +173,9 @@ def _batch(row: Row, dp: float) -> tuple[float, float]:
 
 
 def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
-    """Stated, or, where only an interleaved schedule is spoken of, the least cut above one that divides the blocks."""
+    """Returns the stated number, or, for an interleaved schedule without one, the least above one that divides the
+    blocks.
+    """
     if pp > model.num_layers + 2:  # embedding and head may count as a block each
         raise ValueError(f"pp {pp:g} cuts {model.num_layers} blocks into more stages than there are")
     stated = whole_number(row, "vp")
@@ -187,7 +192,7 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
 
 
 def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
-    """The axes of a row's layout: words as they are stated, data parallelism as its stack has it.
+    """Returns the axes of a row's layout: words as they are stated, data parallelism as its stack has it.
 
     Raises:
         ValueError: degrees or words that no run can have.
@@ -254,7 +259,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
 
 
 def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:
-    """Seconds of a step: printed, or from tokens/s, or from TFLOP/s where the FLOP count is named."""
+    """Returns the seconds of a step: printed, or from tokens/s, or from TFLOP/s where the FLOP count is named."""
     printed, rate, tflops = (number(row, name) for name in ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"))
     if printed:
         return printed
@@ -269,7 +274,7 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
 
 
 def interpret(row: Row, *, measured: bool = True) -> Run:
-    """The run of a row; where not `measured`, of one that states nothing to score too.
+    """Returns the run of a row; where not `measured`, of one that states nothing to score too.
 
     Raises:
         ValueError: what is missing, unknown or contradicts itself.
@@ -327,7 +332,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
 
 
 def axes_of(run: Run) -> dict[str, str | int]:
-    """Axis -> value of one run, the same axes for all runs."""
+    """Returns the axis -> value of one run, the same axes for all runs."""
     return {
         **{name: str(run.layout[name]) for name in AXES["words"]},
         **{name: int(run.layout[name]) for name in AXES["numbers"]},

@@ -41,13 +41,13 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """The second's seconds a token over the first's; None where one has no speed."""
+        """The second's seconds per token over the first's; None where one has no speed."""
         one, other = self.first.tokens_per_s, self.second.tokens_per_s
         return one / other if one and other else None
 
     @property
     def rest(self) -> float | None:
-        """The ratio of seconds a token that the changes leave unexplained; None where a change has no ratio."""
+        """The ratio of seconds per token that the changes leave unexplained; None where a change has no ratio."""
         if self.ratio is None or any(each.ratio is None for each in self.changes):
             return None
         return self.ratio / math.prod(each.ratio or 1.0 for each in self.changes)
@@ -164,7 +164,7 @@ def _word(value: Any) -> str:
 def _measured(
     points: Sequence[_Point], known: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
-    """Returns the seconds a token of each point where it was measured; the two ends have their own."""
+    """Returns the seconds per token of each point where it was measured; the two ends have their own."""
     step_s_of = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
     times = [step_s_of.get((each.recipe, each.layout, each.batch)) for each in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
@@ -173,7 +173,7 @@ def _measured(
 
 
 def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | None]:
-    """Returns the seconds a token of each point on the first's devices by the cost model; None where it has no
+    """Returns the seconds per token of each point on the first's devices by the cost model; None where it has no
     prediction.
     """
     times: list[float | None] = []
@@ -193,7 +193,7 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
 
 
 def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
-    """Returns by how many seconds a micro-step and an optimizer step of the second are longer."""
+    """Returns by how many seconds per micro-step and an optimizer step of the second are longer."""
     pairs = {
         "a middle micro-step": (first.middle_micro_step_s, second.middle_micro_step_s),
         "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),

@@ -216,7 +216,7 @@ class Steps:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second while these steps ran."""
+        """Tokens per second while these steps ran."""
         return len(self.losses) * self.tokens_per_step / self.steps_s
 
 

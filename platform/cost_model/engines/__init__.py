@@ -23,11 +23,11 @@ _COSTS: dict[str, EngineCosts] = {
     if find_spec(f"{__name__}.{name}")
 }
 ENGINES = tuple(_COSTS)
-"""Those that have a file here."""
+"""Names of the engines that have a file here."""
 
 
 def costs(name: str) -> EngineCosts | None:
-    """The costs of the engine of that name; None where the model does not know it.
+    """Returns the costs of the engine of that name; None where the model does not know it.
 
     Of an engine outside this project, only where its rules are imported already: a journal's reader imports nothing.
     """
@@ -53,12 +53,14 @@ def import_costs(name: str) -> None:
 
 
 def code_of(name: str) -> int:
-    """The number that stands in `Columns.engine` for an engine that has costs; it says which one it is, no more."""
+    """Returns the number that stands in `Columns.engine` for an engine that has costs; it says which one it is, no
+    more.
+    """
     return list(_COSTS).index(name)
 
 
 def costs_of(c: Columns) -> EngineCosts:
-    """The costs of the one engine that all rows have.
+    """Returns the costs of the one engine that all rows have.
 
     Raises:
         ValueError: the rows have several; `predict` parts them.

@@ -1,4 +1,4 @@
-"""What the formulas ask of an engine's data parallelism, and the answers of one without peculiarities."""
+"""The interface between the formulas and an engine's data parallelism, with defaults for a plain engine."""
 
 import abc
 import dataclasses
@@ -16,7 +16,7 @@ NOTHING = np.zeros(())
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PerParameter:
-    """Bytes a parameter of one rank's share of the model."""
+    """Bytes per parameter of one rank's share of the model."""
 
     resident: Array
     held_gradients: Array
@@ -33,17 +33,17 @@ class Copies:
     in_block: Array
     """While one block's backward pass runs."""
     at_end: Array
-    """At the end of the backward pass."""
+    """Bytes at the end of the backward pass."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """What there is to exchange, and to hide it behind."""
+    """The amount of data to exchange, and the computing that may hide it."""
 
     owned: Array
     """Parameters of the largest rank."""
     blocks: Array
-    """Of these, those of its blocks."""
+    """Parameters of its blocks, among these."""
     slot: Array
     """Seconds of one micro-batch."""
     backward: Array
@@ -57,7 +57,7 @@ class Hooks:
     forward: Array
     backward: Array
     again: Array
-    """Of a checkpointed block's second forward pass."""
+    """Host seconds of a checkpointed block's second forward pass."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +74,9 @@ class Certain:
     final_gradients: float = 0.0
     """Gradients alive when the optimizer steps."""
     block_copies: float = 0.0
-    """Copies a parameter of the blocks that live at the end of the forward pass."""
+    """Copies per parameter of the blocks that live at the end of the forward pass."""
     unit_copies: float = 0.0
-    """Copies a parameter of one block, gathered for its passes."""
+    """Copies per parameter of one block, gathered for its passes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,14 +86,15 @@ class Sizes:
     state: float
     compute: float
     gathered: float
-    """Of a block's parameter where FSDP2 gathers it: in FP8 where its scale is that of the whole tensor (torchao 0.18,
-    `Float8LinearConfig`: `enable_fsdp_float8_all_gather` goes with no other)."""
+    """Bytes of a block's parameter as FSDP2 gathers it: in FP8 where its scale is that of the whole tensor (torchao
+    0.18, `Float8LinearConfig`: `enable_fsdp_float8_all_gather` goes with no other).
+    """
     moments: float
-    """Of all optimizer states of a parameter; Adafactor's factored ones are thin vectors."""
+    """Bytes of all optimizer states of a parameter; Adafactor's factored states are thin vectors."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Sizes":
-        """The sizes of `recipe`."""
+        """Returns the sizes of `recipe`."""
         state, compute = (
             2.0 if precision in ("bf16", "fp16") else 4.0
             for precision in (recipe.state_precision, recipe.activation_precision)
@@ -109,86 +110,95 @@ class EngineCosts(abc.ABC):
 
     @abc.abstractmethod
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """Bytes of a gradient bucket of the engine's own size."""
+        """Returns the bytes of a gradient bucket of the engine's own size."""
 
     @abc.abstractmethod
     def per_parameter(self, c: Columns) -> PerParameter:
-        """What a rank holds of parameters, gradients and states. `c.shard` ranks share what the stage shards."""
+        """Returns the bytes that a rank holds of parameters, gradients and states. `c.shard` ranks share what the stage
+        shards.
+        """
 
     @abc.abstractmethod
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Exposed seconds a step of data-parallel communication, among several ranks."""
+        """Returns the exposed seconds per step of data-parallel communication, among several ranks."""
 
     @abc.abstractmethod
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """What of `per_parameter` and `copies` is certain, whatever is freed, fused or computed again."""
+        """Returns the part of `per_parameter` and `copies` that is certain, whatever is freed, fused or recomputed."""
 
     def autocasts(self, c: Columns) -> Mask:
-        """Rows whose weights stay in the states' type and are cast for each product."""
+        """Returns the rows whose weights stay in the states' type and are cast for each product."""
         return np.zeros((), dtype=bool)
 
     def stops_early(self, c: Columns) -> Mask:
-        """Rows whose full checkpoint ends with the last saved tensor: the last product's output is not needed
-        (torch.utils.checkpoint.set_checkpoint_early_stop)."""
+        """Returns the rows whose full checkpoint ends with the last saved tensor: the last product's output is not
+        needed (torch.utils.checkpoint.set_checkpoint_early_stop).
+        """
         return np.ones((), dtype=bool)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Bytes moved a parameter and micro-batch besides the products, of which `repeated` are computed again.
+        """Returns the bytes moved a parameter and micro-batch besides the products, of which `repeated` are computed
+        again.
 
         Sums: the new gradient is read, the sum read and written; none where a step has one micro-batch.
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Unsharded copies of each of `ranks`, which are given as (parameters outside the blocks, bytes of logits)."""
+        """Yields the unsharded copies of each of `ranks`, which are given as (parameters outside the blocks, bytes of
+        logits).
+        """
         for _ in ranks:
             yield Copies(at_loss=NOTHING, in_block=NOTHING, at_end=NOTHING)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Bytes of the vocabulary table's gradient beside the sum it is added to, on the ranks that have the table: a
-        lookup's gradient is as large as its table."""
+        """Returns the bytes of the vocabulary table's gradient beside the sum it is added to, on the ranks that have
+        the table: a lookup's gradient is as large as its table.
+        """
         return c.table_parameters / c.tp * c.compute_bytes
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """Bytes of the buckets that gradients are copied to; `owned` are the largest rank's parameters."""
+        """Returns the bytes of the buckets that gradients are copied to; `owned` are the largest rank's parameters."""
         return NOTHING
 
     def stage_buffers(self, c: Columns, boundary: Array) -> Array:
-        """Bytes that a pipeline keeps of each micro-batch in flight beside what blocks save."""
+        """Returns the bytes that a pipeline keeps of each micro-batch in flight beside what blocks save."""
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Bytes that are freed into another stream's pool of the allocator than they are needed in."""
+        """Returns the bytes that are freed into another stream's pool of the allocator than they are needed in."""
         return NOTHING
 
     def optimizer_ranks(self, c: Columns) -> Array:
-        """Ranks that share the optimizer's step."""
+        """Returns the ranks that share the optimizer's step."""
         return np.where(c.zero_stage >= 1, c.shard, 1.0)
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Seconds a step of gradients that go to the host at every micro-step; the step's end is the optimizer's."""
+        """Returns the seconds per step of gradients that go to the host at every micro-step; the step's end is the
+        optimizer's.
+        """
         return NOTHING
 
     def hooks(self, c: Columns) -> Hooks:
-        """Host seconds of one block's hooks."""
+        """Returns the host seconds of one block's hooks."""
         return Hooks(forward=NOTHING, backward=NOTHING, again=NOTHING)
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """Rows whose optimizer is the engine's own around torch's: the host's part of a step counts twice."""
+        """Returns the rows whose optimizer is the engine's own around torch's: its host time counts twice."""
         return np.zeros((), dtype=bool)
 
     def step_host_s(self, c: Columns) -> Array:
-        """Host seconds of the optimizer's step beside `host.STEP_HOST_S`, while the device waits."""
+        """Returns the host seconds of the optimizer's step beside `host.STEP_HOST_S`, while the device waits."""
         return NOTHING
 
     def step_block_host_s(self, c: Columns) -> Array:
-        """Host seconds of the optimizer's step a block, as far as the device may be behind."""
+        """Returns the host seconds of the optimizer's step a block, as far as the device may be behind."""
         return NOTHING
 
     def instructions_s(self, c: Columns) -> Array:
-        """Host seconds of a micro-step of a pipeline beside its transfers."""
+        """Returns the host seconds of a micro-step of a pipeline beside its transfers."""
         return NOTHING
 
     def sigma(self, c: Columns) -> Array:
-        """Log deviation of the step time beside that of its parts."""
+        """Returns the log deviation of the step time beside that of its parts."""
         return NOTHING

@@ -19,11 +19,11 @@ class Ddp(EngineCosts):
     """`torch.nn.parallel.DistributedDataParallel` under torch.amp."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """25 MiB (`bucket_cap_mb`)."""
+        """Returns 25 MiB (`bucket_cap_mb`)."""
         return 25 * 2.0**20
 
     def autocasts(self, c: Columns) -> Mask:
-        """All whose products are in fewer bytes."""
+        """Returns all whose products are in fewer bytes."""
         return c.compute_bytes < c.state_bytes
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
@@ -31,7 +31,7 @@ class Ddp(EngineCosts):
         return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Whole weights, gradients beside them from the first backward pass on, states."""
+        """Returns the bytes of whole weights and states, and of gradients from the first backward pass on."""
         on_device = 1.0 - c.states_on_host
         whole = c.state_bytes * np.ones(())
         return PerParameter(
@@ -42,14 +42,16 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Autocast's cast weights, at the loss the head's too, and a bucket's copies where gradients are squeezed."""
+        """Yields the autocast's cast weights, at the loss the head's too, and a bucket's copies where gradients are
+        squeezed.
+        """
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
         for _, logits in ranks:
             head = head_cast(c, self.autocasts(c), logits)
             yield Copies(at_loss=cached + head, in_block=cached, at_end=passing)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Under autocast in the type of the sums."""
+        """Returns the bytes of the table's gradient, which under autocast has the type of the sums."""
         width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
         return c.table_parameters / c.tp * width
 

@@ -28,27 +28,30 @@ class DeepSpeed(EngineCosts):
     """`deepspeed.initialize`. Stage 0 that sums in the states' type computes as DDP does, under torch's autocast."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """5e8 elements (`reduce_bucket_size`)."""
+        """Returns the bytes of 5e8 elements (`reduce_bucket_size`)."""
         return 5e8 * compute_bytes
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """All but stage 0 that sums in the states' type, which steps torch's optimizer; in published runs stage 0 holds
-        16-bit weights beside the masters.
+        """Returns all but stage 0 that sums in the states' type, which steps torch's optimizer; in published runs stage
+        0 holds 16-bit weights beside the masters.
         """
         return ~((c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes))
 
     def autocasts(self, c: Columns) -> Mask:
-        """Where torch's optimizer steps and products are in fewer bytes."""
+        """Returns the rows in which torch's optimizer steps and products are in fewer bytes than states."""
         return (c.compute_bytes < c.state_bytes) & ~self.wraps_optimizer(c)
 
     def stops_early(self, c: Columns) -> Mask:
-        """With torch's checkpoint; the pipeline's runs the whole block, and so did stacks before fused attention."""
+        """Returns the rows under torch's checkpoint; the pipeline's runs the whole block, and so did stacks before
+        fused attention.
+        """
         return (c.tp * c.pp == 1) & (c.flash > 0)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """`BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`); stages 2 and 3 copy it to the bucket
-        and divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what
-        it gathered, and gradients before their reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`).
+        """Returns the bytes moved per parameter and micro-batch. `BF16_Optimizer` casts a gradient before it adds it
+        (`update_hp_grads`); stages 2 and 3 copy it to the bucket and divide it there, then add this rank's part
+        (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what it gathered, and gradients before their
+        reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`).
         """
         cast = c.compute_bytes + c.gradient_bytes
         sums = np.where(_sums_whole(c), cast + 3 * c.gradient_bytes, super().weight_traffic(c, repeated))
@@ -60,7 +63,7 @@ class DeepSpeed(EngineCosts):
         return sums + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Weights in the products' type with masters and states, each shared from its stage on."""
+        """Returns the bytes of weights in the products' type, masters and states, each shared from its stage on."""
         sb, cb = c.state_bytes, c.compute_bytes
         autocasts, on_device = self.autocasts(c), 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
@@ -86,10 +89,10 @@ class DeepSpeed(EngineCosts):
         )
 
     def _step_copies(self, c: Columns, summed: Array, zero_1: Array, zero_3: Array) -> Array:
-        """Bytes a parameter that the step flattens of this rank's gradients, stage 3 a sub-group at a time; sums in 16
-        bits are cast to fp32 as well. fp32 sums of 16-bit products stand in one flat tensor from the start, that the
-        optimizer takes as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`); fp32
-        throughout is flattened.
+        """Returns the bytes a parameter that the step flattens of this rank's gradients, stage 3 a sub-group at a time;
+        sums in 16 bits are cast to fp32 as well. fp32 sums of 16-bit products stand in one flat tensor from the start,
+        that the optimizer takes as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`;
+        `bf16_optimizer.py`); fp32 throughout is flattened.
         """
         sb, cb = c.state_bytes, c.compute_bytes
         owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
@@ -99,9 +102,9 @@ class DeepSpeed(EngineCosts):
         return np.where(alike, sb / zero_1, np.where((sb > cb) & ~self.autocasts(c), flat, 0.0))
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Stage 3 keeps up to a set number of gathered parameters. DeepSpeed leaves autocast's cache before the loss,
-        where only the head's stays, so that with checkpointing the end of the forward pass, with logits of 2 bytes, may
-        hold more than the loss.
+        """Yields the copies of each rank. Stage 3 keeps up to a set number of gathered parameters. DeepSpeed leaves
+        autocast's cache before the loss, where only the head's stays, so that with checkpointing the end of the forward
+        pass, with logits of 2 bytes, may hold more than the loss.
         """
         cb, block = c.compute_bytes, c.layer_parameters / c.tp
         whole = c.layers * block / c.pp
@@ -126,14 +129,16 @@ class DeepSpeed(EngineCosts):
             )
 
     def table_gradient(self, c: Columns) -> Array:
-        """`BF16_Optimizer` casts each gradient to its sums' type before it adds it (`update_hp_grads`)."""
+        """Returns the bytes of the table's gradient. `BF16_Optimizer` casts each gradient to its sums' type before it
+        adds it (`update_hp_grads`).
+        """
         widened = self.autocasts(c) | _sums_whole(c)
         width = np.where(widened, np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
         return c.table_parameters / c.tp * width
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """One, or two where they are reduced beside the computing. Stage 3 makes its bucket at the start, whole,
-        whatever the model and the ranks; on a CPU, pages that nobody writes take no memory.
+        """Returns the bytes of one bucket, or of two where they are reduced beside the computing. Stage 3 makes its
+        bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes take no memory.
         """
         bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
         count = np.where((c.zero_stage > 1) | _overlaps(c), 2.0, 1.0)
@@ -141,18 +146,21 @@ class DeepSpeed(EngineCosts):
         return np.where(c.zero_stage == 3, np.where(c.units > 1, c.bucket_bytes, bucket), reduced)
 
     def stage_buffers(self, c: Columns, boundary: Array) -> Array:
-        """Each buffer's input and output."""
+        """Returns the bytes of each pipeline buffer's input and output."""
         return np.where(c.pp > 1, 2 * boundary, 0.0)
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """By stage: 0 reduces after the backward pass, 1 and 2 then gather the updated parameters, 3 works by units."""
+        """Returns the exposed seconds by stage: 0 reduces after the backward pass, 1 and 2 then gather the updated
+        parameters, 3 works by units.
+        """
         reduced = Buckets.of(c, load.owned).reduced_s * syncs(c)
         stages = np.where(c.zero_stage >= 1, self._buckets_s(c, load), reduced)
         return np.where(c.zero_stage == 3, self._units_s(c, load), stages)
 
     def _buckets_s(self, c: Columns, load: Load) -> Array:
-        """Stages 1 and 2, which have all-reduced whole buckets since 2023 (`stage_1_and_2.py`,
-        `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces whole sums and steps its part of them.
+        """Returns the exposed seconds of stages 1 and 2, which have all-reduced whole buckets since 2023
+        (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces whole sums and steps its
+        part of them.
         """
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
         reduced = buckets.reduced_s
@@ -163,8 +171,9 @@ class DeepSpeed(EngineCosts):
         return times * (each - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
 
     def _units_s(self, c: Columns, load: Load) -> Array:
-        """Stage 3 releases each module after every pass of it, so that recomputing loads it once more (arXiv
-        2104.07857, section 4.1)."""
+        """Returns the exposed seconds of stage 3, which releases each module after every pass of it, so that
+        recomputing loads it once more (arXiv 2104.07857, section 4.1).
+        """
         again = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
         one = np.ones(())
         return units_s(
@@ -180,12 +189,16 @@ class DeepSpeed(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Stage 3 keeps its sums on the host and brings each up to add to it (`stage3.py`, `partition_grads`)."""
+        """Returns the seconds of gradients on the way to the host. Stage 3 keeps its sums there and loads each to add
+        to it (`stage3.py`, `partition_grads`).
+        """
         down = owned / c.shard * c.gradient_bytes / c.host_bandwidth
         return np.where((c.zero_stage == 3) & (c.states_on_host > 0), (c.grad_accum - 1) * 2 * down, 0.0)
 
     def hooks(self, c: Columns) -> Hooks:
-        """Stage 3 hooks every module, six a block. Below, the wrapped optimizer hooks each gradient."""
+        """Returns the host seconds of one block's hooks. Stage 3 hooks each of six modules in a block; at lower stages
+        the wrapped optimizer hooks each gradient.
+        """
         fetching = np.where(c.zero_stage == 3, 6 * GATHER_HOST_S, 0.0)
         hooked = self.wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
         return Hooks(
@@ -195,20 +208,24 @@ class DeepSpeed(EngineCosts):
         )
 
     def step_host_s(self, c: Columns) -> Array:
-        """In fp16 the wrapped optimizer looks through each gradient for overflow."""
+        """Returns the host seconds of the optimizer's step. In fp16 the wrapped optimizer checks each gradient for
+        overflow.
+        """
         searches = self.wraps_optimizer(c) & (c.scales_loss > 0) & (c.zero_stage < 3)
         return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
 
     def instructions_s(self, c: Columns) -> Array:
-        """The pipeline interprets a list of instructions."""
+        """Returns the pipeline interprets a list of instructions."""
         return np.asarray(INSTRUCTIONS_S)
 
     def sigma(self, c: Columns) -> Array:
-        """Of stage 3, whose prefetching differs most between versions."""
+        """Returns the log deviation of stage 3, whose prefetching differs most between versions."""
         return np.where(c.zero_stage == 3, ZERO_3_SIGMA, 0.0)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """By stage, as `per_parameter`, but for what the flat buffers of a version may do without."""
+        """Returns the certain memory by stage: that of `per_parameter`, without what a version's flat buffers may not
+        need.
+        """
         sizes, stage = Sizes.of(recipe), layout.zero_stage
         state, compute = sizes.state, sizes.compute
         accumulates, on_device = batch.grad_accum > 1, layout.offload == "none"
@@ -240,12 +257,12 @@ class DeepSpeed(EngineCosts):
 
 
 def _overlaps(c: Columns) -> Mask:
-    """Rows of stages 1 and 2 that communicate beside their computing."""
+    """Returns the rows of stages 1 and 2 that communicate beside their computing."""
     return (c.axes["overlap"] == _ON) & (c.zero_stage < 3)
 
 
 def _sums_whole(c: Columns) -> Mask:
-    """Rows of `BF16_Optimizer`: stage 1 with sums wider than the products."""
+    """Returns the rows of `BF16_Optimizer`: stage 1 with sums wider than the products."""
     return (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
 
 

@@ -18,12 +18,12 @@ class Buckets:
 
     ring: Ring
     num_bytes: Array
-    """Of all gradients, as they are exchanged."""
+    """Bytes of all gradients, as they are exchanged."""
     count: Array
 
     @classmethod
     def of(cls, c: Columns, owned: Array) -> "Buckets":
-        """The buckets of a rank's `owned` parameters."""
+        """Returns the buckets of a rank's `owned` parameters."""
         num_bytes = owned * c.gradient_bytes * c.compression
         count = np.maximum(np.ceil(num_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
         return cls(ring=data_ring(c), num_bytes=num_bytes, count=count)
@@ -45,8 +45,8 @@ def syncs(c: Columns) -> Array:
 
 
 def scattered_s(c: Columns, owned: Array) -> Array:
-    """Seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are scattered, updated parameters gathered in
-    their own type (arXiv 1910.02054, section 7.1), which are as many bytes as an all-reduce.
+    """Returns the seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are scattered, updated parameters
+    gathered in their own type (arXiv 1910.02054, section 7.1), which are as many bytes as an all-reduce.
     """
     buckets = Buckets.of(c, owned)
     return syncs(c) * buckets.scattered_s + buckets.ring.gather_s(owned * c.compute_bytes)
@@ -64,8 +64,8 @@ def units_s(
     hidden: Array,
     stored_bytes: Array,
 ) -> Array:
-    """Exposed seconds a step where units (blocks) are gathered for each pass and their gradients scattered, beside the
-    compute of the neighbouring block (arXiv 2304.11277, section 3.3).
+    """Returns the exposed seconds a step where units (blocks) are gathered for each pass and their gradients scattered,
+    beside the compute of the neighbouring block (arXiv 2304.11277, section 3.3).
 
     Each takes so many `collectives`. `gathers` a micro-step are over all ranks that share the parameters, and
     `gathers_again` over the `near` ones that hold them between the passes; there are so many `reductions`. Of all that

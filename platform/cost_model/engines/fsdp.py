@@ -25,12 +25,13 @@ class Fsdp(EngineCosts):
     """`torch.distributed.fsdp.fully_shard` over each block and the root. Stage 2 keeps blocks gathered."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """None: a unit is reduced by itself."""
+        """Returns 0: each unit is reduced by itself, without buckets."""
         return 0.0
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """What was gathered is copied into place, for each pass at stage 3, and gradients are cast for the reduction
-        (arXiv 2304.11277, section 4.2); then this rank's part alone is added up.
+        """Returns the bytes moved per parameter and micro-batch. Gathered parameters are copied into place, for each
+        pass at stage 3, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then this rank's part
+        alone is added up.
         """
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
@@ -39,7 +40,9 @@ class Fsdp(EngineCosts):
         return sums + np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Shards of weights and states; gradients whole where they are summed before they are reduced."""
+        """Returns the bytes of sharded weights and states; gradients are whole where they are summed before the
+        reduction.
+        """
         on_device = 1.0 - c.states_on_host
         shards = c.state_bytes / c.shard * on_device
         accumulates = c.grad_accum > 1
@@ -52,9 +55,9 @@ class Fsdp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """The root unit (embeddings) stays through the forward pass, and one block is gathered ahead; a backward unit
-        has its parameters, their gradients and the fp32 input of the reduction. One rank alone copies its parameters
-        all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
+        """Yields the root unit (embeddings) stays through the forward pass, and one block is gathered ahead; a backward
+        unit has its parameters, their gradients and the fp32 input of the reduction. One rank alone copies its
+        parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.layer_parameters / c.tp
@@ -77,20 +80,22 @@ class Fsdp(EngineCosts):
             )
 
     def table_gradient(self, c: Columns) -> Array:
-        """None: the root unit's is among the copies."""
+        """Returns 0: the root unit's gradient is among the copies."""
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Sharded gradients, where sums were whole until then: these are freed into another stream's pool."""
+        """Returns the bytes of sharded gradients where sums were whole until then: these are freed into another
+        stream's pool.
+        """
         whole_sums = (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
         return np.where(whole_sums, owned * c.state_bytes / c.shard, 0.0)
 
     def optimizer_ranks(self, c: Columns) -> Array:
-        """All that share the parameters."""
+        """Returns all that share the parameters."""
         return c.shard
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """A block is gathered for its forward pass and, at stage 3, again for its backward pass."""
+        """Returns a block is gathered for its forward pass and, at stage 3, again for its backward pass."""
         once = 1.0 / c.grad_accum
         return units_s(
             c,
@@ -105,14 +110,14 @@ class Fsdp(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Each reduced gradient goes down and is added to what lies there."""
+        """Returns the seconds of gradients on the way to the host: each is copied and added to the sum there."""
         share = owned / c.shard * c.gradient_bytes
         sums = (c.sync_every > 0) & (c.parameters_on_host > 0)
         return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
 
     def hooks(self, c: Columns) -> Hooks:
-        """Of one unit. Stage 2 gathers for the first of a step's micro-steps; gradients may be reduced in the last
-        alone. A unit holds the checkpoint; compiled code has it inside.
+        """Returns the host seconds of one unit's hooks. Stage 2 gathers for the first of a step's micro-steps;
+        gradients may be reduced in the last alone. A unit holds the checkpoint; compiled code has it inside.
         """
         collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
@@ -125,7 +130,9 @@ class Fsdp(EngineCosts):
         )
 
     def step_block_host_s(self, c: Columns) -> Array:
-        """Twelve parameters of a block, each unscaled, clipped and stepped as a plain tensor."""
+        """Returns the host seconds of twelve parameters of a block, each unscaled, clipped and stepped as a plain
+        tensor.
+        """
         return np.asarray(12 * SHARD_STEP_S)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
@@ -143,9 +150,9 @@ class Fsdp(EngineCosts):
 
 
 def _saved_again(c: Columns) -> Array:
-    """Bytes of the FP8 weights that compiled blocks save column by column beside what was gathered, for the products of
-    the backward pass: gate, up and down of a gated feed-forward, else the last (torch 2.13's partitioner on Llama's and
-    GPT-NeoX's blocks). Checkpointed blocks make them again.
+    """Returns the bytes of the FP8 weights that compiled blocks save column by column beside what was gathered, for the
+    products of the backward pass: gate, up and down of a gated feed-forward, else the last (torch 2.13's partitioner on
+    Llama's and GPT-NeoX's blocks). Checkpointed blocks make them again.
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
     weights = c.layers / c.pp * (1 + 2 * c.gated) * c.ffn * c.hidden
@@ -153,7 +160,7 @@ def _saved_again(c: Columns) -> Array:
 
 
 def _between_passes(c: Columns) -> Array:
-    """Ranks that hold a block between its two passes: all that share it, or the neighbours of `reshard`."""
+    """Returns the ranks that hold a block between its two passes: all that share it, or the neighbours of `reshard`."""
     reshard = c.axes["reshard"]
     return np.where(reshard > 0, np.minimum(reshard * c.cp, c.shard), c.shard)
 

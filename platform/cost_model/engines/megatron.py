@@ -21,15 +21,17 @@ class Megatron(EngineCosts):
     """Its DDP at stage 0, its distributed optimizer at stage 1."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """4e7 parameters (`ddp_bucket_size`)."""
+        """Returns the bytes of 4e7 parameters (`ddp_bucket_size`)."""
         return 4e7 * state_bytes
 
     def stops_early(self, c: Columns) -> Mask:
-        """Never: its checkpoint runs the whole block."""
+        """Returns False for all rows: its checkpoint runs the whole block."""
         return np.zeros((), dtype=bool)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Weights in the products' type, masters and states, shared from stage 1 on; gradients from stage 2 on."""
+        """Returns the bytes of weights in the products' type, of masters and states shared from stage 1 on, and of
+        gradients shared from stage 2 on.
+        """
         sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
         masters = np.where(sb > cb, sb, 0.0)
@@ -45,8 +47,9 @@ class Megatron(EngineCosts):
         )
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """After the backward pass: all-reduced, or scattered and the updated parameters gathered. Where hooks reduce,
-        buckets are all-reduced beside the last backward pass whatever the stage, and parameters gathered one by one.
+        """Returns the after the backward pass: all-reduced, or scattered and the updated parameters gathered. Where
+        hooks reduce, buckets are all-reduced beside the last backward pass whatever the stage, and parameters gathered
+        one by one.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
@@ -60,7 +63,7 @@ class Megatron(EngineCosts):
         return np.where(c.reduces_by_hooks > 0, beside + np.where(c.zero_stage >= 1, gathered, 0.0), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Nothing: no layout of a search has it."""
+        """Returns zeros: no layout of a search uses this engine."""
         return Certain()
 
 
