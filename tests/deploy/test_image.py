@@ -105,7 +105,10 @@ def image() -> Iterator[Built]:
         (base / "etc" / "pip.conf").write_text(
             "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
         )
-        shutil.copy(Path("/", CERTIFICATES), base / CERTIFICATES)
+        for each in (Path("/", CERTIFICATES), *(Path(path) for path in settings.get("constraint", "").split())):
+            there = base / each.relative_to("/")
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(each, there)
         places = [each for value in settings.values() for each in value.split()]
         # An index in a folder refers to files beside it.
         folders = {Path(each.removeprefix("file://")).parent if "://" in each else Path(each) for each in places}
