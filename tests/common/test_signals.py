@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "command",
     [
-        f"validate {TABLE} --json",  # print
+        pytest.param(f"validate {TABLE} --json", marks=pytest.mark.slow),  # print
         f"validate {TABLE}",  # rich, which would end with 1: nothing fits
         "search --list",
         "plan bloom7b --cluster 8xH300",  # standard error
@@ -59,7 +59,9 @@ def test_output_that_cannot_take_a_command_s_words_is_no_error(streams: str, env
     assert (run.returncode, run.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", [f"validate {TABLE} --json", f"validate {TABLE}", "search --list"])
+@pytest.mark.parametrize(
+    "command", [pytest.param(f"validate {TABLE} --json", marks=pytest.mark.slow), f"validate {TABLE}", "search --list"]
+)
 def test_output_to_a_full_disk_is_told_in_a_sentence(command: str) -> None:
     with Path("/dev/full").open("w") as full:
         run = subprocess.run(

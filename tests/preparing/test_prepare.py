@@ -127,6 +127,7 @@ def test_inputs_of_several_kinds_in_one_run(run: Run, tmp_path: Path) -> None:
     assert index is not None and (index.vocab_size, index.tokenizer, index.tokens) == (2**20 + 1, "ids", 6)
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = _json_lines(tmp_path / "a.jsonl", texts(1500))
     for workers in ("1", "3"):

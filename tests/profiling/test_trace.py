@@ -65,6 +65,7 @@ def second_step(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(ranges, key=lambda each: each["ts"])[3:]
 
 
+@pytest.mark.slow
 class TestARealTrace:
     def test_its_parts_add_up_to_the_step(self, eager: dict[str, Any]) -> None:
         step, ranges = step_sums(eager, grad_accum=2), second_step(eager)

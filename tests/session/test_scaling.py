@@ -61,6 +61,7 @@ def test_one_layout_is_measured_on_each_number(played: Played, pair: str) -> Non
     assert layouts == [(1, "full", 1), (2, "full", 1)]
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_with_what_is_missing_of_it(
     played: Played, pair: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
         assert output and 1000 <= int(output[1]) < 2000
 
 
+@pytest.mark.slow
 def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exit_code_is_4(
     played: Played, pair: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ import scipy.optimize  # what was hidden is there again
 """
 
 
+@pytest.mark.slow
 def test_an_engine_comes_without_what_its_libraries_import_for_others() -> None:
     """In a process of its own, as on a worker: seconds of every trial."""
     done = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -106,6 +106,7 @@ def _line(kind: str) -> dict[str, Any]:
     return next(line for line in LINES if line["kind"] == kind)
 
 
+@pytest.mark.slow
 def test_an_odd_value_of_the_right_type_gives_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "old-1"
     readable = _readable()

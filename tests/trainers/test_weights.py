@@ -27,6 +27,7 @@ def test_seed_and_name_decide() -> None:
     assert not torch.equal(first, _draw("h.1.weight"))
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same() -> None:
     code = (
         "import torch; from trainers.weights import draw;"
