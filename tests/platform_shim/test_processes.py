@@ -44,7 +44,7 @@ import search_spaces
 import trainers.engines.deepspeed.config
 from trainers import engines, text
 from trainers.values import cluster, codec, journal_lines, layout, measurement, recipe, spec
-for space in search_spaces.known():
+for space in search_spaces.built_in_spaces():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))
 """
