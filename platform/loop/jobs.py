@@ -126,7 +126,7 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
 
 def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     """Returns the measurement that stands for a rung whose trials died without a result."""
-    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
+    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a message")
 
 
 def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:

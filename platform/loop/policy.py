@@ -131,7 +131,7 @@ def fault(ends: Sequence[Ended]) -> str:
     apart = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
     if len(row) >= IN_A_ROW and apart:
         kinds = {each.kind for each in row}
-        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a word of their workers"
+        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
         return f"{len(row)} trials in a row {how}{_where(row)}, the last one with: {row[0].reason}"
     window = ends[-WINDOW:]
     bad = [each for each in window if each.kind is not Kind.RAN]

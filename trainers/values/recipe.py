@@ -64,7 +64,7 @@ class Recipe:
     compression: Compression = axis(
         "none",
         label="{} compression",
-        about="What gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that"
+        about="Compression of gradients before their exchange: bf16, or PowerSGD's factors of that"
         " rank (arXiv 1905.13727) from the second optimizer step on.",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
@@ -78,7 +78,7 @@ class Recipe:
         about="`stream` (seeded, learnable), `included` (a text, byte by byte), or the path of a Parquet file or folder"
         " with a column of token ids.",
     )
-    seed: int = axis(0, about="Of weights and data.")
+    seed: int = axis(0, about="Seed of weights and data.")
     data_order: DataOrder = axis(
         "file",
         later=True,
@@ -97,8 +97,8 @@ class Recipe:
         "causal",
         later=True,
         label="{} mask",
-        about="What a token sees: all before it; of these its own document alone; or, in a prefix of random length, all"
-        " of the prefix, which then has no loss.",
+        about="Tokens that a token attends to: all before it; of these its own document alone; or, in a prefix of"
+        " random length, all of the prefix, which then has no loss.",
     )
     document_tokens: int = axis(
         0,
