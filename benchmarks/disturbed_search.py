@@ -148,8 +148,10 @@ def _is_figure(line: Line) -> bool:
 
 def _workers(driver: int) -> list[psutil.Process]:
     """Returns the train workers of the running trial, oldest first; a Ray of the driver's own descends from it."""
-    found = [each for each in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(each.cmdline()[:1])]
-    return sorted(found, key=lambda each: each.create_time())
+    workers = [
+        each for each in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(each.cmdline()[:1])
+    ]
+    return sorted(workers, key=lambda each: each.create_time())
 
 
 def _measured(study: Path) -> set[str]:

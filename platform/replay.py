@@ -48,13 +48,13 @@ def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
                 runs.append(interpret(row))
             except ValueError:
                 left_out += 1
-    found = cells(merged(runs))
-    if not found:
+    large = cells(merged(runs))
+    if not large:
         raise InputError(
             f"nothing to search in {', '.join(map(str, paths))}: no cell has two configurations and a time"
             f" ({left_out} rows cannot be read as runs; python -m platform.validate says why)"
         )
-    return found, left_out
+    return large, left_out
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             value = getattr(options, name)
             if value is not None and value < 1:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-        found, left_out = read_cells(options.tables)
-        largest = len(found[0].choices)
+        compared, left_out = read_cells(options.tables)
+        largest = len(compared[0].choices)
         if options.min_cell is not None and options.min_cell > largest:
             raise InputError(f"no cell has {options.min_cell} configurations: the largest has {largest}")
     except InputError as error:
@@ -98,30 +98,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
             play(cell, make(options.searcher, cell, seed), options.budget or len(cell.choices))
             for seed in range(options.seeds)
         ]
-        for cell in found
+        for cell in compared
     ]
     overall = figures(
-        [each for cell, all_of in zip(found, played, strict=True) if len(cell.choices) >= least for each in all_of]
+        [each for cell, all_of in zip(compared, played, strict=True) if len(cell.choices) >= least for each in all_of]
     )
     if options.json:
-        print(json.dumps(_json(options, overall, least, found, played), indent=2))
+        print(json.dumps(_json(options, overall, least, compared, played), indent=2))
         return 0
-    _show(Console(), options.searcher, overall, least, found, played)
+    _show(Console(), options.searcher, overall, least, compared, played)
     if options.trials:
-        _show_trials(found, played)
+        _show_trials(compared, played)
     if left_out:
         print(f"{left_out} rows cannot be read as runs; python -m platform.validate says why")
     return 0
 
 
 def _json(
-    options: argparse.Namespace, overall: Figures, least: int, found: Sequence[Cell], played: Sequence[Sequence[Played]]
+    options: argparse.Namespace,
+    overall: Figures,
+    least: int,
+    compared: Sequence[Cell],
+    played: Sequence[Sequence[Played]],
 ) -> dict[str, Any]:
     return {
         "searcher": options.searcher,
         "budget": options.budget,
         "seeds": options.seeds,
-        "overall": {**to_json(overall), "min_cell": least, "cells": sum(len(cell.choices) >= least for cell in found)},
+        "overall": {
+            **to_json(overall),
+            "min_cell": least,
+            "cells": sum(len(cell.choices) >= least for cell in compared),
+        },
         "cells": [
             {
                 "cell": list(cell.name),
@@ -129,7 +137,7 @@ def _json(
                 "configurations": len(cell.choices),
                 **to_json(figures(all_of)),
             }
-            for cell, all_of in zip(found, played, strict=True)
+            for cell, all_of in zip(compared, played, strict=True)
         ],
     }
 
@@ -139,7 +147,7 @@ def _show(
     searcher: str,
     overall: Figures,
     least: int,
-    found: Sequence[Cell],
+    compared: Sequence[Cell],
     played: Sequence[Sequence[Played]],
 ) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{searcher}: to within 2 % of the best")
@@ -157,22 +165,22 @@ def _show(
             f"{each.found_share:.0%}",
         )
 
-    for cell, all_of in zip(found, played, strict=True):
-        row(_label(cell, found), str(len(cell.choices)), figures(all_of))
+    for cell, all_of in zip(compared, played, strict=True):
+        row(_label(cell, compared), str(len(cell.choices)), figures(all_of))
     row(f"all of at least {least}", "", overall)
     console.print(table, highlight=False)
 
 
-def _label(cell: Cell, found: Sequence[Cell]) -> str:
+def _label(cell: Cell, compared: Sequence[Cell]) -> str:
     """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
     model, gpu, gpus, seq_len, global_batch = cell.name
     label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
-    return f"{label}, recipe {cell.recipe}" if sum(each.name == cell.name for each in found) > 1 else label
+    return f"{label}, recipe {cell.recipe}" if sum(each.name == cell.name for each in compared) > 1 else label
 
 
-def _show_trials(found: Sequence[Cell], played: Sequence[Sequence[Played]]) -> None:
-    for cell, (first, *_) in zip(found, played, strict=True):
-        print(_label(cell, found))
+def _show_trials(compared: Sequence[Cell], played: Sequence[Sequence[Played]]) -> None:
+    for cell, (first, *_) in zip(compared, played, strict=True):
+        print(_label(cell, compared))
         varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
         for number, each in enumerate(first.tried, 1):
             share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"

@@ -123,12 +123,12 @@ def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
     show(result, files, as_object=options.json)
     if running:
         say("The study is running: its search mirrors it to MLflow.")
-        return ending.shown_verdict(result)
+        return ending.report_exit_code(result)
     if not options.json:
-        print(ending.how_it_ended(result.history.end, folder), ending.how_long(result.history), sep="\n")
+        print(ending.last_ending(result.history.end, folder), ending.duration_sentence(result.history), sep="\n")
     if not options.no_mlflow and not owner:
         _mirror(folder, result, named, options.html)
-    return ending.shown_verdict(result)
+    return ending.report_exit_code(result)
 
 
 def _report_together(folders: Sequence[Path], named: str, options: argparse.Namespace) -> int:
@@ -144,7 +144,7 @@ def _report_together(folders: Sequence[Path], named: str, options: argparse.Name
     for folder, result in zip(folders, results, strict=True):
         if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
             _mirror(folder, result, named, path)
-    return min(map(ending.shown_verdict, results))
+    return min(map(ending.report_exit_code, results))
 
 
 def _read(folder: Path) -> Result:
@@ -178,8 +178,8 @@ def _compare(options: argparse.Namespace) -> int:
         sides.append(chosen(result.history.measurements, winner, wanted))
         results.append(result)
     known = [each for result in results for each in result.history.measurements]
-    found = difference(sides[0], sides[1], (results[0].header, results[1].header), known)
-    print(json.dumps(finite(to_json(found))) if options.json else "\n".join(sentences(found)))
+    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), known)
+    print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
     return 0
 
 

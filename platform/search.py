@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     given = parser().parse_args(argv)
     if given.list:
-        spaces = search_spaces.known()
+        spaces = search_spaces.built_in_spaces()
         width = max(len(space.name) for space in spaces)
         for space in spaces:
             print(f"{space.name:{width}}  {space.summary}")
@@ -122,7 +122,7 @@ def _run(argv: Sequence[str] | None) -> int:
     # Takes a second that `--list` and `--help` need not pay.
     from platform.session import opening, scaling, session
 
-    options = opening.taken_up(_options(given))
+    options = opening.with_resumption(_options(given))
     return scaling.search(options) if scaling.is_asked(options) else session.search(options)
 
 

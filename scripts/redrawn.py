@@ -49,11 +49,13 @@ def main() -> None:
         print(path)
     name, space = HEAT
     recipe = search_spaces.load(space).recipes[0]
-    found = rows(name)
-    memory_gib = (found[0].gpu_mem_gb or 0) / GB_PER_GIB
-    cluster = Cluster(device_kind="cuda", device=found[0].gpu or "", device_memory_gib=memory_gib, devices_per_node=1)
+    measured = rows(name)
+    memory_gib = (measured[0].gpu_mem_gb or 0) / GB_PER_GIB
+    cluster = Cluster(
+        device_kind="cuda", device=measured[0].gpu or "", device_memory_gib=memory_gib, devices_per_node=1
+    )
     with TemporaryDirectory() as folder:
-        draw(_result(recipe, [_measurement(recipe, row) for row in found]), cluster, Path(folder))
+        draw(_result(recipe, [_measurement(recipe, row) for row in measured]), cluster, Path(folder))
         path = DOCS / "pictures" / f"{name}.png"
         path.write_bytes((Path(folder) / f"{HEAT_MAP}.png").read_bytes())
     print(path)

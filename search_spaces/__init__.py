@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-def known() -> tuple[Space, ...]:
+def built_in_spaces() -> tuple[Space, ...]:
     """Returns the built-in spaces, built."""
     return tuple(_built_in(name) for name in _REGISTRY)
 

@@ -46,7 +46,7 @@ def _rebuild(state: dict[str, object]) -> RungFailure:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Why a trial ended, as the fields of the measurement that records it."""
+    """The cause of a trial's end, as the fields of the measurement that records it."""
 
     outcome: Outcome
     reason: str
@@ -96,7 +96,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
 _BROKEN = re.compile(
     r"connection (closed|reset|refused)|broken pipe|ncclRemoteError|remote process exited", re.IGNORECASE
 )
-"""What gloo and NCCL raise about a peer that is gone."""
+"""Text in errors of gloo and NCCL about a peer that is gone."""
 
 
 def _broken(error: BaseException) -> bool:
@@ -122,10 +122,10 @@ _CPU_ASKED = re.compile(r"allocate (\d+) bytes")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def asked_bytes(error: BaseException) -> int | None:
+def requested_bytes(error: BaseException) -> int | None:
     """Returns the bytes that an allocator's exception could not provide, None where it names no size."""
-    if found := _CUDA_ASKED.search(str(error)):
-        return int(float(found[1]) * _UNITS[found[2]])
-    if found := _CPU_ASKED.search(str(error)):
-        return int(found[1])
+    if match := _CUDA_ASKED.search(str(error)):
+        return int(float(match[1]) * _UNITS[match[2]])
+    if match := _CPU_ASKED.search(str(error)):
+        return int(match[1])
     return None

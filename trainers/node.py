@@ -37,9 +37,9 @@ def facts(gpu: bool) -> dict[str, Any]:
     compute on) and `unix_s`, its clock. Raises what NVML raises.
     """
     temp = tempfile.gettempdir()
-    found = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
+    facts_now = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
     return (
-        found
+        facts_now
         | {"replaced_libraries": replaced_libraries(), "held": _held() if gpu else []}
         | _devices(gpu)
         | {"unix_s": time.time()}
@@ -53,16 +53,16 @@ def _devices(gpu: bool) -> dict[str, Any]:
     import pynvml
 
     pynvml.nvmlInit()
-    found: set[tuple[str, float, tuple[int, int]]] = set()
+    kinds: set[tuple[str, float, tuple[int, int]]] = set()
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         name = pynvml.nvmlDeviceGetName(handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         memory_gib = round(cast(int, pynvml.nvmlDeviceGetMemoryInfo(handle).total) / GIB, 2)
-        found.add((name if isinstance(name, str) else name.decode(), memory_gib, (major, minor)))
-    if len(found) != 1:
-        return {"mixed": sorted(name for name, *_ in found)}
-    name, memory_gib, capability = found.pop()
+        kinds.add((name if isinstance(name, str) else name.decode(), memory_gib, (major, minor)))
+    if len(kinds) != 1:
+        return {"mixed": sorted(name for name, *_ in kinds)}
+    name, memory_gib, capability = kinds.pop()
     driver = pynvml.nvmlSystemGetDriverVersion()
     software_versions = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
     return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": software_versions}
@@ -74,7 +74,7 @@ def uncompiled() -> dict[str, str]:
 
     On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE that was half of a trial's start (docs/measurements.md).
     """
-    found: dict[str, str] = {}
+    uncompiled_in: dict[str, str] = {}
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
@@ -82,8 +82,8 @@ def uncompiled() -> dict[str, str]:
         cached = Path(importlib.util.cache_from_source(spec.origin))
         folder = next(each for each in cached.parents if each.exists())
         if not cached.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
-            found[name] = str(Path(spec.origin).parents[1])
-    return found
+            uncompiled_in[name] = str(Path(spec.origin).parents[1])
+    return uncompiled_in
 
 
 def replaced_libraries() -> list[str]:
@@ -93,13 +93,13 @@ def replaced_libraries() -> list[str]:
         return []
     packages = Path(spec.origin).parents[1]
     bundled = {path.name: path.resolve() for path in (packages / "nvidia").glob("*/lib/lib*.so.*")}
-    found: list[str] = []
+    paths: list[str] = []
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         for name in sorted(bundled):
             path = Path(folder) / name
             if path.exists() and not path.resolve().is_relative_to(packages.resolve()):
-                found.append(str(path))
-    return found
+                paths.append(str(path))
+    return paths
 
 
 def versions() -> dict[str, str]:
@@ -107,16 +107,16 @@ def versions() -> dict[str, str]:
 
     A node may have a checkout of its own on its path, older than the one that the driver sent it.
     """
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    installed = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "none"
+            installed[package] = "none"
     code = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
-    return found | {"this project's code": code.hexdigest()[:12]}
+    return installed | {"this project's code": code.hexdigest()[:12]}
 
 
 def free_mib(folder: str | os.PathLike[str]) -> float:
@@ -132,12 +132,12 @@ def _held() -> list[dict[str, Any]]:
     used tells.
     """
     until_s = time.monotonic() + GRACE_S
-    while (found := list(_holders())) and time.monotonic() < until_s:
+    while (holders := list(_holders())) and time.monotonic() < until_s:
         time.sleep(0.5)
-    return found
+    return holders
 
 
-def is_ours(index: int, uuid: str) -> bool:
+def is_of_this_node(index: int, uuid: str) -> bool:
     """Returns whether the GPU is among those that this node gave to Ray: NVML lists all of the machine's."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
@@ -152,7 +152,7 @@ def _holders() -> Iterator[dict[str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = pynvml.nvmlDeviceGetUUID(handle)
-        if not is_ours(index, uuid if isinstance(uuid, str) else uuid.decode()):
+        if not is_of_this_node(index, uuid if isinstance(uuid, str) else uuid.decode()):
             continue
         try:
             processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -172,13 +172,13 @@ def _holders() -> Iterator[dict[str, Any]]:
 
 def software() -> dict[str, str]:
     """Returns the installed versions of torch and NCCL, on which a device's speed depends."""
-    found = {"torch": importlib.metadata.version("torch")}
+    installed = {"torch": importlib.metadata.version("torch")}
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         try:
-            return found | {"nccl": importlib.metadata.version(package)}
+            return installed | {"nccl": importlib.metadata.version(package)}
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def autoscaling(gcs_address: str) -> dict[str, Any] | None:
@@ -228,9 +228,9 @@ def oom_kills(system: Path = Path("/")) -> int:
         # A container may see its own group as the root, under the path that the host knows it by.
         for folder in (root / path.lstrip("/"), root):
             with contextlib.suppress(OSError):
-                found = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
-                if found:
-                    return int(found[1])
+                match = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
+                if match:
+                    return int(match[1])
     return 0
 
 

@@ -85,9 +85,9 @@ class _Rank:
         }
 
     def _gather(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def _outside_gib(self) -> float | None:
         if self.kind == "cpu":
@@ -101,14 +101,14 @@ class _Rank:
         return self.cut_short
 
     def _products(self) -> tuple[Product, ...]:
-        found: list[Product] = []
+        products: list[Product] = []
         for precision in PRECISIONS[self.kind]:
             for size in PRODUCT_SIZES[self.kind]:
                 if self._late():
-                    return tuple(found)
+                    return tuple(products)
                 tflops = matmul_peak.product_tflops(self.device, (size, size, size), precision, PRODUCT_S[self.kind])
-                found.append(Product(precision=precision, size=size, tflops=tflops))
-        return tuple(found)
+                products.append(Product(precision=precision, size=size, tflops=tflops))
+        return tuple(products)
 
     def _copy_gb_per_s(self) -> float:
         num_bytes = COPY_BYTES[self.kind]
@@ -173,15 +173,15 @@ class _Rank:
         for ranks in members:
             group = dist.new_group(ranks) if len(ranks) > 1 else None  # every rank takes part in making every group
             own = group if self.rank in ranks else own
-        found: list[Collective] = []
+        collectives: list[Collective] = []
         if all(len(ranks) == 1 for ranks in members):
-            return found
+            return collectives
         for operation in operations:
             for num_bytes in sizes:
                 if self._late():
-                    return found
+                    return collectives
                 took = self._gather(self._collective_s(operation, num_bytes, own))
-                found += [
+                collectives += [
                     Collective(
                         scope=scope,
                         nodes=party,
@@ -193,7 +193,7 @@ class _Rank:
                     for party, ranks in zip(parties, members, strict=True)
                     if len(ranks) > 1
                 ]
-        return found
+        return collectives
 
     def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float:
         """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none.

@@ -143,10 +143,14 @@ class Recorder:
         report.
         """
         with self._lock:
-            found = self._standing.get(trial_id)
-            if found is None:
+            standing = self._standing.get(trial_id)
+            if standing is None:
                 return None
-            return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
+            return {
+                **standing,
+                "nodes": self._nodes.get(trial_id, []),
+                "overdue_s": time.monotonic() - standing["until"],
+            }
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
         """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".

@@ -79,9 +79,9 @@ class Worker:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns every rank's `value`, by rank, on every rank."""
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def run(self) -> bool:
         """Builds the engine and climbs the ladder; returns whether time ran out before its end."""
@@ -192,16 +192,16 @@ class Worker:
     def _measure_peaks(self) -> None:
         """Measures the matmul peak of every device at once, as they will train: they share power and cooling."""
         precision = self.job.recipe.compute_precision
-        found = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
+        rates = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
         nodes = self.gather(ray.util.get_node_ip_address())
-        self.matmul_peak_tflops = statistics.median(found)
+        self.matmul_peak_tflops = statistics.median(rates)
         if self.rank == 0:
             peak = Peak(
                 device=self.job.cluster.device,
                 precision=precision,
                 tflops=self.matmul_peak_tflops,
-                spread=(max(found) - min(found)) / self.matmul_peak_tflops,
-                by_device=tuple(found),
+                spread=(max(rates) - min(rates)) / self.matmul_peak_tflops,
+                by_device=tuple(rates),
                 nodes=tuple(nodes),
                 timed_s=self.job.timing.peak_s,
             )
@@ -218,9 +218,9 @@ class Worker:
 
     def _profile(self, context: Context, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
         self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        found = profiling.run(context, engine, source, batch)
-        if found is not None:
-            profile, trace = found
+        profiled = profiling.run(context, engine, source, batch)
+        if profiled is not None:
+            profile, trace = profiled
             self._call_recorder("profile", to_json(profile), trace)
         self.gather(None)
 
@@ -242,10 +242,10 @@ class Worker:
         """
         limit_gib = min(self.gather(with_headroom_gib(self.meter.limit_gib(), self.meter.outside_gib())))
         above = self.job.rungs[self.job.rungs.index(batch) :]
-        found = misfits(self.job, known, above, limit_gib)
-        if not found or found[0].batch != batch:
+        refused = misfits(self.job, known, above, limit_gib)
+        if not refused or refused[0].batch != batch:
             return True
-        for each in found:
+        for each in refused:
             self._record(each)
         return False
 

@@ -34,11 +34,11 @@ class Tally:
         return not (self.lost or self.twice or self.left or self.odd)
 
     def __str__(self) -> str:
-        hurt = ", ".join(f"{name} {self.faults[name]}" for name in FAULTS if self.faults[name]) or "none"
+        injected = ", ".join(f"{name} {self.faults[name]}" for name in FAULTS if self.faults[name]) or "none"
         return "\n".join(
             (
                 f"{self.studies} studies in {self.sessions} sessions, {self.measurements} measurements",
-                f"faults: {hurt} ({self.faults.total()} in all)",
+                f"faults: {injected} ({self.faults.total()} in all)",
                 f"measurements lost: {len(self.lost)}",
                 f"measurements run twice: {len(self.twice)}",
                 f"left behind: {len(self.left)}",

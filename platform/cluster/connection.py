@@ -183,7 +183,10 @@ def _patiently(start: Callable[[], None]) -> None:
                         process.kill()
             if not (late and left):
                 raise
-            say("Ray did not come up in the 30 s that it gives itself: this machine is busy, or slow; once more")
+            say(
+                "Ray did not come up in the 30 s that it allows itself, since this machine is busy or slow:"
+                " it is started again"
+            )
 
 
 def _first_line(error: BaseException) -> str:

@@ -83,7 +83,7 @@ def sweep(left: Note) -> str:
     if scratch.name.startswith(SCRATCH) and scratch.is_dir() and scratch.stat().st_uid == os.getuid():
         shutil.rmtree(scratch, ignore_errors=True)
         removed.append("a temporary folder")
-    return f"Swept what the killed search left on this machine: {', '.join(removed)}." if removed else ""
+    return f"Removed from this machine what the killed search left: {', '.join(removed)}." if removed else ""
 
 
 def scratch_folder() -> Path:

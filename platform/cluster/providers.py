@@ -195,7 +195,7 @@ class Stated:
         if match is None:
             raise InputError(f"{STATED} must be nodes, as 4, or nodes x GPUs of each, as 4x8, got {text!r}")
         self._num_nodes, self._gpus_per_node = int(match[1]), int(match[2] or 0)
-        self._what, self._look = _who_starts(environment)
+        self._what, self._look = _starter(environment)
 
     def awaited(self, wanted: int | None) -> Awaited | None:
         """Returns the nodes for `wanted` GPUs if the GPUs of a node are stated, else all nodes."""
@@ -252,7 +252,7 @@ def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodePr
     return Autoscaler(config, ray) if config else Present()
 
 
-def _who_starts(environment: Mapping[str, str]) -> tuple[str, str]:
+def _starter(environment: Mapping[str, str]) -> tuple[str, str]:
     """Returns which nodes are stated, and where to look if they do not start."""
     if job := environment.get("SLURM_JOB_ID"):
         return f"of SLURM job {job}", f"`scontrol show job {job}` and the job's output"

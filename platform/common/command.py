@@ -25,5 +25,5 @@ def exit_code_of_resumable(run: Callable[[], int]) -> int:
         with interruptible():
             return exit_code_of(run)
     except KeyboardInterrupt:
-        say("Interrupted: the same command goes on.")
+        say("Interrupted: the same command resumes.")
         return INTERRUPTED

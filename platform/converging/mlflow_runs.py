@@ -11,7 +11,7 @@ from typing import Any
 from platform.converging.verdict import Marks, Verdict
 from platform.mirror.client import connected
 from platform.mirror.content import rounded
-from platform.mirror.look import how_to_look, page_server
+from platform.mirror.look import page_server, viewing_lines
 from platform.mirror.uri import check_uri, default_uri, display_uri, without_secrets
 from platform.mirror.views import convergence_address, convergence_view
 
@@ -34,7 +34,7 @@ def log_comparison(compared: Comparison, verdict: Verdict, studies: Path) -> str
     """Brings MLflow up to date; returns how to view it, or why it could not be updated."""
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     try:
-        return how_to_look(uri, {"losses": _log(compared, verdict, uri)})
+        return viewing_lines(uri, {"losses": _log(compared, verdict, uri)})
     except Exception as error:  # any error of MLflow where the server does not answer or refuses
         why = without_secrets(" ".join(str(error).split())[:200], uri)
         return f"MLflow at {display_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."

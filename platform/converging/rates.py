@@ -150,7 +150,7 @@ def try_rates(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[f
         each.metrics["index"]: each.metrics["val_loss"] for each in results if each.metrics and "index" in each.metrics
     }
     if not losses:
-        why = next((str(each.error) for each in results if each.error), "without a word")
+        why = next((str(each.error) for each in results if each.error), "a trial ended without a message")
         raise ClusterError(f"no learning rate could be tried: {why}")
     shutil.rmtree(storage, ignore_errors=True)
     return [losses.get(index, math.inf) for index in range(len(jobs))]

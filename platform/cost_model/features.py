@@ -166,7 +166,7 @@ def _of_work(work: Workload) -> dict[str, Array | float]:
 
 
 def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
-    """Degrees, and what engines do with parameters, gradients and states."""
+    """Returns the columns of degrees and of engines: parameters, gradients and states."""
     numbers, of_words = layouts.numbers, layouts.of_words
     cp, shard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "bucket_mib"))
 

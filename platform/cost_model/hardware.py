@@ -146,11 +146,11 @@ def _names(kind: str) -> dict[str, str]:
     """Returns every spelling of the entries of `kind`, plain, to the entry's name. The first entry to claim one keeps
     it.
     """
-    found: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for name, entry in _catalogue()[kind].items():
         for spelling in (name, *entry.get("aliases", ())):
-            found.setdefault(_plain(spelling), name)
-    return found
+            name_of.setdefault(_plain(spelling), name)
+    return name_of
 
 
 def device_names() -> tuple[str, ...]:

@@ -64,8 +64,8 @@ def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> di
     table = np.array(
         [[_rank_blocks(model, seq_len, word, int(pair[0]), int(pair[1])) for pair in pairs.T] for word in words]
     )
-    found = table[word_of_row, pair_of_row.reshape(pp.shape)]
-    return {name: found[..., place] for place, name in enumerate(STAGE_COLUMNS)}
+    sizes = table[word_of_row, pair_of_row.reshape(pp.shape)]
+    return {name: sizes[..., place] for place, name in enumerate(STAGE_COLUMNS)}
 
 
 STAGE_COLUMNS = ("largest_blocks", "first_blocks", "last_blocks")

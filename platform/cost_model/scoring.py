@@ -202,8 +202,8 @@ def spearman(a: Array, b: Array) -> float | None:
 
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
-    found: Any = spearmanr(a, b)
-    return float(found.statistic)
+    correlation: Any = spearmanr(a, b)
+    return float(correlation.statistic)
 
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:

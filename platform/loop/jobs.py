@@ -120,13 +120,13 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
     """
     limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
     known = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
-    found = misfits(job, job.known_memory, job.rungs, limit_gib)
-    return tuple(dataclasses.replace(each, trial_id="") for each in found if each.batch not in known)
+    refused = misfits(job, job.known_memory, job.rungs, limit_gib)
+    return tuple(dataclasses.replace(each, trial_id="") for each in refused if each.batch not in known)
 
 
-def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
+def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     """Returns the measurement that stands for a rung whose trials died without a result."""
-    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
+    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a message")
 
 
 def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:

@@ -1,4 +1,4 @@
-"""What a session knows of its study: the history, including what was settled but not yet written to the journal."""
+"""The session's knowledge of its study: the history, with results that are not yet written to the journal."""
 
 from collections.abc import Iterable
 

@@ -10,7 +10,7 @@ from platform.finals.finals import Finals
 from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
-from platform.loop.jobs import Settings, given_up, make_job
+from platform.loop.jobs import Settings, failed_measurement, make_job
 from platform.loop.log import Log
 from platform.loop.phase import Decision, Phase, SearchEnd, phase_of
 from platform.loop.policy import Kind, Next
@@ -84,7 +84,7 @@ class Loop:
 
     @property
     def why_ended(self) -> str:
-        """Why the search runs no further trial; "" while it goes on."""
+        """Reason why the search runs no further trial; "" while it continues."""
         return self.fault or (self._search_end.why if self._search_end else "")
 
     @property
@@ -283,7 +283,7 @@ class Loop:
         batch = next((each for each in running.job.rungs if each not in done), None)
         if batch is None:
             return
-        failed = given_up(running.job, batch, reason)
+        failed = failed_measurement(running.job, batch, reason)
         if running.final is None:
             self._search.suspect(failed)
         else:  # the point itself ran before

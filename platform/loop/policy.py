@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
 
 
 class Next(enum.Enum):
-    """What follows for the layout of a trial that ended."""
+    """The next step for the layout of a trial that ended."""
 
     SETTLED = "what was recorded stands"
     RETRY = "it gets another trial"
@@ -131,7 +131,7 @@ def fault(ends: Sequence[Ended]) -> str:
     apart = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
     if len(row) >= IN_A_ROW and apart:
         kinds = {each.kind for each in row}
-        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a word of their workers"
+        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
         return f"{len(row)} trials in a row {how}{_where(row)}, the last one with: {row[0].reason}"
     window = ends[-WINDOW:]
     bad = [each for each in window if each.kind is not Kind.RAN]
@@ -143,8 +143,8 @@ def fault(ends: Sequence[Ended]) -> str:
 
 def _where(bad: Sequence[Ended]) -> str:
     """Returns the node on which most of them failed, where one stands out."""
-    found = Counter(each.node for each in bad if each.node).most_common(1)
-    if not found or 2 * found[0][1] <= len(bad):
+    commonest = Counter(each.node for each in bad if each.node).most_common(1)
+    if not commonest or 2 * commonest[0][1] <= len(bad):
         return ""
-    (node, count), total = found[0], len(bad)
+    (node, count), total = commonest[0], len(bad)
     return f", {'all' if count == total else f'{count} of them'} on node {node}"

@@ -37,7 +37,7 @@ class Search:
 
     @property
     def why_stopped(self) -> str:
-        """Why `next` returns nothing more."""
+        """Reason why `next` returns nothing more."""
         return self._searcher.why_stopped
 
     def next(self) -> Work | None:

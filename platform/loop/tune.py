@@ -66,7 +66,11 @@ def sweep(left: Note) -> str:
     if left.cluster != ray.get_runtime_context().get_session_name():
         return ""
     removed = _remove_groups(left.job_id, keep_tune=False)
-    return f"Swept what the killed search left on the cluster: {plural(removed, 'placement group')}." if removed else ""
+    return (
+        f"Removed from the cluster what the killed search left: {plural(removed, 'placement group')}."
+        if removed
+        else ""
+    )
 
 
 def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:

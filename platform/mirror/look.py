@@ -32,7 +32,7 @@ def serve_command(uri: str) -> str:
     return f"{_program()} ui --backend-store-uri {store}"
 
 
-def how_to_look(uri: str, addresses: Mapping[str, str]) -> str:
+def viewing_lines(uri: str, addresses: Mapping[str, str]) -> str:
     """Returns lines for people: the command, and the address of each view where it is known."""
     if uri.startswith("databricks"):
         return "MLflow: open the Databricks workspace"

@@ -13,7 +13,7 @@ from platform.common.signals import INTERRUPTED
 from platform.common.text import plural
 from platform.finals.result import Result
 from platform.mirror.content import Entry, Prediction, content_of, id_of
-from platform.mirror.look import how_to_look
+from platform.mirror.look import viewing_lines
 from platform.mirror.runs import WINNER_FILES, Runs
 from platform.mirror.study_run import roles
 from platform.mirror.system_metrics import Samples
@@ -98,7 +98,7 @@ class Mirror:
     @property
     def look(self) -> str:
         """Returns the command to type and the pages to open to view the study."""
-        return how_to_look(self.uri, self.addresses)
+        return viewing_lines(self.uri, self.addresses)
 
     @property
     def mirrored(self) -> frozenset[str]:

@@ -79,7 +79,7 @@ def _largest_models(asked: Question) -> Answer:
     cap = options.device_memory_gib
     largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
     show_largest(largest, asked.console)
-    found = [
+    models = [
         {
             "gpus": each.num_devices,
             "params_b": each.recipe.model.num_parameters / 1e9,
@@ -91,7 +91,7 @@ def _largest_models(asked: Question) -> Answer:
         }
         for each in largest
     ]
-    return {"max_model": found}, 0
+    return {"max_model": models}, 0
 
 
 def _phases(asked: Question, written: str) -> Answer:
@@ -99,7 +99,7 @@ def _phases(asked: Question, written: str) -> Answer:
     cap = asked.options.device_memory_gib
     phases = ramp_up(space, space.recipe, cluster, parse_phases(written), memory_cap_gib=cap)
     show_phases(phases, cluster, asked.console)
-    found = [
+    entries = [
         {
             "global_batch": phase.global_batch,
             "nodes": phase.num_nodes,
@@ -108,7 +108,7 @@ def _phases(asked: Question, written: str) -> Answer:
         }
         for phase in phases
     ]
-    return {"batch_rampup": found}, 0
+    return {"batch_rampup": entries}, 0
 
 
 def _sizes(asked: Question, written: str) -> Answer:
@@ -120,8 +120,8 @@ def _sizes(asked: Question, written: str) -> Answer:
     if png is not None:
         draw_sizes(sizes, cluster, asked.tokens, space.recipe.label, png)
         console.print(f"drawn as {png}", highlight=False)
-    found = [{"gpus": size.num_devices, **_size_json(size, asked)} for size in sizes]
-    return {"gpus": found}, 0 if any(size.planned for size in sizes) else 1
+    entries = [{"gpus": size.num_devices, **_size_json(size, asked)} for size in sizes]
+    return {"gpus": entries}, 0 if any(size.planned for size in sizes) else 1
 
 
 def _size_json(size: AtSize, asked: Question) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _named_points(asked: Question) -> Answer:
     cluster = of_space(asked.space, asked.cluster)
     points = named_points(asked.space, cluster, asked.options.device_memory_gib)
     show_named(points, cluster, asked.tokens, asked.console)
-    found = named_json(points, cluster, asked.tokens)
-    return {"points": found}, 0 if any(not point.reason for point in points) else 1
+    entries = named_json(points, cluster, asked.tokens)
+    return {"points": entries}, 0 if any(not point.reason for point in points) else 1
 
 
 def _layouts(asked: Question) -> Answer:
@@ -187,7 +187,7 @@ def _fewest_nodes(asked: Question) -> Answer:
     sizes = [at_size(space, space.recipe, part, cap) for part in parts]
     console.print(f"\ntime against nodes ({short_count(asked.tokens)} tokens)", highlight=False)
     show_sizes(sizes, cluster, asked.tokens, console, by_node=True)
-    found = {
+    answer = {
         "nodes": fewest.num_nodes,
         "global_batch": space.recipe.global_batch,
         "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
@@ -202,4 +202,4 @@ def _fewest_nodes(asked: Question) -> Answer:
             {"nodes": size.num_devices // cluster.devices_per_node, **_size_json(size, asked)} for size in sizes
         ],
     }
-    return {"min_nodes": found}, 0
+    return {"min_nodes": answer}, 0

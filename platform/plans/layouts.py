@@ -84,7 +84,7 @@ class Plan:
     nearest: str
     """The point that came nearest to fitting, as a clause, for use where nothing fits."""
     learned: str = ""
-    """What a study taught, as a sentence; "" where none was given."""
+    """Sentence on the lessons of an old study; "" where none was given."""
 
 
 def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
@@ -143,7 +143,7 @@ def best_plan(
         best=tuple(planned(int(row)) for row in rows[:top]),
         num_layouts=len(rows),
         num_too_large=len(set(points.layouts)) - len(rows),
-        lost_by=_lost_by(prediction, rows),
+        lost_by=_counted_losses(prediction, rows),
         num_points=points.num_points,
         skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
         nearest=_nearest(points, columns, prediction),
@@ -189,7 +189,7 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
     return {part: float(sum(getattr(prediction.step, name)[row] for name in names)) for part, names in PARTS.items()}
 
 
-def _lost_by(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
+def _counted_losses(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
     """Returns, counted, what each of `rows` loses by against the first."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
     worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)

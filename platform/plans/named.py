@@ -33,7 +33,7 @@ class NamedPoint:
     planned: Planned | None
     """None where it cannot run on these devices at all."""
     reason: str = ""
-    """Why it cannot run, or is predicted not to fit; "" where it fits."""
+    """Reason why it cannot run or is predicted not to fit; "" where it fits."""
 
 
 def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
@@ -52,14 +52,14 @@ def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
 def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | None = None) -> tuple[NamedPoint, ...]:
     """Returns every named point of the space with each of its recipes, in the space's order."""
     shared = {axis: values[0] for axis, values in space.axes.items()}
-    found: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
+    resolved: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
     for recipe in space.recipes:
         for point in space.points:
             changed = dataclasses.replace(recipe, **point.recipe)
-            found.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
-    rows = [(recipe, *where) for _, recipe, where in found if not isinstance(where, str)]
+            resolved.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
+    rows = [(recipe, *where) for _, recipe, where in resolved if not isinstance(where, str)]
     if not rows:
-        reasons = "; ".join(dict.fromkeys(where for _, _, where in found if isinstance(where, str)))
+        reasons = "; ".join(dict.fromkeys(where for _, _, where in resolved if isinstance(where, str)))
         raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     columns = planned_columns(rows, cluster)
     if memory_cap_gib is not None:
@@ -67,7 +67,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
     prediction = predict(columns)
     points: list[NamedPoint] = []
     row = 0
-    for name, recipe, where in found:
+    for name, recipe, where in resolved:
         if isinstance(where, str):
             points.append(NamedPoint(name=name, recipe=recipe, planned=None, reason=where))
             continue

@@ -30,7 +30,7 @@ class Projection:
     measured: Mask
     """Points whose step time is a measured one."""
     sentence: str
-    """What was learned and what was measured, for the user."""
+    """Sentence on the lessons and the measurements, for the user."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,8 +96,8 @@ class Taught:
             for each in self.measurements:
                 key = (each.recipe.id, each.layout.id, each.batch.micro_batch)
                 times.setdefault(key, []).append(each.step_time_s or 0.0)
-        found = [times.get((recipe.id, layout.id, batch.micro_batch)) for recipe, layout, batch in points]
-        return np.array([np.median(each) if each else np.nan for each in found])
+        times_of = [times.get((recipe.id, layout.id, batch.micro_batch)) for recipe, layout, batch in points]
+        return np.array([np.median(each) if each else np.nan for each in times_of])
 
 
 def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:

@@ -68,7 +68,7 @@ class Fewest:
     rank: str
     """The pipeline rank with most memory."""
     smallest: str
-    """That layout's label, with its micro-batch."""
+    """Label of that layout, with its micro-batch."""
     tried: tuple[tuple[int, str], ...]
     """(nodes, reason) for each number that is too small."""
     rounded: RoundedBatch | None
@@ -118,15 +118,15 @@ def against_devices(
     taught: Taught | None = None,
 ) -> tuple[AtSize, ...]:
     """Returns the best layout on each count of the cluster's devices."""
-    found: list[AtSize] = []
+    best: list[AtSize] = []
     for count in counts:
         try:
             part = cluster.with_devices(count)
         except InputError as error:
-            found.append(AtSize(num_devices=count, planned=None, reason=str(error)))
+            best.append(AtSize(num_devices=count, planned=None, reason=str(error)))
         else:
-            found.append(at_size(space, recipe, part, memory_cap_gib, taught))
-    return tuple(found)
+            best.append(at_size(space, recipe, part, memory_cap_gib, taught))
+    return tuple(best)
 
 
 def fewest_nodes(
@@ -197,7 +197,7 @@ def ramp_up(
     Raises:
         InputError: a phase has no layout that fits.
     """
-    found: list[Phase] = []
+    chosen: list[Phase] = []
     for global_batch, wanted in phases:
         changed = dataclasses.replace(recipe, global_batch=global_batch)
         doubled = itertools.takewhile(lambda count: count <= cluster.num_nodes, (2**power for power in range(32)))
@@ -217,8 +217,10 @@ def ramp_up(
         nodes = wanted or max(count for count, rate in rates.items() if rate >= EFFICIENCY * best)
         planned = sizes[nodes].planned
         assert planned is not None
-        found.append(Phase(global_batch=global_batch, num_nodes=nodes, planned=planned, efficiency=rates[nodes] / best))
-    return tuple(found)
+        chosen.append(
+            Phase(global_batch=global_batch, num_nodes=nodes, planned=planned, efficiency=rates[nodes] / best)
+        )
+    return tuple(chosen)
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:

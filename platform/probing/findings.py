@@ -15,7 +15,9 @@ def laggards(probe: Probe) -> tuple[str, ...]:
 
 
 def lagging(probe: Probe, share: float) -> tuple[tuple[int, str], ...]:
-    """(index of its node, clause) of each device or node that is more than `share` below the median in something."""
+    """Returns (index of its node, clause) for each device or node that is more than `share` below the median in a
+    figure.
+    """
     return (*_devices(probe, share), *_nodes(probe, share))
 
 

@@ -26,11 +26,11 @@ def measure(place: Place, began_s: float) -> Probe:
     Raises:
         ClusterError: the workers did not start, or one of them failed.
     """
-    found = _run(place, left_s=BUDGET_S - (time.monotonic() - began_s))
+    measured = _run(place, left_s=BUDGET_S - (time.monotonic() - began_s))
     probe = from_json(
         Probe,
         {
-            **found,
+            **measured,
             "fingerprint": store.fingerprint(place.cluster, place.software),
             "cluster": to_json(place.cluster),
             "software": dict(place.software),
@@ -65,13 +65,13 @@ def _run(place: Place, left_s: float) -> Mapping[str, Any]:
             ),
         )
         try:
-            found = trainer.fit().return_value
+            result = trainer.fit().return_value
         except Exception as error:  # whatever it was, the cluster did not carry the probe through
             failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
             reasons = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
             raise ClusterError(f"the probe failed: {reasons or _first_line(error)}") from error
-    assert isinstance(found, Mapping)  # rank 0 always returns its findings
-    return found
+    assert isinstance(result, Mapping)  # rank 0 always returns its findings
+    return result
 
 
 def _first_line(error: BaseException) -> str:

@@ -120,23 +120,23 @@ def _table(*columns: str) -> Table:
 
 
 def _products(probe: Probe, tflops: Mapping[str, float]) -> Table:
-    found: dict[str, dict[int, list[float]]] = {}
+    by_precision: dict[str, dict[int, list[float]]] = {}
     for device in probe.devices:
         for each in device.products:
-            found.setdefault(each.precision, {}).setdefault(each.size, []).append(each.tflops)
-    sizes = sorted({size for by_size in found.values() for size in by_size})
+            by_precision.setdefault(each.precision, {}).setdefault(each.size, []).append(each.tflops)
+    sizes = sorted({size for by_size in by_precision.values() for size in by_size})
     table = _table("precision", *map(str, sizes), "best of the datasheet's")
-    for precision, by_size in found.items():
+    for precision, by_size in by_precision.items():
         rates = {size: _median(values) for size, values in by_size.items()}
         cells = [figure(rates[size]) if size in rates else "-" for size in sizes]
         table.add_row(precision, *cells, _of(max(rates.values()), tflops.get(precision)))
     return table
 
 
-def _collectives(found: Sequence[Collective], peak: float | None) -> Table:
+def _collectives(measured: Sequence[Collective], peak: float | None) -> Table:
     """Returns the slowest group's row for each operation and size."""
     slowest: dict[tuple[str, int], Collective] = {}
-    for each in found:
+    for each in measured:
         key = (each.operation, each.num_bytes)
         slowest[key] = max(each, slowest.get(key, each), key=lambda group: group.seconds)
     table = _table("  operation", "size", "ms", "alg. GB/s", "bus GB/s", "Gbit/s", "of the link")

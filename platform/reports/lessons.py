@@ -35,7 +35,7 @@ def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     header = result.header
     won = [each for each, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
-    lines_of = [[*axes_worth(each.measurements), *why_it_won(each, forecaster)] for each in won]
+    lines_of = [[*axes_worth(each.measurements), *reasons_for_winner(each, forecaster)] for each in won]
     if len(won) == 1:
         saved = "a miniature saves none" if header.miniature else f"over {saving(won[0], header)}"
         return [*lines_of[0], f"{cost}; {saved}."]
@@ -72,7 +72,7 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
+def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
     """Returns how far the winner is ahead of the best other layout, what its step saves by the cost model, and both
     memories.
     """

@@ -19,7 +19,7 @@ class Searcher(Protocol[C]):
 
     @property
     def why_stopped(self) -> str:
-        """Why `suggest` returned None, as the end of a sentence."""
+        """Reason why `suggest` returned None, as the end of a sentence."""
         ...
 
     def suggest(self) -> C | None:

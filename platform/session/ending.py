@@ -75,7 +75,7 @@ class Ending:
             say(sentence)
         if self._as_object is not None:
             show(result, files, as_object=self._as_object)
-        say(how_long(result.history))
+        say(duration_sentence(result.history))
         if self._mirror is not None:
             say(self._mirror.look)
         return True
@@ -91,30 +91,30 @@ def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list
         return []
 
 
-def how_it_ended(end: End | None, path: Path) -> str:
+def last_ending(end: End | None, path: Path) -> str:
     """Returns what ended the last session of the study in folder `path`, given the journal's last line (None for
     none).
     """
     if end is None:
-        return f"Cut short: its driver was killed. What was measured is kept; go on with: {how_to(RESUME, path)}"
+        return f"Cut short: its driver was killed. What was measured is kept; go on with: {command_for(RESUME, path)}"
     if end.exit_code == INTERRUPTED:
-        return f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, path)}"
+        return f"Interrupted. What was measured is kept; go on with: {command_for(RESUME, path)}"
     if not end.why:
         return f"Ended with exit code {end.exit_code}."
     if end.exit_code == NOT_RESOLVED:
         open_order = f"Not resolved which layout is the fastest, since the machine was disturbed ({end.why})"
-        return one_line(f"{open_order}; go on with: {how_to(RESUME, path)}")
+        return one_line(f"{open_order}; go on with: {command_for(RESUME, path)}")
     return one_line(f"cluster fault: {end.why}" if end.exit_code == ClusterError.exit_code else f"Ended: {end.why}.")
 
 
-def how_long(history: History) -> str:
+def duration_sentence(history: History) -> str:
     """Returns how long all sessions took."""
     return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
 def resume_sentence(study: Study) -> str:
     """Returns a sentence on how to resume after a fault of the cluster; no measurement is lost."""
-    return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
+    return f"what was measured is kept: once the cluster is well again, go on with {command_for(RESUME, study.path)}"
 
 
 def not_profiled(result: Result) -> str:
@@ -134,7 +134,7 @@ def _why_not_profiled(history: History) -> str:
     return f"too little of the budget was left for one more trial, which takes {duration(history.trial_s)} at the least"
 
 
-def how_to(command: str, path: Path) -> str:
+def command_for(command: str, path: Path) -> str:
     """Returns `command` for the study in folder `path` as a user types it here, with `--trust` for another user's
     study.
     """
@@ -144,7 +144,7 @@ def how_to(command: str, path: Path) -> str:
     return f"{command} {path.name}{where}{trust}"
 
 
-def shown_verdict(result: Result) -> int:
+def report_exit_code(result: Result) -> int:
     """Returns a report's exit code: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
     if not result.is_resolved:
         return NOT_RESOLVED

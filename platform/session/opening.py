@@ -29,7 +29,7 @@ class Opened:
     history: History = dataclasses.field(default_factory=History)
     """The records of earlier sessions."""
     left: leftovers.Note | None = None
-    """What a killed driver has left on the cluster."""
+    """The note that a killed driver left on the cluster."""
     copy: Copy | None = None
     """The second copy of the study's journal."""
 
@@ -43,7 +43,7 @@ class Opened:
         return self.copy.following(self.study.journal) if self.copy and self.study else nullcontext()
 
 
-def taken_up(options: SearchOptions) -> SearchOptions:
+def with_resumption(options: SearchOptions) -> SearchOptions:
     """Returns the options; where `--auto-resume` is given and the study of `--name` exists, those that resume it.
 
     Raises:

@@ -103,7 +103,7 @@ class Run:
         state = scratch / "recorder.json"
         with (
             ends_when_interrupted(self._stuck),
-            head.watched(place.head, place.raylet, self._lost),
+            head.watched(place.head, place.raylet, self._leave_lost_cluster),
             tune.recorder(study.journal, state) as recorder,
         ):
             loop = self._loop = self._make_loop(recorder)
@@ -111,7 +111,7 @@ class Run:
             with (
                 sampled(study.path),
                 followed(*study.follow(), loop.spending, total=num_layouts),
-                overdue.starts(loop.running_id, state, self._lost),
+                overdue.starts(loop.running_id, state, self._leave_lost_cluster),
             ):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
         return loop
@@ -150,10 +150,10 @@ class Run:
             why=why,
         )
         self._study.record(end)
-        if code != ClusterError.exit_code:  # it is raised, or printed by `_lost`, with how to go on
-            say(ending.how_it_ended(end, self._study.path))
+        if code != ClusterError.exit_code:  # it is raised, or printed by `_leave_lost_cluster`, with how to go on
+            say(ending.last_ending(end, self._study.path))
 
-    def _lost(self, why: str) -> None:
+    def _leave_lost_cluster(self, why: str) -> None:
         """Ends the process: calls into Ray now block until Ray ends the process without a message."""
         self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.resume_sentence(self._study)}")
 

@@ -45,7 +45,7 @@ def search(options: SearchOptions) -> int:
     """
     began_s = time.monotonic()
     studies = options.studies
-    name, several = _which(options)
+    name, several = _name_and_options(options)
     begun_with = read_options(several.options, several.argv)
     each = {count: _options(options, begun_with, name, count) for count in several.counts}
     requests = {count: read_request(each[count]) for count in several.counts}
@@ -79,7 +79,7 @@ def search(options: SearchOptions) -> int:
     if any(is_study(studies / member(name, count)) for count in several.counts):
         report(studies, name, as_object=options.json)
     if fault or code == INTERRUPTED:
-        say(f"Go on with all of them: {ending.how_to(ending.RESUME, studies / name)}")
+        say(f"Go on with all of them: {ending.command_for(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)
     return code
@@ -106,10 +106,10 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
     else:
         refuse_links(folder)
     show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
-    say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
+    say(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
     code = 1
     for result in results:
-        code = _together(code, ending.shown_verdict(result))
+        code = _together(code, ending.report_exit_code(result))
     return code
 
 
@@ -120,7 +120,7 @@ def _together(code: int, other: int) -> int:
     return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
-def _which(options: SearchOptions) -> tuple[str, Several]:
+def _name_and_options(options: SearchOptions) -> tuple[str, Several]:
     """Returns the common name of the studies and their common options."""
     studies, counts = options.studies, options.study.gpus
     if options.resume is not None:

@@ -131,7 +131,7 @@ def _subject(opening: Opened, place: Place) -> Subject:
         say(sentence)
     if opening.is_resumed:
         check_same(history, subject)
-        say(_what_is_left(history, subject.plan))
+        say(_rest_sentence(history, subject.plan))
     return subject
 
 
@@ -174,7 +174,7 @@ def _of_miniature(space: Space, miniature: Space) -> str:
     )
 
 
-def _what_is_left(history: History, plan: Plan) -> str:
+def _rest_sentence(history: History, plan: Plan) -> str:
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
     what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
     return f"{_reused(history)} {what}."

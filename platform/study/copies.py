@@ -141,7 +141,7 @@ class Copy:
         if not self._copied.startswith(here):
             raise InputError(
                 f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
-                " two searches that went on with it: move one of them away"
+                " two searches that resumed it: move one of them away"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -266,7 +266,7 @@ class History:
         if last is None or any(each.trial_id == last.trial_id for each in self.profiles):
             return ""
         end = self._ends.get(last.trial_id)
-        return end.reason or "it ended without a word" if end else "it was cut short"
+        return end.reason or "it ended without a message" if end else "it was cut short"
 
     def num_lost(self, key: str, micro_batch: int) -> int:
         """Returns how often the rung was begun without a result, because the process that ran it was killed."""

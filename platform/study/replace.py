@@ -33,7 +33,7 @@ def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, Non
         if durably:
             _sync(path.parent)
     except OSError as error:
-        remedy = ": make room, then go on" if error.errno in FULL else ""
+        remedy = ": make room, then resume" if error.errno in FULL else ""
         raise InputError(f"the file {path} cannot be written: {error.strerror or error}{remedy}") from error
     finally:
         if not itself:

@@ -128,7 +128,7 @@ class Study:
             remedy = "make room" if error.errno in FULL else "make it writable"
             raise ClusterError(
                 f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept:"
-                f" {remedy}, then go on with --resume {self.name}"
+                f" {remedy}, then continue with --resume {self.name}"
             ) from error
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def check_owner(paths: Iterable[Path], *, trusted: bool) -> None:
     for path in () if trusted else paths:
         if owner := other_owner([path]):
             raise InputError(
-                f"{path} belongs to user {owner}, and to go on with a study runs the code that it names: look at it,"
+                f"{path} belongs to user {owner}, and resuming a study runs the code that it names: look at it,"
                 " then give --trust"
             )
 

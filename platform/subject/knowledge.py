@@ -52,7 +52,7 @@ class OldStudies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """Those parts of old studies that hold here."""
+    """The parts of old studies that hold for this one."""
 
     earlier: tuple[Earlier[Candidate], ...] = ()
     """The old layouts with their measured rungs, in the journals' order."""
@@ -121,7 +121,7 @@ def read_old(path: Path, space: Space) -> Old:
     return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
 
 
-def what_all_hold(
+def common_knowledge(
     old: OldStudies,
     *,
     recipes: Sequence[Recipe],
@@ -130,9 +130,9 @@ def what_all_hold(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """Returns what holds of all studies, by `what_holds`; the newest study decides on a point of several."""
+    """Returns what holds of all studies, by `applicable_knowledge`; the newest study decides on a point of several."""
     each = [
-        what_holds(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
+        applicable_knowledge(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
         for one in old.studies
     ]
     points: dict[str, dict[int, Measurement]] = {}
@@ -148,7 +148,7 @@ def what_all_hold(
     )
 
 
-def what_holds(
+def applicable_knowledge(
     old: Old,
     *,
     recipes: Sequence[Recipe],

@@ -26,7 +26,7 @@ _COUNTS = (1, 2, 4, 8, 16)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a study searches, before the cluster is known."""
+    """The subject of a study, before the cluster is known."""
 
     space: Space
     changes: tuple[str, ...]
@@ -158,12 +158,12 @@ def _check_runs(request: Request) -> None:
     for count in _COUNTS if wanted is None else (wanted,):
         space = dataclasses.replace(request.space, num_workers=count)
         try:
-            found, _ = request.on(space, count)
+            candidates, _ = request.on(space, count)
         except InputError:
             if wanted is not None:
                 raise
             continue
-        for each in found:
+        for each in candidates:
             if (reason := standing_refusal(each.recipe, each.layout, count)) is None:
                 return
             reasons.append(reason)

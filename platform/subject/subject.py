@@ -1,4 +1,4 @@
-"""What a study searches on a given cluster: the space or its miniature, its plan, how rungs are timed."""
+"""The subject of a study on a given cluster: the space or its miniature, its plan, how rungs are timed."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from platform.cost_model.ordering import known_columns
 from platform.finals.schedule import FINALISTS
 from platform.finals.trial import Rules
 from platform.searchers.problem import Costs, Problem
-from platform.subject.knowledge import Knowledge, what_all_hold
+from platform.subject.knowledge import Knowledge, common_knowledge
 from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.subject.request import Request
 from search_spaces.candidate import Candidate
@@ -39,7 +39,7 @@ FEWEST_SEQUENCES = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """What is searched, once the cluster is known."""
+    """The subject of a study, once the cluster is known."""
 
     request: Request
     space: Space
@@ -50,7 +50,7 @@ class Subject:
     plan: Plan
     probe: Probe | None = None
     knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
-    """What old studies taught, where any are given."""
+    """Lessons of old studies, where any are given."""
 
     @property
     def problem(self) -> Problem[Candidate]:
@@ -138,7 +138,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
     )
     if request.old is None:
         return subject
-    knowledge = what_all_hold(
+    knowledge = common_knowledge(
         request.old,
         recipes=subject.recipes,
         cluster=cluster,

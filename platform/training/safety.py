@@ -52,13 +52,13 @@ def _run_trial(place: Place, study: Path, out: Path) -> str:
         if Session(training.folder, training.plan, place, training.settings).run():
             return "it was interrupted"
         records = training.folder.read_records()
-    why = why_not(records, memory_counts=place.has_gpus)
+    why = objection(records, memory_counts=place.has_gpus)
     if not why:
         say(_safe_sentence(records, memory_counts=place.has_gpus))
     return why
 
 
-def why_not(records: Sequence[Record], *, memory_counts: bool) -> str:
+def objection(records: Sequence[Record], *, memory_counts: bool) -> str:
     """Returns what these records of a training's first steps show against a long training; "" for nothing."""
     validated = [each for each in records if isinstance(each, Validated)]
     losses = [loss for each in records if isinstance(each, Steps) for loss in each.losses]

@@ -60,8 +60,8 @@ def table() -> str:
 
 def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
     """Returns the degrees that run beside the value; adds to `reasons` why others do not."""
-    found = [degree for degree in SPLIT_BY if runs_beside(architecture, degree, axis, value, reasons)]
-    return ", ".join(found) or "none"
+    degrees = [degree for degree in SPLIT_BY if runs_beside(architecture, degree, axis, value, reasons)]
+    return ", ".join(degrees) or "none"
 
 
 def _alike(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:

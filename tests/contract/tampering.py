@@ -92,7 +92,7 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
     "another rank in PowerSGD": (DDP, _other_rank, "compression in effect is powersgd_1", POWERSGD),
     "nothing compressed": (DDP, _without_hook, "compression in effect is none", BF16_SUMS),
-    "compression in ZeRO-2": (ZERO, _nothing, "the engine does not tell its compression", BF16_SUMS),
+    "compression in ZeRO-2": (ZERO, _nothing, "the engine does not report its compression", BF16_SUMS),
     "nothing in DDP with Adafactor": (DDP, _nothing, "", ADAFACTOR),
     "another clipping in Adafactor": (
         DDP,

@@ -145,7 +145,9 @@ class TestAtFault:
         ended, node = ill.sessions[0], ill.address.partition(":")[0]
         assert ended.code == 3, ended.err
         output = ended.err.splitlines()[-1]
-        why = f"cluster fault: 3 trials in a row ended without a word of their workers, all on node {node}, the last"
+        why = (
+            f"cluster fault: 3 trials in a row ended without a message from their workers, all on node {node}, the last"
+        )
         assert output.startswith(why), output
         assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in ended.err
 

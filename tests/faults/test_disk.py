@@ -42,7 +42,7 @@ def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     backend.step(loop)
     before = outcomes(study)
     filler = fill(disk)
-    with pytest.raises(ClusterError, match=r"No space left on device.*make room, then go on with --resume made-up"):
+    with pytest.raises(ClusterError, match=r"No space left on device.*make room, then continue with --resume made-up"):
         for _ in range(50):  # the last page of the file has some lines' room
             backend.step(loop)
     filler.unlink()

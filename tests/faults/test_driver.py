@@ -164,12 +164,12 @@ class TestCutShort:
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
         assert cut.swept and not cut.left
-        output = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Swept"))
+        output = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Removed"))
         assert re.search(
-            r"Swept what the killed search left on this machine: \d+ process.*, a temporary folder\.", output
+            r"Removed from this machine what the killed search left: \d+ process.*, a temporary folder\.", output
         )
         assert not (cut.path / NOTE).exists(), "the last session ended in order"
-        assert not any("Swept" in each.err for each in cut.sessions[:2])
+        assert not any("Removed from" in each.err for each in cut.sessions[:2])
 
 
 class TestListeners:

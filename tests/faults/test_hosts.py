@@ -112,7 +112,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
         assert search.end() == 3, search.output
         before = search.of(Measured)
     nothing_left(cluster)
-    assert "cluster fault: 3 trials in a row ended without a word of their workers" in search.output
+    assert "cluster fault: 3 trials in a row ended without a message from their workers" in search.output
     assert f"on node {second.address}" in search.output
     assert "go on with" in search.output and "Traceback" not in search.output
     ends = [(each.state, each.fault) for each in search.of(TrialEnd)]

@@ -60,7 +60,7 @@ def test_a_stopped_process_its_shared_memory_and_the_temporary_folder_go(tmp_pat
         bystander = start(other / "logs" / "worker-a-01000000-8.out", entries[1])
         left.suspend()
         note = Note(ray_session=str(ours), scratch=str(scratch))
-        output = "Swept what the killed search left on this machine: "
+        output = "Removed from this machine what the killed search left: "
         assert sweep(note) == f"{output}1 process, 1 shared-memory segment, a temporary folder."
         assert not lives(left) and not entries[0].exists() and not scratch.exists()
         assert lives(bystander) and entries[1].exists()

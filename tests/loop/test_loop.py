@@ -316,7 +316,7 @@ class TestFailures:
         loop = make(rules=CONFIRM)
         backend.run(loop)
         assert backend.order == [WHOLE[0], WHOLE[0], WHOLE[1]]
-        assert loop.fault == loop.why_ended and "3 trials in a row ended without a word" in loop.fault
+        assert loop.fault == loop.why_ended and "3 trials in a row ended without a message" in loop.fault
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
         backend.play = fast
@@ -353,7 +353,8 @@ class TestFailures:
             loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost=["10.0.0.2"])
             assert bool(loop.fault) == (number == 2)
         assert loop.fault == (
-            "3 trials in a row ended without a word of their workers, all on node 10.0.0.2, the last one with: gone"
+            "3 trials in a row ended without a message from their workers, all on node 10.0.0.2,"
+            " the last one with: gone"
         )
         ends = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
         assert {(each.state, each.fault, each.node) for each in ends} == {("interrupted", "node lost", "10.0.0.2")}

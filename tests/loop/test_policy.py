@@ -96,7 +96,7 @@ def test_the_limits_are_those_of_the_table() -> None:
 
 def test_it_says_which_node() -> None:
     one, other = ends("ad bd cd", "10.0.0.7"), ends("ad bd cd", "10.0.0.8")
-    word = "ended without a word of their workers"
+    word = "ended without a message from their workers"
     assert fault(one) == f"3 trials in a row {word}, all on node 10.0.0.7, the last one with: no 2"
     assert (
         fault([*one[:2], other[2]]) == f"3 trials in a row {word}, 2 of them on node 10.0.0.7, the last one with: no 2"

@@ -81,7 +81,7 @@ def test_the_default_is_beside_the_studies_whatever_they_are_called(name: str) -
 )
 def test_user_password_and_token_are_never_shown(uri: str, shown: str) -> None:
     assert display_uri(uri) == shown
-    hint = look.how_to_look(uri, {"layouts": look.page_server(uri)})
+    hint = look.viewing_lines(uri, {"layouts": look.page_server(uri)})
     assert "secret" not in hint and "ret@" not in hint
 
 
@@ -144,9 +144,9 @@ class TestHowToLook:
         assert look.serve_command("postgresql://me@host/db").endswith('--backend-store-uri "$MLFLOW_TRACKING_URI"')
 
     def test_a_server_has_its_pages_already(self) -> None:
-        hint = look.how_to_look("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
+        hint = look.viewing_lines("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
         assert hint.splitlines() == ["MLflow: open", "  layouts  http://host:5000/#/x"]
-        assert look.how_to_look("http://host:5000", {}).split() == ["MLflow:", "open", "pages", "http://host:5000"]
+        assert look.viewing_lines("http://host:5000", {}).split() == ["MLflow:", "open", "pages", "http://host:5000"]
 
 
 class TestServing:

@@ -89,7 +89,7 @@ def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_w
     assert other["global_batch"] > 1536 and other["global_batch"] % (4 * other["num_nodes"]) == 0
     timed = [size for size in found["against_nodes"] if "days" in size]  # type: ignore[index]
     assert timed and all(size["tokens_per_s"] * size["step_time_s"] == pytest.approx(1536 * 2048) for size in timed), (
-        "every row is of the batch that was asked for"
+        "every row is of the batch that was requested"
     )
 
 

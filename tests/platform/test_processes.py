@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "tests/platform/test_names.py"
 
@@ -44,9 +45,7 @@ import search_spaces
 import trainers.engines.deepspeed.config
 from trainers import engines, text
 from trainers.values import cluster, codec, journal_lines, layout, measurement, recipe, spec
-
-pytestmark = pytest.mark.slow
-for space in search_spaces.known():
+for space in search_spaces.built_in_spaces():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))
 """

@@ -141,7 +141,7 @@ def test_text_that_is_none_or_too_long(tmp_path: Path, monkeypatch: pytest.Monke
         ({"tokens": [["a"]]}, "must hold lists of integers, got lists of string"),
         ({"tokens": [[1, -2]]}, "holds the negative id -2"),
         ({"tokens": [[1, None]]}, "has empty places among its token ids"),
-        ({"tokens": [[2**31]]}, "holds what cannot be a token id"),
+        ({"tokens": [[2**31]]}, "holds a value that cannot be a token id"),
     ],
 )
 def test_parquet_without_documents(tmp_path: Path, columns: dict[str, object], sentence: str) -> None:

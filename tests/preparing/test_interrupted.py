@@ -98,7 +98,7 @@ def test_an_interrupted_run_ends_in_a_sentence(source: Path, tmp_path: Path, num
     os.killpg(run.pid, signal.SIGCONT)
     _, stderr = run.communicate(timeout=600)
     assert run.returncode == 130
-    assert stderr.splitlines()[-1] == "Interrupted: the same command goes on."
+    assert stderr.splitlines()[-1] == "Interrupted: the same command resumes."
     assert "Traceback" not in stderr
 
 

@@ -6,7 +6,7 @@ import time
 import search_spaces
 from platform.finals.result import RecipeResult, Result
 from platform.reports.forecast import Forecaster
-from platform.reports.lessons import axes_worth, lessons, saving, why_it_won
+from platform.reports.lessons import axes_worth, lessons, reasons_for_winner, saving
 from platform.study.history import History
 from tests.samples import header, layout, measurement, result_of
 from trainers.values.cluster import Cluster
@@ -37,11 +37,11 @@ def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
 
 
 def test_why_it_won_in_parts() -> None:
-    (line,) = why_it_won(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
+    (line,) = reasons_for_winner(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
     assert line.startswith("The winner is 9.1% ahead of ")
     assert "; the cost model has it " in line and "% ahead: of that step " in line and "% less on compute" in line
     assert "pipeline" not in line, "both do without"
-    (plain,) = why_it_won(_of([FAST, SLOW]), Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
+    (plain,) = reasons_for_winner(_of([FAST, SLOW]), Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
     assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
 
 
@@ -54,24 +54,24 @@ def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
 def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
-        (line,) = why_it_won(_of([FAST, *others]), Forecaster(cluster=H200S))
+        (line,) = reasons_for_winner(_of([FAST, *others]), Forecaster(cluster=H200S))
         assert line.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in line
         assert ("micro-batch 2, which was stopped as slow" in line) == (slow in others)
 
 
 def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
     again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21800.0)
-    (line,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    (line,) = reasons_for_winner(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
     assert line.startswith("The winner's last run came out 0.9% below the figure of ")
     assert "micro-batch 2, which it was 9.1% ahead of in the search" in line
     again = dataclasses.replace(again, tokens_per_s=23000.0)
-    (line,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    (line,) = reasons_for_winner(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
     assert line.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
 
 
 def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
     busy, again = dataclasses.replace(FAST, tokens_per_s=21890.0), dataclasses.replace(FAST, repeat=1)
-    (line,) = why_it_won(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
+    (line,) = reasons_for_winner(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
     assert line.startswith("The winner's last run came out 9.1% above the figure of ")
     assert "micro-batch 2, which it was 0.5% behind in the search" in line
 
@@ -79,7 +79,7 @@ def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_le
 def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     failed = dataclasses.replace(SLOW, outcome=Outcome.FAILED, phase="gate", repeat=1, tokens_per_s=None)
-    assert why_it_won(_of([FAST, slow, failed]), Forecaster(cluster=H200S)) == []
+    assert reasons_for_winner(_of([FAST, slow, failed]), Forecaster(cluster=H200S)) == []
 
 
 def test_a_study_ends_with_its_lessons_and_its_cost() -> None:

@@ -55,7 +55,7 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
     found: dict[str, set[str]] = {}
-    for space in search_spaces.known():
+    for space in search_spaces.built_in_spaces():
         for each in space.candidates(4)[0]:
             if refusal(each.recipe, each.layout, gpus) is None:
                 for axis, value in (*vars_of(each.layout).items(), ("compression", each.recipe.compression)):
@@ -201,7 +201,7 @@ def test_miniatures_keep_the_architecture_and_say_what_they_are(name: str) -> No
 
 
 def test_the_models_are_the_published_ones() -> None:
-    counts = {space.name: space.recipe.model.num_parameters for space in search_spaces.known()}
+    counts = {space.name: space.recipe.model.num_parameters for space in search_spaces.built_in_spaces()}
     assert counts["bloom7b"] == 7_069_016_064
     assert counts["gpt2"] == counts["gpt2_zero"] == 124_439_808
     assert counts["gpt2_xl"] == 1_557_611_200
@@ -247,7 +247,7 @@ def _lines(space: Space, num_devices: int) -> list[str]:
 
 def test_enumerated_layouts_are_the_golden_ones(regenerate_golden: bool) -> None:
     lines: list[str] = []
-    for space in search_spaces.known():
+    for space in search_spaces.built_in_spaces():
         few = (space.num_workers or (4 if any("dp_shard" in each.layout for each in space.points) else 1),)
         for num_devices in few if space.points else (1, 2, 8):
             lines += _lines(space, num_devices)

@@ -169,8 +169,8 @@ def test_every_architecture_has_a_published_model_here() -> None:
 
 
 def test_names_are_the_spaces_names() -> None:
-    assert tuple(space.name for space in search_spaces.known()) == search_spaces.names()
-    for space in search_spaces.known():
+    assert tuple(space.name for space in search_spaces.built_in_spaces()) == search_spaces.names()
+    for space in search_spaces.built_in_spaces():
         assert space.summary and "\n" not in space.summary
         assert search_spaces.load(space.name) == space
 

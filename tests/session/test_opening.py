@@ -6,7 +6,7 @@ import pytest
 
 from platform.common.errors import InputError
 from platform.search import parse
-from platform.session.opening import opened, taken_up
+from platform.session.opening import opened, with_resumption
 from platform.study.journal import JOURNAL
 from platform.subject.options import SearchOptions
 from tests.samples import header
@@ -19,7 +19,7 @@ def _options(tmp_path: Path, *argv: str, studies: str = "studies") -> SearchOpti
 
 def _begin(options: SearchOptions) -> None:
     """Runs a session that records its first line and its end."""
-    with opened(taken_up(options)) as opening, opening.copying():
+    with opened(with_resumption(options)) as opening, opening.copying():
         assert opening.study is not None and not opening.is_resumed
         opening.study.record(header(opening.study.name, options={"space": "bloom7b"}))
         opening.study.record(End(exit_code=130, wall_s=1.0, gpu_s=0.0))
@@ -28,7 +28,7 @@ def _begin(options: SearchOptions) -> None:
 def test_one_line_begins_a_study_and_goes_on_with_it(tmp_path: Path) -> None:
     options = _options(tmp_path, "--name=one", "--auto-resume")
     _begin(options)
-    with opened(taken_up(options)) as opening:
+    with opened(with_resumption(options)) as opening:
         assert opening.is_resumed and opening.history.end is not None
 
 
@@ -41,7 +41,7 @@ def test_without_auto_resume_a_name_that_is_taken_is_refused(tmp_path: Path) -> 
 def test_another_machine_goes_on_from_the_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ("--name=one", "--auto-resume", f"--copy-to={tmp_path / 'place'}")
     _begin(_options(tmp_path, *line))
-    with opened(taken_up(_options(tmp_path, *line, studies="elsewhere"))) as opening, opening.copying():
+    with opened(with_resumption(_options(tmp_path, *line, studies="elsewhere"))) as opening, opening.copying():
         assert opening.is_resumed and opening.study is not None
         opening.study.record(End(exit_code=0, wall_s=1.0, gpu_s=0.0))
     assert f"2 lines of one came from {tmp_path / 'place'}" in " ".join(capsys.readouterr().err.split())
@@ -49,7 +49,7 @@ def test_another_machine_goes_on_from_the_copy(tmp_path: Path, capsys: pytest.Ca
     assert copied.count(b"\n") == 3
     assert copied == (tmp_path / "elsewhere" / "one" / JOURNAL).read_bytes()
     # The first machine is back: it takes what is new.
-    with opened(taken_up(_options(tmp_path, *line))) as opening:
+    with opened(with_resumption(_options(tmp_path, *line))) as opening:
         assert opening.history.end is not None and opening.history.end.exit_code == 0
 
 
@@ -58,7 +58,7 @@ def test_a_new_study_does_not_write_over_the_copy_of_another(tmp_path: Path) -> 
     _begin(_options(tmp_path, *line))
     with (
         pytest.raises(InputError, match=r"a study 'one' exists already in .*place: continue it with --resume one"),
-        opened(taken_up(_options(tmp_path, *line, studies="elsewhere"))),
+        opened(with_resumption(_options(tmp_path, *line, studies="elsewhere"))),
     ):
         pass
     assert not (tmp_path / "elsewhere").exists()
@@ -66,4 +66,4 @@ def test_a_new_study_does_not_write_over_the_copy_of_another(tmp_path: Path) -> 
 
 def test_auto_resume_wants_a_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give --name"):
-        taken_up(_options(tmp_path, "--auto-resume"))
+        with_resumption(_options(tmp_path, "--auto-resume"))

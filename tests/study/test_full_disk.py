@@ -52,7 +52,9 @@ def test_a_line_that_finds_no_room_says_how_to_go_on(disk: Path) -> None:
     (disk / "one" / "journal.jsonl").write_bytes((disk / "one" / "journal.jsonl").read_bytes().rpartition(b"\n")[0])
     with (
         Study.resume(disk, "one")[0] as study,
-        pytest.raises(ClusterError, match=r"\(No space left on device\); .*: make room, then go on with --resume one"),
+        pytest.raises(
+            ClusterError, match=r"\(No space left on device\); .*: make room, then continue with --resume one"
+        ),
     ):
         for _ in range(200):  # the last page of the file has some lines' room
             study.record(Resume())
@@ -61,5 +63,5 @@ def test_a_line_that_finds_no_room_says_how_to_go_on(disk: Path) -> None:
 def test_a_report_shows_the_result_without_files(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["one", "--studies", str(disk), "--no-mlflow"]) == 0
     output = capsys.readouterr()
-    assert "No space left on device: make room, then go on; the result is shown without files" in output.err
+    assert "No space left on device: make room, then resume; the result is shown without files" in output.err
     assert "40,000" in output.out and "Traceback" not in output.err

@@ -9,7 +9,7 @@ import pytest
 
 from platform.common.errors import InputError
 from platform.study.study import Study
-from platform.subject.knowledge import Knowledge, Old, read_old, what_holds
+from platform.subject.knowledge import Knowledge, Old, applicable_knowledge, read_old
 from search_spaces import load
 from tests.samples import CLUSTER, CONDITIONS, RECIPE, header, layout, measurement, oom, skipped
 from trainers.values.journal import Measured
@@ -44,7 +44,7 @@ def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
         header=header("old-1", at="2026-11-20T09:00:00+00:00", versions=VERSIONS, commit=COMMIT),
         measurements=tuple(measurements),
     )
-    return what_holds(old, **{**here, **fields})
+    return applicable_knowledge(old, **{**here, **fields})
 
 
 class TestWhatHolds:
@@ -128,7 +128,7 @@ class TestReading:
             journal.write('{"kind":"measurement","schema":1,"measurement":{"speed":1}}\n')
         again = read_old(studies / "old-1", same)
         assert again == dataclasses.replace(old, num_unread=1)
-        output = what_holds(
+        output = applicable_knowledge(
             again, recipes=(RECIPE,), cluster=CLUSTER, cap_gib=None, versions=VERSIONS, commit=""
         ).sentences
         assert "1 line of its journal cannot be read by this version." in output

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from trainers.failures import RungFailure, asked_bytes, classify, one_line, size
+from trainers.failures import RungFailure, classify, one_line, requested_bytes, size
 from trainers.values.measurement import Outcome
 
 OOM = RungFailure("oom", "rank 1 asked for 2.00 GiB", phase="optimizer", rank=1, asked_gib=2.0, allocated_gib=70.0)
@@ -65,11 +65,13 @@ def test_a_rung_failure_survives_pickling():
     assert str(copy) == str(OOM)
 
 
-def test_asked_sizes_are_read_from_both_allocators():
-    assert asked_bytes(RuntimeError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has")) == int(1.5 * 2**30)
+def test_requested_sizes_are_read_from_both_allocators():
+    assert requested_bytes(RuntimeError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has")) == int(
+        1.5 * 2**30
+    )
     text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"
-    assert asked_bytes(RuntimeError(text)) == 4096
-    assert asked_bytes(RuntimeError("shape mismatch")) is None
+    assert requested_bytes(RuntimeError(text)) == 4096
+    assert requested_bytes(RuntimeError("shape mismatch")) is None
 
 
 def test_sizes_and_errors_read_well():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.node import is_ours, oom_kills
+from trainers.node import is_of_this_node, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_only_the_gpus_that_a_node_gave_to_ray_must_be_free(
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     uuids = ["GPU-aa11-22", "GPU-bb33-44"]
-    assert [index for index, uuid in enumerate(uuids) if is_ours(index, uuid)] == ours
+    assert [index for index, uuid in enumerate(uuids) if is_of_this_node(index, uuid)] == ours
 
 
 def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: Path) -> None:

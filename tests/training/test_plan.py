@@ -88,7 +88,7 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
         (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
         (["--decay-tokens", "10"], "--decay-tokens belongs to --lr-schedule wsd"),
         (["--data", "/nowhere"], "/nowhere"),
-        (["--warmup-tokens", "1e9"], "do not go into"),
+        (["--warmup-tokens", "1e9"], "exceed the"),
         (["--learning-rate", "0"], "must be a number above 0"),
         (["--val-tokens", "1e12"], "held out"),
         (["--start-from", "/nowhere"], "holds no config.json"),

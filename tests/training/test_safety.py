@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.training.safety import why_not
+from platform.training.safety import objection
 from tests.training.environment import ENVIRONMENT
 from trainers.values.training import Record, Saved, Steps, Validated
 
@@ -41,7 +41,7 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
     ],
 )
 def test_each_reason_is_told(records: list[Record], why: str):
-    found = why_not(records, memory_counts=True)
+    found = objection(records, memory_counts=True)
     assert why in found and bool(found) == bool(why)
 
 

@@ -108,7 +108,7 @@ def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
     del in_effect["tp"]
     assert mismatches(in_effect, recipe, FSDP, grad_accum=2) == []
     assert mismatches(in_effect, recipe, dataclasses.replace(FSDP, dp_shard=2, tp=2), grad_accum=2) == [
-        "the engine does not tell its tp, 2 was asked for",
+        "the engine does not report its tp, 2 was requested",
         "dp_shard in effect is 4, the layout or recipe asks for 2",
     ]
 

@@ -39,7 +39,7 @@ def test_wsd_is_stable_and_then_falls_linearly():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"warmup_tokens": 600, "decay_tokens": 500}, "do not go into"),
+        ({"warmup_tokens": 600, "decay_tokens": 500}, "exceed the"),
         ({"final_share": 1.5}, "final_share must lie in"),
         ({"tokens": 0}, "at least 1 token"),
         ({"warmup_tokens": -1}, "warmup_tokens must be at least 0"),

@@ -158,7 +158,7 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
         try:
             column = column.cast(pa.int32())
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{where} holds what cannot be a token id: {error}") from error
+            raise ValueError(f"{where} holds a value that cannot be a token id: {error}") from error
     return Tokens(ids=_as_numpy(column), document_starts=offsets[:-1][np.diff(offsets) > 0])
 
 

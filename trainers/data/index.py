@@ -54,7 +54,7 @@ def read_index(folder: Path) -> TokenIndex | None:
     if not path.is_file():
         if (folder / PLAN_NAME).is_file():
             raise ValueError(
-                f"{folder} is unfinished: run the python -m platform.prepare command that began it again, it goes on"
+                f"{folder} is unfinished: run the python -m platform.prepare command that began it again to resume it"
             )
         return None
     try:

@@ -302,4 +302,4 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
         for name, value in wanted.items()
         if name in in_effect and in_effect[name] is not None and in_effect[name] != value
     ]
-    return [f"the engine does not tell its {name}, {wanted[name]} was asked for" for name in untold] + wrong
+    return [f"the engine does not report its {name}, {wanted[name]} was requested" for name in untold] + wrong

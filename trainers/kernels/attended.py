@@ -35,8 +35,8 @@ class Attended:
 
 def keys_per_query(recipe: Recipe) -> float:
     """Keys that a query sees, the mean over a sequence and over all blocks of the model."""
-    found = attended(recipe)
-    return recipe.model.keys_per_query(recipe.seq_len) if found is None else found.seen
+    attention = attended(recipe)
+    return recipe.model.keys_per_query(recipe.seq_len) if attention is None else attention.seen
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from trainers.failures import GIB, asked_bytes
+from trainers.failures import GIB, requested_bytes
 from trainers.measuring.ladder import HEADROOM
 from trainers.measuring.tensor_bytes import Allocation, TensorBytes
 
@@ -150,7 +150,7 @@ class CudaMeter:
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
         if not isinstance(error, torch.OutOfMemoryError) and not self._refused_to_library(error):
             return None
-        asked = asked_bytes(error)
+        asked = requested_bytes(error)
         return {
             "asked_gib": None if asked is None else asked / GIB,
             "allocated_gib": torch.cuda.memory_allocated() / GIB,
@@ -240,7 +240,7 @@ class CpuMeter:
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (limited and str(error) == "std::bad_alloc"):
             return sizes
-        asked = asked_bytes(error) if isinstance(error, RuntimeError) else None
+        asked = requested_bytes(error) if isinstance(error, RuntimeError) else None
         if asked is None:
             return None
         # That it would fit by now says nothing: what the failed step held is given back on the way here.

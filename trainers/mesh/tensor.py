@@ -233,7 +233,7 @@ class _Table(nn.Embedding):
         padding = None if self.padding_idx is None else self.padding_idx - self.first_row
         if padding is not None and not 0 <= padding < self.weight.shape[0]:
             padding = None
-        found = F.embedding(torch.where(here, row, 0), self.weight, padding)
-        rows = all_reduce(found * here[..., None].to(found.dtype), self.group)
+        rows = F.embedding(torch.where(here, row, 0), self.weight, padding)
+        rows = all_reduce(rows * here[..., None].to(rows.dtype), self.group)
         scale: Any = getattr(self, "embed_scale", None)  # of Gemma's tables
         return rows if scale is None else rows * scale.to(rows.dtype)

@@ -71,7 +71,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         raise RungFailure(Outcome.FAILED, reason, phase="profile", rank=0)
     widths = _head_widths(job.recipe, batch) if layout.compile == "model" else frozenset[int]()
     packed = gzip.compress(text, compresslevel=6)
-    found = Profile(
+    result = Profile(
         trial_id=job.trial_id,
         recipe=job.recipe,
         layout=layout,
@@ -82,7 +82,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths, default_group=default_group(layout)),
         trace_mib=len(packed) / 2**20,
     )
-    return found, packed if found.trace_mib <= MOST_TRACE_MIB else b""
+    return result, packed if result.trace_mib <= MOST_TRACE_MIB else b""
 
 
 def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:

@@ -88,7 +88,7 @@ def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
             marks.append((first, 1, each))
             marks.append((last, -1, each))
     marks.sort(key=lambda mark: mark[0])
-    found: dict[str, float] = dict.fromkeys(FIELDS, 0.0)
+    sums: dict[str, float] = dict.fromkeys(FIELDS, 0.0)
     running, talking = Counter[Kind](), Counter[Axis]()
     before_s = start_s
     for at_s, change, each in marks:
@@ -97,20 +97,20 @@ def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
             compute = next((each for each in COMPUTE if running[each]), None)
             axis = next((name for name in AXES if talking[name]), None)
             if compute is not None:
-                found[f"{compute}_s"] += span_s
-                found["communication_hidden_s"] += span_s if axis is not None else 0.0
+                sums[f"{compute}_s"] += span_s
+                sums["communication_hidden_s"] += span_s if axis is not None else 0.0
             elif axis is not None:
-                found["communication_exposed_s"] += span_s
-                found[f"exposed_{axis}_s"] += span_s
+                sums["communication_exposed_s"] += span_s
+                sums[f"exposed_{axis}_s"] += span_s
             else:
-                found["idle_s"] += span_s
+                sums["idle_s"] += span_s
         if each.kind == "communication":
             talking[each.axis] += change
         else:
             running[each.kind] += change
         before_s = at_s
-    found["idle_s"] += max(0.0, end_s - before_s)
-    return Sums(**found)
+    sums["idle_s"] += max(0.0, end_s - before_s)
+    return Sums(**sums)
 
 
 def mean(several: Sequence[Sums]) -> Sums:

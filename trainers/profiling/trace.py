@@ -113,11 +113,11 @@ def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
 
 def _around(span: _Span | None) -> list[_Span]:
     """Returns the span and all that enclose it, the innermost last."""
-    found: list[_Span] = []
+    spans: list[_Span] = []
     while span is not None:
-        found.append(span)
+        spans.append(span)
         span = span.parent
-    return found[::-1]
+    return spans[::-1]
 
 
 def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
@@ -170,14 +170,14 @@ def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int], default_gro
 
     @functools.cache
     def kind(span: _Span) -> tuple[Kind, Axis] | None:
-        found = _kind(span.name, span, head_widths)
-        if found == "communication":
-            return found, _axis(span.name, span.event, span, default_group)
-        return (found, "dp") if computes(span.name) else None
+        name = _kind(span.name, span, head_widths)
+        if name == "communication":
+            return name, _axis(span.name, span.event, span, default_group)
+        return (name, "dp") if computes(span.name) else None
 
     for start_s, end_s, span in pieces:
-        if (found := kind(span)) is not None:
-            yield Busy(start_s=start_s, end_s=end_s, kind=found[0], axis=found[1])
+        if (kind_of := kind(span)) is not None:
+            yield Busy(start_s=start_s, end_s=end_s, kind=kind_of[0], axis=kind_of[1])
 
 
 def _of_device(

@@ -74,11 +74,11 @@ def _read_our_models_alone() -> None:
     Of the folders of models it then reads those that a `ModelSpec` can be; the others' names are not in `transformers`,
     though their modules can be imported. A release that goes about it in another way is left to it.
     """
-    found = importlib.util.find_spec("transformers")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
         return
     # Its utilities, imported before its `__init__` ran: that one uses the function that is replaced here.
-    bare = importlib.util.module_from_spec(found)
+    bare = importlib.util.module_from_spec(spec)
     vars(bare)["__version__"] = importlib.metadata.version("transformers")
     sys.modules["transformers"] = bare
     try:
@@ -88,7 +88,7 @@ def _read_our_models_alone() -> None:
         return
     finally:
         del sys.modules["transformers"]
-    models = Path(found.origin).parent / "models"
+    models = Path(spec.origin).parent / "models"
 
     def read_ours(path: str | Path) -> Any:
         if Path(path) not in (models, models / "__init__.py"):

@@ -22,7 +22,7 @@ State = Literal["done", "stopped", "lost", "failed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How an attempt ended."""
+    """The end of an attempt and its cause."""
 
     state: State
     """ "done" with its phases, "stopped" by the driver with a checkpoint, "lost" where a worker's process is gone and

@@ -193,7 +193,7 @@ def load(engine: Engine, path: Path) -> Manifest:
 
 
 def _gloo() -> dist.ProcessGroup:
-    """A group of all ranks for the agreements of reading and writing, on the host."""
+    """Returns a group of all ranks for the agreements of reading and writing, on the host."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
 
@@ -210,7 +210,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What the checkpoint in folder `path` is of.
+    """Returns the manifest of the checkpoint in folder `path`.
 
     Raises:
         ValueError: it is of another format.
@@ -222,7 +222,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def newest(folder: Path) -> Path | None:
-    """The complete checkpoint of the highest step in `folder`, of several the newest attempt's; None where none is."""
+    """Returns the complete checkpoint of the highest step, of several the newest attempt's; None for none."""
     return max(_complete(folder), key=_order, default=None)
 
 
@@ -253,7 +253,7 @@ def _order(path: Path) -> tuple[int, int]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what lies at the bottom of DCP's exception."""
+    """Returns the first line of the innermost cause of DCP's exception."""
     failures = getattr(error, "failures", None)
     if failures:
         inner: Any = next(iter(failures.values()))

@@ -34,7 +34,8 @@ class WeightFiles:
             raise ValueError(f"{folder} holds neither {_SINGLE} nor {_INDEX}: save the model there as safetensors")
 
     def stored_name(self, name: str, base: str) -> str:
-        """The file's name of a parameter, which leaves out the model's `base` prefix in files of the bare model.
+        """Returns the file's name of a parameter, which leaves out the model's `base` prefix in files of the bare
+        model.
 
         Raises:
             ValueError: the folder has no such parameter.
@@ -45,12 +46,12 @@ class WeightFiles:
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
 
     def shape(self, stored: str) -> tuple[int, ...]:
-        """The shape of a stored tensor."""
+        """Returns the shape of a stored tensor."""
         with _opened(self._folder / self._file_of[stored]) as file:
             return tuple(file.get_slice(stored).get_shape())
 
     def read(self, stored: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-        """A box of a stored tensor."""
+        """Returns a box of a stored tensor."""
         with _opened(self._folder / self._file_of[stored]) as file:
             box = tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))
             return file.get_slice(stored)[box]

@@ -72,7 +72,7 @@ class Loop:
         self._report_every = 1
 
     def run(self) -> str:
-        """Steps until the attempt's phases are over; returns "done", or "stopped" where the driver asked for it."""
+        """Runs steps until the attempt's phases are over; returns "done", or "stopped" at the driver's request."""
         self._records.add(
             Begun(
                 attempt=self._job.attempt,
@@ -109,7 +109,7 @@ class Loop:
         return "stopped" if stopped and self._phase() is not None else "done"
 
     def _phase(self) -> Phase | None:
-        """The phase of the next step; None where it is on another layout, or the training is over."""
+        """Returns the phase of the next step; None where it is on another layout, or the training is over."""
         phase = self._plan.phase_at(self._tokens)
         return phase if phase is not None and phase.layout == self._job.layout else None
 
@@ -149,7 +149,7 @@ class Loop:
         self._begun += 1
 
     def _check_engine(self, phase: Phase) -> None:
-        """That the engine runs what the plan says; once, after its first step."""
+        """Checks that the engine runs what the plan says; once, after its first step."""
         recipe = dataclasses.replace(self._plan.recipe, learning_rate=self._rate or self._plan.recipe.learning_rate)
         accum = phase.batch.grad_accum
         wrong = engines.mismatches(self._engine.in_effect(), recipe, self._job.layout, grad_accum=accum)
@@ -274,7 +274,7 @@ class Loop:
 
 
 def diverged(first_step: int, losses: Sequence[float], norms: Sequence[float], *, skips: bool) -> str:
-    """Which of the steps has a loss or a gradient norm that is no number; "" for none.
+    """Returns a clause on the first step with a loss or a gradient norm that is no number; "" for none.
 
     A step without a finite norm leaves weights that are no numbers, unless it `skips` its update, as fp16 does.
     """

@@ -20,6 +20,6 @@ def run_rate(config: Mapping[str, Any]) -> None:
     """
     job = from_json(TrainingJob, config["jobs"][config["index"]])
     ended = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))
-    found = [each.loss for each in Reader(Path(job.folder) / RECORDS).read() if isinstance(each, Validated)]
-    loss = found[-1] if found and ended.state == "done" and math.isfinite(found[-1]) else math.inf
+    losses = [each.loss for each in Reader(Path(job.folder) / RECORDS).read() if isinstance(each, Validated)]
+    loss = losses[-1] if losses and ended.state == "done" and math.isfinite(losses[-1]) else math.inf
     ray.tune.report({"val_loss": loss, "index": config["index"], "reason": ended.reason})

@@ -33,7 +33,7 @@ from trainers.values.training_lines import Reader
 
 _COLLECTIVE_TIMEOUT_S = 900
 _LINE_S = 5.0
-"""Between two lines of progress."""
+"""Interval of two lines of progress."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _refused(str(error), rank)
     if phase is None:
-        return _said(f"{folder} is trained to its end.", rank)
+        return _fail(f"{folder} is trained to its end.", rank)
     world_size = int(os.environ.get("WORLD_SIZE", "0"))
     if world_size != phase.layout.world_size:
         wanted = phase.layout.world_size
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(folder: Path) -> Plan:
-    """The plan of the training in `folder`.
+    """Returns the plan of the training in `folder`.
 
     Raises:
         ValueError: it holds none that this version reads.
@@ -124,19 +124,19 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
                     os._exit(1)  # the other ranks may wait for this one: torchrun ends them
             dist.barrier()
             if options.steps is not None:
-                return _said(f"Ended after {options.steps} steps.", rank)
+                return _fail(f"Ended after {options.steps} steps.", rank)
             here = _phase(folder, plan)
         if here is not None:
             wanted = here.layout.world_size
-            return _said(f"The next phase takes {wanted} ranks: start torchrun with so many in all.", rank)
-        return _said(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
+            return _fail(f"The next phase takes {wanted} ranks: start torchrun with so many in all.", rank)
+        return _fail(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
     finally:
         if lock is not None:
             os.close(lock)
 
 
 def _cluster(on_cuda: bool) -> Cluster:
-    """The devices of torchrun's ranks."""
+    """Returns the devices of torchrun's ranks."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     nodes = max(1, dist.get_world_size() // local)
     if not on_cuda:
@@ -162,10 +162,10 @@ def _locks(file: int) -> bool:
 
 
 def _agreed(mine: bool) -> bool:
-    """Whether rank 0 says so, on every rank."""
-    said = [mine]
-    dist.broadcast_object_list(said)
-    return said[0]
+    """Returns rank 0's answer on every rank."""
+    answer = [mine]
+    dist.broadcast_object_list(answer)
+    return answer[0]
 
 
 def _next_attempt(folder: Path) -> int:
@@ -211,7 +211,7 @@ def _refused(sentence: str, rank: int) -> int:
     return 2
 
 
-def _said(sentence: str, rank: int) -> int:
+def _fail(sentence: str, rank: int) -> int:
     if rank == 0:
         print(sentence, flush=True)
     return 0

@@ -32,7 +32,7 @@ class Validator:
             self._source, self._first = data.held_out(recipe, held_out.sequences)
 
     def loss(self, engine: Engine, gather: Callable[[Any], list[Any]], begin: Callable[[StepPhase], None]) -> float:
-        """The mean loss of the held-out sequences; the same on every rank. Every rank makes as many passes."""
+        """Returns the mean loss of the held-out sequences, the same on every rank. Every rank makes as many passes."""
         size, ranks = self._micro_batch, self._ranks
         total, count = 0.0, 0
         for first in range(0, self._sequences, size * ranks):

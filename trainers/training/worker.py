@@ -37,7 +37,7 @@ class Worker:
         self.matmul_tflops: tuple[float, ...] = ()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, by rank, on every rank."""
+        """Returns every rank's `value`, by rank, on every rank."""
         values: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(values, value, group=self._control)
         return values
@@ -74,7 +74,7 @@ class Worker:
             self.watchdog.rest()
 
     def _check_folder(self) -> None:
-        """That every rank sees the training's folder: on several nodes it must be one that they share."""
+        """Checks that every rank sees the training's folder: on several nodes it must be one that they share."""
         path = Path(self.job.folder, ATTEMPT)
         try:
             seen = path.read_text().strip() == str(self.job.attempt)

@@ -134,7 +134,9 @@ def gate_batch(job: Job) -> BatchPoint:
     gate = job.gate or GateSize()
     each, left = divmod(gate.sequences, job.layout.data_parallel)
     if left or not each:
-        raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
+        raise ValueError(
+            f"{gate.sequences} sequences do not divide evenly over {job.layout.data_parallel} data-parallel ranks"
+        )
     most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
     recipe = job.recipe
     if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):

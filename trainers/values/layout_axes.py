@@ -34,14 +34,14 @@ class LayoutAxes:
 
     engine: str = axis(
         column="engine",
-        about="What trains: one of this project by its name, or another by the import path of its rules.",
+        about="The engine that trains: one of this project by its name, or another by the import path of its rules.",
     )
     zero_stage: int = axis(
         0,
         column="sharding",
         parameter=False,
         lighter=(0, 1, 2, 3),
-        about="What is sharded over `dp_shard` (arXiv 1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3"
+        about="States sharded over `dp_shard` (arXiv 1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3"
         " parameters too. FSDP2's stage 3 reshards parameters after the forward pass.",
     )
     dp_replicate: int = axis(
@@ -99,7 +99,7 @@ class LayoutAxes:
         column="checkpointing",
         lighter=("none", "selective", "full"),
         surely_lighter=True,
-        about="What is computed again in the backward pass: nothing, all but products and attention, all of every"
+        about="Activations computed again in the backward pass: none, all but products and attention, all of every"
         " fourth, every second or every block, or what a compiler chooses to keep that share (per cent).",
     )
     offload: Offload = axis(
@@ -108,7 +108,7 @@ class LayoutAxes:
         column="options",
         lighter=("none", "optimizer", "all"),
         surely_lighter=True,
-        about="What lies in host memory: nothing, the optimizer's states, or parameters too.",
+        about="States held in host memory: nothing, the optimizer's states, or parameters too.",
     )
     bucket_mib: int = axis(
         0,
@@ -153,17 +153,17 @@ class LayoutAxes:
         about="Ranks that hold a block's parameters between its two passes; 0 for all of `dp_shard`.",
     )
     attention: Attention = axis(
-        "eager", label="{}", always_shown=True, column="kernels", about="The kernels that attention is computed by."
+        "eager", label="{}", always_shown=True, column="kernels", about="The kernels that compute attention."
     )
     loss: Loss = axis(
         "plain",
         label="{} loss",
         column="kernels",
-        about="Over all logits at once, or over some rows at a time, gradients along with them.",
+        about="Loss over all logits at once, or over some rows at a time together with their gradients.",
     )
     compile: Compile = axis(
         "none",
         label="compile {}",
         column="kernels",
-        about="What torch.compile is given: nothing, each block, or the whole model with its loss.",
+        about="Code that torch.compile is given: none, each block, or the whole model with its loss.",
     )

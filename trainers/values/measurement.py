@@ -108,8 +108,9 @@ class Measurement:
     """Seconds of `startup_s` spent on importing the engine's libraries."""
     compile_s: float | None = None
     sdpa_kernel: str = ""
-    """Under scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", several joined by "+"; empty where
-    another attention ran, and in measurements that are older than this field."""
+    """Kernels of scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", joined by "+" where several;
+    empty where another attention ran, and in measurements that are older than this field.
+    """
 
     tokens_per_s: float | None = None
     """Tokens/s over all devices."""

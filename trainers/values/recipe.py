@@ -63,7 +63,7 @@ class Recipe:
     compression: Compression = axis(
         "none",
         label="{} compression",
-        about="What gradients are exchanged as: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
+        about="Form of gradients in exchanges: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
     weight_decay: float = axis(0.1, about="Decoupled weight decay.")
@@ -76,7 +76,7 @@ class Recipe:
         about="`stream` (seeded, learnable), `included` (a text, byte by byte), or the path of a Parquet file or folder"
         " with a column of token ids.",
     )
-    seed: int = axis(0, about="Of weights and data.")
+    seed: int = axis(0, about="Seed of weights and data.")
     data_order: DataOrder = axis(
         "file",
         later=True,
@@ -94,7 +94,7 @@ class Recipe:
         "causal",
         later=True,
         label="{} mask",
-        about="What a token sees: all before it, its own document alone, or all of a prefix, which has no loss.",
+        about="Tokens that one attends to: all before it, its document alone, or all of a prefix, which has no loss.",
     )
     document_tokens: int = axis(
         0,

@@ -44,8 +44,8 @@ class Schedule:
                 raise ValueError(f"{field} must be at least 0, got {getattr(self, field)}")
         if self.warmup_tokens + self.decay_tokens > self.tokens:
             raise ValueError(
-                f"a warm-up of {self.warmup_tokens} tokens and a decay of {self.decay_tokens} do not go into"
-                f" {self.tokens} tokens"
+                f"a warm-up of {self.warmup_tokens} tokens and a decay of {self.decay_tokens} exceed the"
+                f" {self.tokens} tokens of the training"
             )
         if not 0 <= self.final_share <= 1:
             raise ValueError(f"final_share must lie in [0, 1], got {self.final_share}")

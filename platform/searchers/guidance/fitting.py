@@ -26,7 +26,7 @@ CRASH_NOISE = 0.3
 
 
 class Fitting:
-    """What a study has learned of memory. Where nothing is predicted, everything fits: a ladder's own line of memory
+    """A study's knowledge of memory. Where nothing is predicted, everything fits: a ladder's own line of memory
     decides.
     """
 

@@ -17,9 +17,9 @@ LIGHTER: Mapping[str, tuple[Any, ...]] = {
 }
 """Axes along which memory falls, all else equal: their values, the heaviest first."""
 CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
-"""Those of them that hold without a prediction to confirm it. A stage that shards more may still need more, since its
-buckets weigh more than what it shards of a small model or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0
-121).
+"""Names of those axes whose order holds without a prediction to confirm it. A stage that shards more may still need
+more, since its buckets weigh more than what it shards of a small model or on one device (BLOOM-7b1 on one H200: ZeRO-1
+138 GiB, ZeRO-0 121).
 """
 FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
 """Axes whose larger numbers need less memory, such as the number of ranks that share one copy."""
