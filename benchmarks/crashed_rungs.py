@@ -70,8 +70,8 @@ def counted(history: History) -> tuple[Counter[str], Counter[str]]:
     for trial in sorted(rungs):
         climbed = rungs[trial]
         candidate = candidates[climbed[0].recipe, climbed[0].layout]
-        first, climbed = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
-        gone = {rung for place, rung in enumerate(climbed, start=first) if not searcher._alive[place]}
+        first, ladder = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
+        gone = {rung for place, rung in enumerate(ladder, start=first) if not searcher._alive[place]}
         gone |= {*searcher.held_back(candidate), *_by_its_own(candidate, climbed, history)}
         for each in climbed:
             ran[each.outcome] += 1
