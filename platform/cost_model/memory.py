@@ -251,6 +251,9 @@ def _phases(
     saved = rank.in_flight * (rank.layers * activations.of_block + activations.of_stage) * exists
     # While one micro-batch ends its backward pass, the others in flight keep what they saved.
     others = np.maximum(rank.in_flight - 1, 0.0) * rank.layers * activations.of_block * exists
+    is_last = copies.at_last_end > copies.at_end + others
+    others = np.where(is_last, 0.0, others)
+    at_end = np.where(is_last, copies.at_last_end, copies.at_end)
     step = owned * per.step_copies
 
     def parts(gradients: Array, copied: Array, kept: Array, logits: Array = NOTHING) -> MemoryParts:
@@ -258,7 +261,7 @@ def _phases(
 
     yield NOTHING, parts(held, copies.at_loss * exists + buckets, saved, rank.logits * exists)
     yield NOTHING, parts(held, copies.in_block * exists + buckets, saved + activations.again * exists)
-    yield lookup, parts(np.maximum(final, held), copies.at_end * exists + buckets + lookup, others)
+    yield lookup, parts(np.maximum(final, held), at_end * exists + buckets + lookup, others)
     yield step, parts(final, step, NOTHING)
 
 

@@ -9,6 +9,7 @@ from platform.finals.ranking import speed_of
 from platform.finals.result import RecipeResult, Result
 from platform.reports.disturbance import disturbance_sentences, unresolved_sentence
 from trainers.kernels.float8_rules import float8_sentence
+from trainers.mesh.stages import timed_accumulations
 from trainers.values.cluster import Cluster
 from trainers.values.journal import Peak
 from trainers.values.measurement import Measurement, Outcome, days_for_tokens
@@ -77,15 +78,19 @@ def winner_sentence(
 
 
 def pipeline_words(measurement: Measurement) -> str:
-    """Returns, for a pipeline, which stage has most memory and the bubble, as measured where a step is long enough and
-    with equal stages; "" otherwise.
+    """Returns, for a pipeline, which stage has most memory and the bubble, measured and with equal stages, or why it is
+    not measured; "" otherwise.
     """
     if not measurement.pipeline_bubble_by_formula:
         return ""
     bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
     where = f" on {where}" if where else ""
     measured = "" if bubble is None else f"{bubble:.1%} beside "
-    return f"{where}, a bubble of {measured}{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
+    by_formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
+    layout, micro_steps = measurement.layout, measurement.batch.grad_accum
+    timed_whole = bubble is None and len(timed_accumulations(layout, micro_steps)) == 1
+    why = f", not measured with {micro_steps} micro-batches on {layout.pp} stages" if timed_whole else ""
+    return f"{where}, a bubble of {measured}{by_formula}{why}"
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:

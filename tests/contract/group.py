@@ -32,6 +32,8 @@ from trainers.measuring.steps import losses_of
 _IMPORTED = ("tests.contract.group", *(f"trainers.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")))
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 """With more threads ranks would fight over the cores, and where there are GPUs the contract is still held on gloo."""
+MAX_THREADS = 120
+"""Of a rank at its end: gloo has two for each process group, and DTensor's caches keep groups from being destroyed."""
 
 
 def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
@@ -83,11 +85,27 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=900))
+    _share_groups()
     result = work(argument)
+    num_threads = len([*Path("/proc/self/task").iterdir()])
+    assert num_threads <= MAX_THREADS, f"rank {rank} has {num_threads} threads: its cases should share process groups"
     if rank == 0:
         torch.save(result, Path(folder) / "result")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _share_groups() -> None:
+    """Lets all cases that cut this process's ranks alike use the same process groups."""
+    make: Any = dist.new_subgroups_by_enumeration
+    made: dict[str, Any] = {}
+
+    def share(ranks: list[list[int]], **settings: Any) -> Any:
+        if str(ranks) not in made:
+            made[str(ranks)] = make(ranks, **settings)
+        return made[str(ranks)]
+
+    cast(Any, dist).new_subgroups_by_enumeration = share
 
 
 def _run_all(cases: list[Case]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.contract import mesh_group
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import MeshCase
+from tests.contract.mesh_cases import MODELS, MeshCase
 from tests.contract.pipeline_cases import WORLD_SIZE, product, quick
 from tests.contract.test_mesh import differences
 from trainers.engines._torch import TorchEngine
@@ -25,7 +25,8 @@ from trainers.mesh.pipeline import Pipeline
 
 pytestmark = pytest.mark.contract
 
-QUICK, PRODUCT = quick(), product()
+QUICK = quick()
+PRODUCT = {model: [each for each in product() if each.recipe.model.name == model] for model in MODELS}
 
 
 def _run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
@@ -81,12 +82,13 @@ def _with_second_copy(named: Any) -> Any:
 
 
 @functools.cache
-def results(name: str) -> list[dict[str, Any]]:
-    return run_group(_run_all, {"quick": QUICK, "product": PRODUCT}[name], WORLD_SIZE)
+def results(model: str = "") -> list[dict[str, Any]]:
+    """Those of the product's cases of this model, else of the quick ones."""
+    return run_group(_run_all, PRODUCT[model] if model else QUICK, WORLD_SIZE)
 
 
-def _result(name: str, index: int) -> dict[str, Any]:
-    result = results(name)[index]
+def _result(index: int, model: str = "") -> dict[str, Any]:
+    result = results(model)[index]
     if "error" in result:
         pytest.fail(result["error"])
     return result
@@ -98,19 +100,22 @@ def _all(cases: list[MeshCase], *, faulty: bool) -> list[Any]:
 
 @pytest.mark.parametrize("index", _all(QUICK, faulty=False))
 def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -> None:
-    result = _result("quick", index)
+    result = _result(index)
     assert differences(result["trained"], QUICK[index].recipe) == []
     assert result["mismatches"] == []
 
 
 @pytest.mark.parametrize("index", _all(QUICK, faulty=True))
 def test_a_planted_fault_is_seen(index: int) -> None:
-    assert differences(_result("quick", index)["trained"], QUICK[index].recipe) != []
+    assert differences(_result(index)["trained"], QUICK[index].recipe) != []
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("index", _all(PRODUCT, faulty=False))
-def test_every_combination_trains_as_the_dense_model_does(index: int) -> None:
-    result = _result("product", index)
-    assert differences(result["trained"], PRODUCT[index].recipe) == []
+@pytest.mark.parametrize(
+    ("model", "index"),
+    [pytest.param(model, i, id=case.name) for model in MODELS for i, case in enumerate(PRODUCT[model])],
+)
+def test_every_combination_trains_as_the_dense_model_does(model: str, index: int) -> None:
+    result = _result(index, model)
+    assert differences(result["trained"], PRODUCT[model][index].recipe) == []
     assert result["mismatches"] == []

@@ -80,14 +80,14 @@ def _tracked(script: str, cases: Sequence[Mapping[str, object]]) -> list[Any]:
     return json.loads(child.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
-def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_tracker() -> None:
+KERNELS: Mapping[str, Any] = {"attention": "sdpa", "grad_sync": "last"}
+INTERLEAVED: Mapping[str, Any] = {"pp": 2, "schedule": "interleaved", "virtual": 2}
+
+
+def _agrees_with_the_tracker(layouts: Sequence[Layout], **precision: Any) -> None:
     """Tracked on this project's engines, a rank of each stage."""
     model = dataclasses.replace(GPT2, num_layers=8, vocab_size=50304)
-    recipe = Recipe(model=model, seq_len=512, global_batch=16)
-    kernels = {"attention": "sdpa", "grad_sync": "last"}
-    degrees = ({"cp": 2}, {"pp": 2}, {"tp": 2}, {"tp": 4}, {"tp": 2, "pp": 2})
-    layouts = [fsdp(**kernels, dp_shard=2, **degree) for degree in degrees]
+    recipe = Recipe(model=model, seq_len=512, global_batch=16, **precision)
     cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 2} for layout in layouts]
     for layout, peaks in zip(layouts, _tracked("track_ranks.py", cases), strict=True):
         batch = BatchPoint.of(recipe, layout, 2)
@@ -95,6 +95,25 @@ def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_
         assert float(memory.allocated_gib[0]) == pytest.approx(max(peaks), rel=0.05), (layout.label, peaks)
         fullest = peaks.index(max(peaks))
         assert int(memory.binding_rank[0]) == (2 if fullest else 0), (layout.label, peaks)
+
+
+@pytest.mark.slow
+def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_tracker() -> None:
+    degrees = ({"cp": 2}, {"pp": 2}, {"tp": 2}, {"tp": 4}, {"tp": 2, "pp": 2})
+    _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2, **degree) for degree in degrees])
+
+
+@pytest.mark.heavy
+def test_pipelines_of_every_schedule_and_stage_are_predicted_within_five_percent_of_torchs_tracker() -> None:
+    degrees = (INTERLEAVED, {"zero_stage": 2, "pp": 2}, {"zero_stage": 2, **INTERLEAVED}, {"pp": 4}, {"cp": 4})
+    _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2, **degree) for degree in degrees])
+
+
+@pytest.mark.heavy
+def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker() -> None:
+    """In bf16 states: CUDA's autocast, which is what is predicted, takes powers and norms in fp32, a CPU's does not."""
+    layouts = [Layout(engine="ddp", dp_replicate=2, **KERNELS, **degree) for degree in ({"pp": 2}, INTERLEAVED)]
+    _agrees_with_the_tracker(layouts, state_precision="bf16")
 
 
 LAYOUTS = [

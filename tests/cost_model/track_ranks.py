@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.pipelining import schedules
@@ -57,12 +58,35 @@ def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
         stage._inference_mode = cast(Any, schedules).InferenceMode.STATIC
 
 
+def _exchanged(_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Stands for DDP's exchange of a bucket, whose result a fake process group does not give."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+class _UnorderedBuckets:
+    """DDP's reducer, without the new order of buckets after the first exchange, which reads tensors."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
     """Peak of one optimizer step on this rank of the default process group."""
     no_trial = mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _static_shapes, create=True)
     real = mock.patch.object(Mesh, "shards", _real_shards(Mesh.shards))
     with no_trial, real, FakeTensorMode(), torch.device("cpu"):
         engine: Any = engines.create(recipe, layout, torch.device("cpu"))
+        for module in engine._modules if layout.engine == "ddp" else ():
+            module.register_comm_hook(None, _exchanged)
+            module.reducer = _UnorderedBuckets(module.reducer)
         size = (batch.micro_batch, recipe.seq_len + 1)
         tokens = [torch.zeros(size, dtype=torch.int64) for _ in range(batch.grad_accum)]
         engine.step(tokens, Unmarked())  # optimizer states are made, and what sharding propagation allocates

@@ -70,6 +70,14 @@ def test_the_slope_gives_the_step_and_the_bubble_at_the_recipe_s_accumulation(pp
     assert dataclasses.replace(timed, shorter=None).bubble(BatchPoint(micro_batch=1, grad_accum=4 * pp), 4 * pp) is None
 
 
+def test_a_step_of_few_micro_batches_is_timed_whole() -> None:
+    for grad_accum in (4, 8):
+        batch = BatchPoint(micro_batch=1, grad_accum=grad_accum)
+        timed = dataclasses.replace(window(4, 1, 1, grad_accum), shorter=None)
+        assert timed.full_s(batch, grad_accum) == schedule_s(grad_accum, 4) + OPTIMIZER_S
+        assert timed.bubble(batch, grad_accum) is None
+
+
 def test_memory_grows_along_the_line_of_both_accumulations_and_never_shrinks() -> None:
     assert extrapolated((8, 3.0), (16, 4.0), 64) == pytest.approx(10.0)
     assert extrapolated((8, 4.0), (16, 4.0), 64) == extrapolated((8, 5.0), (16, 4.0), 64) == 4.0

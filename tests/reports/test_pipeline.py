@@ -15,11 +15,12 @@ def test_a_pipeline_s_line_says_its_stage_and_its_bubble_beside_the_formula() ->
     assert f"3.00 GiB{words}" in measurement_line(timed)
 
 
-def test_nothing_is_said_of_other_layouts_and_the_formula_s_bubble_alone_where_none_was_measured() -> None:
+def test_nothing_is_said_of_other_layouts_and_where_a_step_is_too_short_why_only_the_formula_s_bubble_stands() -> None:
     assert pipeline_words(measurement(Layout(engine="ddp"), 8, memory_rank=0)) == ""
     assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 4, memory_rank=1)) == (
-        " on stage 1, a bubble of 20.0% by (p - 1) / (v m + p - 1)"
+        " on stage 1, a bubble of 20.0% by (p - 1) / (v m + p - 1), not measured with 4 micro-batches on 2 stages"
     )
+    assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 64)).endswith("by (p - 1) / (v m + p - 1)")
 
 
 def test_the_table_of_runs_notes_the_stage_with_most_memory() -> None:

@@ -97,7 +97,7 @@ def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: 
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
+@pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b", "llama3_8b_32k"])
 def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(name: str, tmp_path: Path) -> None:
     changes = ("engine=ddp", "zero_stage=0", "checkpointing=none", "micro_batch=1", "global_batch=4")
     sets = [word for change in changes for word in ("--set", change)]
@@ -105,9 +105,10 @@ def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(nam
     run = _searched(tmp_path, name, *argv, *sets)
     assert run.sessions[-1].code in FOUND, run.sessions[-1].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
-    degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name == "llama3_8b" else ())
+    degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name.startswith("llama3_8b") else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
     assert any(layout.tp == layout.pp == 2 for layout in layouts)
+    assert name != "llama3_8b_32k" or any(layout.cp == 4 for layout in layouts)
     losses = list(_first_losses(run))
     assert len({each.layout for each, _ in losses}) > 2
     for each, first in losses:

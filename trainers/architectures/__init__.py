@@ -20,13 +20,13 @@ _REGISTRY = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all architectures, which are the `model_type`s of transformers."""
+    """Returns the names of all architectures, which are the `model_type`s of transformers."""
     return tuple(_REGISTRY)
 
 
 @functools.cache
 def architecture_of(name: str) -> Architecture:
-    """The declaration of the architecture of that name.
+    """Returns the declaration of the architecture of that name.
 
     Raises:
         ValueError: no such architecture.

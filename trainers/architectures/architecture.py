@@ -117,16 +117,16 @@ class Architecture:
 
     @property
     def attention_path(self) -> str:
-        """Path of attention in a block."""
+        """Returns the path of attention in a block."""
         return next(iter(self.tensor_parallel)).rpartition(".")[0]
 
     @property
     def softcap_key(self) -> str:
-        """The key of `config.json` that bounds the logits."""
+        """Returns the key of `config.json` that bounds the logits."""
         return self.config_keys["logit_softcap"][0]
 
     def parameters_per_layer(self, spec: "ModelSpec") -> int:
-        """Exact number of parameters of one block."""
+        """Returns the exact number of parameters of one block."""
         h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
         attention = h * width + 2 * h * kv + width * h
         mlp = (3 if self.gated else 2) * h * ffn
@@ -136,7 +136,7 @@ class Architecture:
         return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
 
     def embedding_parameters(self, spec: "ModelSpec") -> int:
-        """Exact number of parameters outside the blocks: embeddings, positions, head, first and last norm."""
+        """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""
         h = spec.hidden_size
         tables = spec.vocab_size * h * (1 if spec.tied_embeddings else 2)
         positions = spec.max_positions * h if self.position == "learned" else 0
@@ -144,11 +144,11 @@ class Architecture:
         return tables + positions + norms
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> Window:
-        """The sliding window that `config.json` asks for; the families of `trainers.architectures.windows` have one."""
+        """Returns the sliding window of `config.json`; the families of `trainers.architectures.windows` have one."""
         return Window()
 
     def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
-        """The keys of `config.json` that give a model the window of `spec`."""
+        """Returns the keys of `config.json` that give a model the window of `spec`."""
         return {}
 
     def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
@@ -159,5 +159,5 @@ class Architecture:
         setattr(module, "share", share)  # noqa: B010  # torch types any attribute as a tensor or a module
 
     def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
-        """The layout's word for the attention that `model` runs, where its configuration says `configured`."""
+        """Returns the layout's word for the attention that `model` runs, where its configuration has `configured`."""
         return configured

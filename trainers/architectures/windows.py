@@ -69,7 +69,7 @@ class WindowByBlock(LlamaLike):
         return Window(size=size if count else 0, num_layers=count)
 
     def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
-        """Blocks without a window lie evenly among the others, the last one of them at the end."""
+        """Returns keys by which blocks without a window lie evenly among the others, one of them at the end."""
         count = spec.num_layers - spec.window_layers
         is_global = [(i + 1) * count // spec.num_layers > i * count // spec.num_layers for i in range(spec.num_layers)]
         switch = {self.switch: spec.window > 0} if self.switch else {}

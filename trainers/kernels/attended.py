@@ -34,14 +34,14 @@ class Attended:
 
 
 def keys_per_query(recipe: Recipe) -> float:
-    """Keys that a query sees, the mean over a sequence and over all blocks of the model."""
-    attention = attended(recipe)
-    return recipe.model.keys_per_query(recipe.seq_len) if attention is None else attention.seen
+    """Returns the keys that a query sees, the mean over a sequence and over all blocks of the model."""
+    counted = attended(recipe)
+    return recipe.model.keys_per_query(recipe.seq_len) if counted is None else counted.seen
 
 
 @functools.lru_cache(maxsize=64)
 def attended(recipe: Recipe) -> Attended | None:
-    """What attention looks at in up to 128 sequences, shuffled ones of a file; None under a causal mask.
+    """Returns the keys that attention reads in up to 128 sequences, shuffled ones of a file; None under a causal mask.
 
     Raises:
         ValueError: the data are not those of the recipe (see `trainers.data.source`).
@@ -77,7 +77,7 @@ def _seen(first: _Array, last: _Array) -> float:
 
 
 def _visited(first: _Array, last: _Array) -> float:
-    """Keys of the blocks between the earliest and the latest key of each block of queries."""
+    """Returns the keys of the blocks between the earliest and the latest key of each block of queries."""
     length = first.shape[1]
     starts = np.arange(0, length, BLOCK)
     begins = np.minimum.reduceat(first, starts, axis=1) // BLOCK * BLOCK

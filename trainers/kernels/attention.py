@@ -61,7 +61,7 @@ class Share:
     """What queries of the micro-batch under way see; None under a causal mask."""
 
     def check_length(self, length: int) -> None:
-        """That a rank has `length` tokens of each sequence.
+        """Checks that a rank has `length` tokens of each sequence.
 
         Raises:
             ValueError: it has another number, and masks would be those of other positions.
@@ -86,7 +86,7 @@ _EAGER_SPANS = "spans_by_hand"
 def transformers_name(
     position: Position, attention: Attention, *, masked: bool = False, mask: AttentionMask = "causal"
 ) -> str:
-    """What transformers calls `attention` of a model with these positions: its `attn_implementation`.
+    """Returns transformers' name, its `attn_implementation`, for `attention` of a model with these positions.
 
     `masked` is whether sdpa needs a mask even where the recipe's is causal: for a sliding window of some block, or for
     a part of the queries.
@@ -98,21 +98,21 @@ def transformers_name(
 
 
 def layout_name(name: str) -> str:
-    """The layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
+    """Returns the layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
     if name == _EAGER_SPANS:
         return "eager"
     return next((word for names in _NAMES.values() for word, known in names.items() if known == name), name)
 
 
 def takes_mask_of_ours(config: Any) -> bool:
-    """Whether transformers prepares a mask for a function of this module in each forward pass of a model with
+    """Returns whether transformers prepares a mask for a function of this module in each forward pass of a model with
     positions.
     """
     return config._attn_implementation in ("causal_mask", "causal_flex", _EAGER_SPANS)
 
 
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Slopes of `head` (any shape of indices) in fp32: a geometric series for each power of two (arXiv 2108.12409).
+    """Returns the slopes of `head` (indices of any shape), fp32: a geometric series by power of two (arXiv 2108.12409).
 
     Where the number of heads is none, those beyond the largest take every other slope of the next one.
     """
@@ -124,7 +124,7 @@ def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 def alibi_score(share: Share) -> ScoreMod:
-    """ALiBi as a score modification, in fp32 and by distance: where scores matter the bias is small and exact."""
+    """Returns ALiBi as a score modification in fp32, by distance: where scores matter the bias is small and exact."""
     first, queries, keys = share.heads.start, share.queries, share.keys
 
     def score_mod(
@@ -145,7 +145,7 @@ def attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention as transformers calls it: [batch, heads, length, width] to [batch, length, heads, width].
+    """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
     FlexAttention where the mask is a block mask; else scaled_dot_product_attention, causal or with the bias given.
     Dropout is off in every model here.
@@ -170,7 +170,7 @@ def attend(
 
 
 def _attend_eagerly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The eager attention of the module's own architecture in transformers."""
+    """Computes the eager attention of the module's own architecture in transformers."""
     code: Any = sys.modules[type(module).__module__]
     return code.eager_attention_forward(module, *args, **kwargs)
 
@@ -185,14 +185,14 @@ def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: t
 
 
 def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Whether a query at a position sees a key at another: itself and the `window` - 1 before it, or all before it."""
+    """Returns whether a query sees a key: the one at its position and the `window` - 1 before it, or all before it."""
     seen = queries >= keys
     return seen if window is None else seen & (queries - keys < window)
 
 
 @functools.lru_cache(maxsize=8)
 def _seen_mask(length: int, window: int | None, device: torch.device, share: Share | None) -> torch.Tensor:
-    """`_seen` of all queries [rows] and keys [columns], one for all blocks."""
+    """Returns `_seen` of all queries [rows] and keys [columns], one for all blocks."""
     queries = keys = torch.arange(length, device=device)
     if share is not None and share.queries is not None and share.keys is not None:
         queries, keys = share.queries, share.keys
@@ -224,8 +224,8 @@ def _share_of(config: Any, length: int) -> Share | None:
 def _flex_mask(
     *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
 ) -> BlockMask | torch.Tensor | None:
-    """The mask of a model's forward pass, for all of its blocks with or without a window of `local_size` tokens; None
-    where attention is causal by itself.
+    """Returns the mask of a model's forward pass, for all its blocks with or without a window of `local_size` tokens;
+    None where attention is causal by itself.
     """
     if torch.device(device).type == "cpu":
         return _sdpa_mask(kv_length=kv_length, device=device, config=config, local_size=local_size)
@@ -239,7 +239,7 @@ def _flex_mask(
 def _sdpa_mask(
     *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
 ) -> torch.Tensor | None:
-    """`_flex_mask` for scaled_dot_product_attention."""
+    """Returns `_flex_mask` for scaled_dot_product_attention."""
     share = _share_of(config, kv_length)
     window = _window_within(local_size, kv_length, share)
     if share is not None and share.spans is not None:
@@ -250,24 +250,24 @@ def _sdpa_mask(
 
 
 def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch.Tensor | None:
-    """`_sdpa_mask` as what eager attention adds to its scores."""
+    """Returns `_sdpa_mask` as the term that eager attention adds to its scores."""
     mask = _sdpa_mask(**settings)
     return None if mask is None else torch.where(mask, 0.0, torch.finfo(dtype).min).to(dtype)
 
 
 def _key_positions(share: Share, spans: Spans) -> torch.Tensor:
-    """Positions of the keys in the order in which attention has them."""
+    """Returns the positions of the keys in the order in which attention has them."""
     return spans.queries if share.keys is None else share.keys
 
 
 def _window_within(local_size: int | None, length: int, share: Share | None) -> int | None:
-    """The window where it is shorter than a whole sequence, of which a rank may have `length` tokens, else None."""
+    """Returns the window where it is shorter than a sequence, of which a rank may have `length` tokens, else None."""
     whole = length if share is None or share.keys is None else len(share.keys)
     return local_size if local_size is not None and local_size < whole else None
 
 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
-    """ALiBi and the causal mask as one bias [1, heads, length, length], made once a forward pass for all blocks.
+    """Returns ALiBi and the causal mask as one bias [1, heads, length, length], once a forward pass for all blocks.
 
     By distance, not by place: in 16 bits the values near the diagonal, which weigh most, are the exact ones.
     """

@@ -52,14 +52,14 @@ def share_attention(module: Any, share: Share) -> None:
 
 
 def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
-    """The arguments of BLOOM's eager attention with the biases of its heads alone, out of [batch x heads, 1, keys]."""
+    """Returns the arguments of BLOOM's eager attention with its heads' biases alone, of [batch x heads, 1, keys]."""
     share: Share = module.share
     biases = kwargs["alibi"].unflatten(0, (-1, share.num_heads))
     return args, {**kwargs, "alibi": biases[:, share.heads.start : share.heads.stop].flatten(0, 1)}
 
 
 def attention_in_effect(model: nn.Module, configured: str) -> str:
-    """`configured`, the kernel in the configuration; the kinds of attention modules where these are not its kind."""
+    """Returns `configured`, the configuration's kernel; where attention modules are not of its kind, their kinds."""
     kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
     wanted = "BloomAttention" if configured == "eager" else "AlibiAttention"
     return configured if kinds <= {wanted} else "+".join(sorted(kinds))

@@ -28,7 +28,7 @@ def compile_forward(module: nn.Module) -> None:
 
 
 def static(function: Callable[..., Any]) -> Any:
-    """`function` compiled, a graph for each shape.
+    """Returns `function` compiled, a graph for each shape.
 
     `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode.
     """
@@ -41,7 +41,7 @@ def static(function: Callable[..., Any]) -> Any:
 
 
 def set_activation_budget(share: float) -> None:
-    """What is compiled from now on may keep that share of its activations; the partitioner makes the rest again.
+    """Lets code compiled from now on save that share of its activations; the partitioner recomputes the rest.
 
     It counts FLOPs and takes the cheapest first (torch's `activation_memory_budget`). Code of an earlier engine in this
     process that was cut otherwise is forgotten.
@@ -57,17 +57,17 @@ def set_activation_budget(share: float) -> None:
 
 
 def activation_budget_in_effect() -> float:
-    """The share that code compiled now may keep."""
+    """Returns the share that code compiled now may save."""
     config: Any = sys.modules.get("torch._functorch.config")
     return 1.0 if config is None else float(config.activation_memory_budget)
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether `compile_forward` was here."""
+    """Returns whether `compile_forward` has compiled the module."""
     return hasattr(module.forward, _WRAPPED)
 
 
 def num_compilations() -> int:
-    """Graphs that dynamo has made in this process so far: one more with each new shape, and with each break in one."""
+    """Returns the graphs that dynamo has made in this process: one more with each new shape, and each break in one."""
     utils: Any = sys.modules.get("torch._dynamo.utils")  # importing it takes a second; without it there was nothing
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])

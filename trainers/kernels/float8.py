@@ -57,12 +57,12 @@ def prepare_step(module: nn.Module, recipe: Recipe) -> None:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A weight's shard without the wrapper by which FSDP2 gathers it in FP8; the same memory."""
+    """Returns a weight's shard without the wrapper by which FSDP2 gathers it in FP8; the same memory."""
     return getattr(tensor, "_tensor", tensor)
 
 
 def precision_in_effect(models: "Sequence[Model]", otherwise: str) -> str:
-    """The recipe's word for the products of linear layers, as the modules have them; `otherwise` without FP8."""
+    """Returns the recipe's word for the products of linear layers, by the modules; `otherwise` without FP8."""
     layers = [each for model in models for block in model.blocks for each in block.modules() if _converts(each, "")]
     words = [_word(each) for each in layers]
     if not any(words):

@@ -12,7 +12,7 @@ MULTIPLE = 16
 
 
 def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:
-    """The sizes that the linear layers of a block have, by their names."""
+    """Returns the sizes that the linear layers of a block have, by their names."""
     return {
         "hidden_size": spec.hidden_size,
         "width of all heads": spec.attention_width,
@@ -22,7 +22,7 @@ def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:
 
 
 def float8_sentence(recipe: Recipe) -> str:
-    """Which layers of the recipe compute in FP8 and which in bf16; empty where none is in FP8."""
+    """Returns a sentence on which layers compute in FP8 and which in bf16; empty where none is in FP8."""
     if not recipe.float8_scaling:
         return ""
     odd = [f"{name} {size}" for name, size in linear_sizes(recipe.model).items() if size % MULTIPLE]
@@ -34,7 +34,7 @@ def float8_sentence(recipe: Recipe) -> str:
 
 
 def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Why the linear layers of `recipe` cannot compute in FP8 on `layout`, whatever the engine."""
+    """Yields why the linear layers of `recipe` cannot compute in FP8 on `layout`, whatever the engine."""
     model, precision = recipe.model, recipe.compute_precision
     if reason := architecture_of(model.architecture).float8_refusal:
         yield f"{reason}, got {precision}: choose bf16"

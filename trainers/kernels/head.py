@@ -30,7 +30,7 @@ CHUNK_LOGITS = 2**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a model's forward pass and its loss take of a micro-batch."""
+    """Holds the inputs of a model's forward pass and its loss for a micro-batch."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -42,7 +42,7 @@ class Inputs:
 
 
 def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> torch.Tensor:
-    """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
+    """Returns the mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
 
     `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels`
     it is the sum over the labels that are not `IGNORED`, divided by that number.
@@ -54,7 +54,7 @@ def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch
 
 
 class LossHead(nn.Linear):
-    """A model's head that gives the loss in place of the logits while it is told the labels.
+    """A model's head that returns the loss in place of the logits while it has labels.
 
     The loss is then part of the model's own forward pass: FSDP2's outer unit and ZeRO-3 have gathered the weight, and
     a tied weight has one gradient hook, whoever uses it.
@@ -94,7 +94,7 @@ class LossHead(nn.Linear):
 
     @contextlib.contextmanager
     def with_labels(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
-        """A context in which the model's forward pass gives the mean loss of int64 [batch, seq_len] `labels`."""
+        """Lets the model's forward pass return the mean loss of int64 [batch, seq_len] `labels` within a context."""
         self.labels, self.num_labels = labels, num_labels
         try:
             yield
@@ -103,7 +103,7 @@ class LossHead(nn.Linear):
 
 
 def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
-    """Logits between -`softcap` and `softcap`, by a hyperbolic tangent; as they are at 0."""
+    """Returns logits between -`softcap` and `softcap`, by a hyperbolic tangent; as they are at 0."""
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
@@ -186,13 +186,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _rows(vocab: int) -> int:
-    """Rows of a chunk: what `CHUNK_LOGITS` allows, in whole tiles of 256 where it can be."""
+    """Returns the rows of a chunk: as many as `CHUNK_LOGITS` allows, in whole tiles of 256 where there are such."""
     rows = max(1, CHUNK_LOGITS // vocab)
     return rows // 256 * 256 or rows
 
 
 def _padded(table: torch.Tensor) -> torch.Tensor:
-    """The table with rows of zeros up to a multiple of 8: products over GPT-2's 50,257 run at a fifth of the rate."""
+    """Pads the table with zero rows to a multiple of 8: products over GPT-2's 50,257 run at a fifth of the rate."""
     missing = -len(table) % 8
     return F.pad(table, (0, 0, 0, missing)) if missing else table
 
@@ -203,7 +203,7 @@ _Part = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 def _of_labels(
     part: _Part, logits: torch.Tensor, labels: torch.Tensor, *, has_ignored: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of the rows with a label, and its gradient; `part` gives the loss of each row, and the gradients."""
+    """Returns the summed loss of the rows with a label, and its gradient; `part` returns each row's."""
     losses, gradient = part(logits, labels.clamp(min=0) if has_ignored else labels)
     if has_ignored:
         has_label = labels != IGNORED
@@ -212,7 +212,7 @@ def _of_labels(
 
 
 def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of each row in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
+    """Returns each row's loss in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
     gradient = F.log_softmax(logits, dim=-1, dtype=torch.float32)
     loss = F.nll_loss(gradient, labels, reduction="none")
     gradient = gradient.exp_()
@@ -221,7 +221,7 @@ def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_part` without writes in place: a compiler makes one pass for the sums and one for the gradient of it."""
+    """Computes `_part` without writes in place: a compiler makes one pass for the sums and one for the gradient."""
     wide = logits.float()
     log_sum = wide.logsumexp(dim=-1, keepdim=True)
     loss = log_sum.squeeze(-1) - wide.gather(1, labels[:, None]).squeeze(-1)
@@ -237,7 +237,7 @@ def _compiled_part() -> Any:
 def _split_part(
     logits: torch.Tensor, labels: torch.Tensor, *, rows: range, group: Any, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_part` where `logits` are of this rank's `rows` of the vocabulary, columns of padding after them."""
+    """Computes `_part` for `logits` of this rank's `rows` of the vocabulary, columns of padding after them."""
     sums_of, gradient_of = _compiled_split() if compiled else (_split_sums, _split_gradient)
     # Padding is no label's: those of the next ranks would fall on it.
     labels = torch.where((labels >= rows.start) & (labels < rows.stop), labels - rows.start, -1)
@@ -249,7 +249,7 @@ def _split_part(
 
 
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """[2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
+    """Returns [2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
     wide = logits - largest[:, None]  # in fp32, as the largest is
     here = labels >= 0
     at_label = wide.gather(1, torch.where(here, labels, 0)[:, None]).squeeze(-1)
@@ -268,7 +268,7 @@ def _split_gradient(
 def _fused_split_gradient(
     logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
 ) -> torch.Tensor:
-    """`_split_gradient` without a scatter: a compiler makes one pass of it."""
+    """Computes `_split_gradient` without a scatter: a compiler makes one pass of it."""
     at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
     return ((logits - largest[:, None]).exp() / sums[:, None] - at_label.float()).to(logits.dtype)
 
@@ -301,20 +301,20 @@ class _SplitCrossEntropy(torch.autograd.Function):
 def _split_loss(
     logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any, num_labels: torch.Tensor | None
 ) -> torch.Tensor:
-    """`causal_lm_loss` where no rank holds all logits."""
+    """Computes `causal_lm_loss` where no rank holds all logits."""
     apply: Any = _SplitCrossEntropy.apply
     return apply(logits.flatten(0, 1), labels.flatten(), first_row, group, num_labels)
 
 
 def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`left @ right` in fp32. CUDA's 16-bit products can be written out in fp32, a CPU's are rounded to 16 bits."""
+    """Returns `left @ right` in fp32. CUDA can write 16-bit products out in fp32, a CPU rounds them to 16 bits."""
     if left.is_cuda and left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)  # pyright: ignore[reportCallIssue]
     return torch.mm(left, right).float()
 
 
 def whole_sequences(tokens: torch.Tensor) -> Inputs:
-    """Tokens, the labels that follow them, and no further arguments, out of [micro_batch, seq_len + 1] tokens."""
+    """Returns tokens, the labels that follow them, and no further arguments, of [micro_batch, seq_len + 1] tokens."""
     return Inputs(tokens=tokens[:, :-1], labels=tokens[:, 1:], arguments={})
 
 
@@ -324,7 +324,7 @@ def loss_of(
     tokens: torch.Tensor,
     inputs: Callable[[torch.Tensor], Inputs] = whole_sequences,
 ) -> torch.Tensor:
-    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after.
+    """Returns `module`'s mean loss of int64 [micro_batch, seq_len + 1] tokens with its `head`; frees the logits.
 
     `inputs` takes what this rank computes out of the tokens.
     """
@@ -338,5 +338,5 @@ def loss_of(
 
 
 def loss_in_effect(head: nn.Module) -> Loss:
-    """The kind of loss that this head takes."""
+    """Returns the kind of loss that this head computes."""
     return head.kind if isinstance(head, LossHead) else "plain"

@@ -10,7 +10,7 @@ from trainers.values.recipe import Recipe
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Why the kernels and the checkpointing of `layout` cannot run `recipe`, whatever the engine."""
+    """Yields why the kernels and the checkpointing of `layout` cannot run `recipe`, whatever the engine."""
     if recipe.float8_scaling:
         yield from float8_refusals(recipe, layout)
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
@@ -42,7 +42,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Why the attention mask of `recipe` cannot be made for its model or by the kernels of `layout`."""
+    """Yields why the attention mask of `recipe` cannot be made for its model or by the kernels of `layout`."""
     mask, model = recipe.attention_mask, recipe.model
     if mask == "causal":
         return
@@ -61,7 +61,7 @@ def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _rotary_by_length(config: Any) -> str:
-    """The kind of rotary positions in a `config.json` whose frequencies depend on the length; empty for others."""
+    """Returns a `config.json`'s kind of rotary positions whose frequencies depend on the length; empty for others."""
     for key in ("rope_parameters", "rope_scaling"):
         stated = config.get(key) or {}
         for each in (stated, *(value for value in stated.values() if isinstance(value, dict))):

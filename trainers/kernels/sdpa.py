@@ -26,7 +26,7 @@ def leave_out_wrong_kernels(recipe: Recipe, layout: Layout) -> None:
 
 
 def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
-    """The kernel that torch's dispatcher chooses on `device` for one sequence of this rank, of the blocks with a window
+    """Returns the kernel that torch's dispatcher chooses on `device` for one sequence of this rank, with a window
     and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
 
     It asks what `scaled_dot_product_attention` asks. Flex is sdpa on a CPU.
@@ -40,7 +40,7 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
 
 
 def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
-    """Whether sdpa is given a mask: in blocks with a window, where there are such, and in those without one."""
+    """Returns whether sdpa gets a mask: in blocks with a window, where there are such, and in those without one."""
     model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
     masked = model.position == "alibi" or layout.cp > 1 or recipe.attention_mask != "causal"
     return [True] * local + [masked] * (model.window_layers < model.num_layers)

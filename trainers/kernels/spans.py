@@ -30,28 +30,28 @@ class Spans:
     """Position of the last key that a query sees, int64 [batch, queries]."""
 
     def within(self, window: int | None) -> "Spans":
-        """The same spans without the keys before a sliding window of so many tokens, the query's own among them."""
+        """Returns the spans without the keys before a sliding window of so many tokens, the query's own among them."""
         if window is None:
             return self
         return dataclasses.replace(self, first=torch.maximum(self.first, self.queries - window + 1))
 
     def sees(self, keys: torch.Tensor) -> torch.Tensor:
-        """Whether each query sees each of the keys at these positions: bool [batch, 1, queries, keys]."""
+        """Returns whether each query sees each of the keys at these positions: bool [batch, 1, queries, keys]."""
         return ((keys >= self.first[..., None]) & (keys <= self.last[..., None]))[:, None]
 
 
 def ids_of(tokens: torch.Tensor) -> torch.Tensor:
-    """Token ids without their flags."""
+    """Returns token ids without their flags."""
     return tokens % FLAG
 
 
 def is_flagged(tokens: torch.Tensor) -> torch.Tensor:
-    """Whether each token has a flag."""
+    """Returns whether each token has a flag."""
     return tokens >= FLAG
 
 
 def spans_of(tokens: torch.Tensor, mask: AttentionMask, queries: torch.Tensor | None) -> Spans:
-    """The spans of int64 [batch, seq_len] flagged tokens; of those at positions `queries` alone, if given."""
+    """Returns the spans of int64 [batch, seq_len] flagged tokens, or of those at positions `queries` alone."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     flags = is_flagged(tokens)
     first = torch.zeros_like(tokens)
@@ -66,7 +66,7 @@ def spans_of(tokens: torch.Tensor, mask: AttentionMask, queries: torch.Tensor | 
 
 
 def block_mask(spans: Spans, keys: torch.Tensor) -> BlockMask:
-    """The block mask of `spans` over the keys at these positions, in the order of `keys`.
+    """Returns the block mask of `spans` over the keys at these positions, in the order of `keys`.
 
     A block of queries visits a block of keys where the hulls of their positions meet. It leaves the mask out where all
     of its queries see all of these keys.
@@ -94,14 +94,14 @@ def block_mask(spans: Spans, keys: torch.Tensor) -> BlockMask:
 
 
 def _by_block(values: torch.Tensor, reduce: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """Of each block of [batch, places] values the least or the largest, [batch, blocks]."""
+    """Returns the least or the largest of each block of [batch, places] values, [batch, blocks]."""
     missing = -values.shape[1] % BLOCK
     last = values[:, -1:].expand(-1, missing)
     return reduce(torch.cat((values, last), 1).unflatten(1, (-1, BLOCK)), dim=-1)
 
 
 def _listed(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of bool [batch, query blocks, key blocks] the number of chosen blocks a row, and their numbers before the others,
+    """Returns the number of chosen blocks a row of bool [batch, query blocks, key blocks] and all indices, those first,
     with a dimension for the heads.
     """
     ones = chosen[:, None].to(torch.int32)

@@ -16,25 +16,27 @@ _ops: Any = torch.ops._c10d_functional
 
 
 def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """The ranks' tensors side by side along `dim`; gradients, which each rank has of all, are summed and scattered."""
+    """Returns the ranks' tensors side by side along `dim`; gradients, which each rank has of all, are summed and
+    scattered.
+    """
     apply: Any = _Gather.apply
     return apply(tensor, dim, group)
 
 
 def gather_alike(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """The ranks' tensors side by side along `dim`, of which every rank has the whole gradient: each takes its part."""
+    """Returns the ranks' tensors side by side along `dim`; every rank has the whole gradient and takes its part."""
     apply: Any = _GatherAlike.apply
     return apply(tensor, dim, group)
 
 
 def reduce_scatter(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """This rank's part along `dim` of the ranks' sum; gradients are gathered."""
+    """Returns this rank's part along `dim` of the ranks' sum; gradients are gathered."""
     apply: Any = _ReduceScatter.apply
     return apply(tensor, dim, group)
 
 
 def all_reduce(tensor: torch.Tensor, group: Any) -> torch.Tensor:
-    """The ranks' sum, of which every rank computes the same gradient: that is each one's own."""
+    """Returns the ranks' sum; every rank computes the same gradient of it, which is that of its own tensor too."""
     apply: Any = _AllReduce.apply
     return apply(tensor, group)
 
@@ -46,7 +48,7 @@ def reduce_in_place(tensor: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SU
 
 
 def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """This rank's part along `dim` of a tensor that all ranks hold alike; gradients are gathered."""
+    """Returns this rank's part along `dim` of a tensor that all ranks hold alike; gradients are gathered."""
     apply: Any = _TakePart.apply
     return apply(tensor, dim, group)
 

@@ -21,7 +21,7 @@ from trainers.values.recipe import AttentionMask
 
 
 class ContextParallel:
-    """The rank's part of sequences of `seq_len` tokens along the mesh's `cp` axis, and its `heads` of attention.
+    """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`.
 
     Under another `mask` than a causal one it reads the flags of tokens, and the loss of a step is the mean over its
     labels, of which micro-batches and ranks have different numbers.
@@ -55,15 +55,15 @@ class ContextParallel:
                 share_attention(model, self._share)
 
     def part(self, tokens: torch.Tensor) -> torch.Tensor:
-        """This rank's part of int64 [batch, seq_len] tokens."""
+        """Returns this rank's part of int64 [batch, seq_len] tokens."""
         if self._share.queries is None:
             return tokens
         self._share.check_length(tokens.shape[1] // self.size)
         return tokens.index_select(1, self._share.queries)
 
     def entered(self, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """This rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come, whose
-        attention mask follows these tokens' flags.
+        """Returns this rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come,
+        whose attention mask follows these tokens' flags.
         """
         if self._share.mask != "causal":
             self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
@@ -75,8 +75,8 @@ class ContextParallel:
         return part, arguments
 
     def positions(self) -> dict[str, torch.Tensor]:
-        """Arguments of a model's forward pass that say where this rank's tokens stand: in their document under a
-        document mask, so that each is trained as it would be alone, else in their sequence.
+        """Returns the arguments of a model's forward pass with the positions of this rank's tokens: in their document
+        under a document mask, so that each is trained as it would be alone, else in their sequence.
         """
         if not self._takes_positions:
             return {}
@@ -86,7 +86,7 @@ class ContextParallel:
         return {"position_ids": spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]}
 
     def inputs(self, tokens: torch.Tensor) -> Inputs:
-        """This rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1] tokens."""
+        """Returns this rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1]."""
         part, arguments = self.entered(tokens[:, :-1])
         labels = self.part(tokens[:, 1:])
         if self._share.mask != "causal":
@@ -109,7 +109,7 @@ class ContextParallel:
         self._num_labels = count.clamp(min=1) / parts
 
     def whole(self, output: torch.Tensor) -> torch.Tensor:
-        """[batch, seq_len, ...] in the sequence's order out of the ranks' parts; a collective without gradient."""
+        """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
         if self._share.queries is None or self._share.keys is None:
             return output
         ranks = [torch.empty_like(output) for _ in range(self.size)]
@@ -117,26 +117,26 @@ class ContextParallel:
         return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
+        """Returns the mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
         if self.size > 1:
             dist.all_reduce(value, group=self._share.group)
         return value / self.size
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int:
-        """The degree by which sequences are cut, by the group that the model's attention gathers over."""
+        """Returns the degree by which sequences are cut, by the group that the model's attention gathers over."""
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
 
     @staticmethod
     def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
-        """The mask by which the model's attention is computed."""
+        """Returns the mask by which the model's attention is computed."""
         share: Share | None = getattr(models[0].module.config, SHARE, None)
         return "causal" if share is None else share.mask
 
 
 def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:
-    """Positions of the tokens of a rank, in its order: piece `rank` from the head, then that from the tail."""
+    """Returns the positions of a rank's tokens, in its order: piece `rank` from the head, then that from the tail."""
     piece = seq_len // (2 * size)
     places = torch.arange(piece)
     return torch.cat((places + rank * piece, places + (2 * size - 1 - rank) * piece))

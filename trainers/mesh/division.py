@@ -7,7 +7,7 @@ from trainers.values.recipe import Recipe
 
 
 def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """What of `recipe` does not divide over the ranks of `layout`, a sentence with the numbers each."""
+    """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
     model, tp, cp = recipe.model, layout.tp, layout.cp
     for count, what in (
         (model.num_heads, "heads"),

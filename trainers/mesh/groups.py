@@ -13,7 +13,7 @@ from trainers.values.layout import AXES, Layout
 
 
 class Mesh:
-    """This rank's place among the ranks of the default process group, which the axes of a layout number (`AXES`).
+    """Places this rank among those of the default process group, which the axes of a layout number (`AXES`).
 
     All ranks ask for the same groups in the same order: making one is a collective of all of them.
     """
@@ -25,22 +25,22 @@ class Mesh:
 
     @functools.cached_property
     def coordinates(self) -> dict[str, int]:
-        """This rank's coordinate on each axis."""
+        """Returns this rank's coordinate on each axis."""
         return self._layout.coordinates(dist.get_rank())
 
     def size(self, *axes: str) -> int:
-        """Ranks along these axes together."""
+        """Returns the number of ranks along these axes together."""
         return math.prod(getattr(self._layout, axis) for axis in axes)
 
     def group(self, *axes: str) -> Any:
-        """The process group of the ranks that differ from this one along `axes` alone; it may be of one rank."""
+        """Returns the process group of the ranks that differ from this one along `axes` alone, or of this one."""
         key = tuple(axis for axis in AXES if axis in axes)
         if key not in self._groups:
             self._groups[key] = self._make_group(key)
         return self._groups[key]
 
     def shards(self) -> DeviceMesh:
-        """The mesh of FSDP2: ("dp_replicate", "dp_shard") or ("dp_shard",), whose last axis takes in `cp`.
+        """Returns the mesh of FSDP2: ("dp_replicate", "dp_shard") or ("dp_shard",), whose last axis takes in `cp`.
 
         Ranks of one context-parallel group hold the same weights and different tokens, as data-parallel ranks do.
         """
@@ -67,7 +67,7 @@ class Mesh:
         return mine
 
     def _ranks(self, *axes: str) -> list[int]:
-        """The ranks that differ from this one along `axes` alone, in their order."""
+        """Returns the ranks that differ from this one along `axes` alone, in their order."""
         at = self.coordinates
         spans = (range(getattr(self._layout, axis)) if axis in axes else (at[axis],) for axis in AXES)
         strides = [math.prod(getattr(self._layout, inner) for inner in AXES[i + 1 :]) for i in range(len(AXES))]

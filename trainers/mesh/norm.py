@@ -10,7 +10,7 @@ from trainers.mesh.collectives import reduce_in_place
 
 
 def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, device: torch.device) -> torch.Tensor:
-    """The norm over the ranks of `group`, 0-dim fp32 on `device`; None for a rank that holds everything.
+    """Returns the norm over the ranks of `group` (None: this rank holds everything), 0-dim fp32 on `device`.
 
     Each gradient comes with the number of ranks of the group that hold the same one, so that it counts once.
     """

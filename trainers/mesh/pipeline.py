@@ -24,7 +24,7 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One stage that this rank runs."""
+    """Holds one stage that this rank runs."""
 
     stage: Stage
     model: Model
@@ -35,7 +35,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """What a pipeline asks of its engine."""
+    """Holds the functions of its engine that a pipeline calls."""
 
     computing: Callable[[], AbstractContextManager[Any]]
     """The context of a forward pass."""
@@ -80,7 +80,7 @@ class Pipeline:
         self._ends: Any = _ends_group(layout, group) if recipe.model.tied_embeddings else None
 
     def in_effect(self) -> dict[str, Any]:
-        """What runs, under the names of Layout; None for what is not known before a step has run."""
+        """Returns the pipeline's axes of Layout as they are in effect; None for one that only a step shows."""
         return {
             "pp": dist.get_world_size(self._group),
             "schedule": self._schedule.in_effect if self._size else None,
@@ -88,7 +88,7 @@ class Pipeline:
         }
 
     def run(self, micro_batches: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Forward and backward pass of all micro-batches; their mean losses where this rank has the head, else none."""
+        """Runs all micro-batches forwards and backwards; returns their mean losses where this rank has the head."""
         size = (len(micro_batches), *micro_batches[0].shape)
         if size != self._size:
             self._schedule = self._make_schedule(*size)
@@ -98,7 +98,7 @@ class Pipeline:
         return self._losses
 
     def tied_copy(self) -> nn.Parameter | None:
-        """This rank's copy of a table that the embedding and the head share; None where it has none."""
+        """Returns this rank's copy of a table that the embedding and the head share; None where it has none."""
         family = architecture_of(self._recipe.model.architecture)
         for part in self._parts if self._recipe.model.tied_embeddings else ():
             for has, path in ((part.stage.has_embeddings, family.embeddings[0]), (part.stage.has_head, family.head)):
@@ -108,12 +108,12 @@ class Pipeline:
 
     @property
     def tied_name(self) -> str:
-        """The name in the plain model of a table that the embedding and the head share."""
+        """Returns the name in the plain model of a table that the embedding and the head share."""
         return f"{architecture_of(self._recipe.model.architecture).embeddings[0]}.weight"
 
     @property
     def has_second_copy(self) -> bool:
-        """Whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
+        """Returns whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
         return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)
 
     @torch.no_grad()
@@ -125,17 +125,17 @@ class Pipeline:
             gradient.copy_(moved)
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
+        """Returns fp32 logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, on all its ranks."""
         shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
         return self._context.whole(self._forward_only(tokens, shape, has_labels=False))
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
+        """Returns the mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
         return self._forward_only(tokens, (), has_labels=True)
 
     @torch.no_grad()
     def _forward_only(self, tokens: torch.Tensor, shape: tuple[int, ...], *, has_labels: bool) -> torch.Tensor:
-        """What the last stage gives, of that shape in fp32, on every rank; stages run one after another."""
+        """Returns the last stage's output, of that shape in fp32, on every rank; stages run one after another."""
         length = (tokens.shape[1] - has_labels) // self._context.size
         hidden, given = (len(tokens), length, self._recipe.model.hidden_size), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
@@ -157,7 +157,7 @@ class Pipeline:
     def named_weights(
         self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
     ) -> Iterator[tuple[str, Any]]:
-        """The weights of all stages on every rank, in the order of the model, a tied table once.
+        """Yields the weights of all stages on every rank, in the order of the model, a tied table once.
 
         `own` gives those of one stage, whole, by their names in the plain model.
         """
@@ -180,7 +180,7 @@ class Pipeline:
                 yield name, here
 
     def close(self) -> None:
-        """Lets go of the schedule's buffers."""
+        """Frees the schedule's buffers."""
         self._losses = []
         self._size = ()
         with contextlib.suppress(AttributeError):
@@ -231,7 +231,7 @@ class Pipeline:
 
 
 def _ends_group(layout: Layout, group: Any) -> Any:
-    """The first and the last rank of this rank's pipeline, whose ranks are `group`; a collective of all ranks."""
+    """Returns the group of the first and last rank of this rank's pipeline `group`; a collective of all ranks."""
     if layout.pp == 2:
         return group
     pipelines: dict[tuple[int, ...], list[int]] = {}

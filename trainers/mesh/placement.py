@@ -10,7 +10,7 @@ WITHIN_A_NODE = ("cp", "tp")
 
 
 def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
-    """Why `layout` cannot run on ranks that stand on these nodes (an id for each rank), in one sentence; else None."""
+    """Returns why `layout` cannot run on ranks of these nodes (an id for each rank), in one sentence; else None."""
     if layout.model_parallel == 1:
         return None
     workers = Counter(nodes)

@@ -9,7 +9,7 @@ from trainers.values.recipe import Recipe
 
 
 def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Why a model, its kernels or its optimizer cannot be cut as `layout` cuts them, whatever the engine."""
+    """Yields why a model, its kernels or its optimizer cannot be cut as `layout` cuts them, whatever the engine."""
     yield from division_refusals(recipe, layout)
     if layout.tp > 1:
         yield from _of_tensor_parallel(recipe, layout)

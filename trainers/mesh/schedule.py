@@ -36,7 +36,7 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """`exchanges` is told whether a backward pass is the step's last, and says whether gradients are exchanged.
+        """`exchanges` maps whether a backward pass is the step's last to whether gradients are exchanged in it.
 
         `shapes` are what the stage is given and what it gives, on the meta device.
         """
@@ -82,12 +82,12 @@ class Schedule:
 
     @property
     def in_effect(self) -> str:
-        """The layout's word for the schedule that runs, else its class."""
+        """Returns the layout's word for the schedule that runs, else its class."""
         kind = type(self._schedule)
         return {Schedule1F1B: "1f1b", ScheduleInterleaved1F1B: "interleaved"}.get(kind, kind.__name__)
 
     def run(self, micro_batches: Sequence[torch.Tensor]) -> None:
-        """Runs forward and backward pass of all of them; int64 [micro_batch, seq_len + 1] each.
+        """Runs all micro-batches, int64 [micro_batch, seq_len + 1] each, forwards and backwards.
 
         Raises:
             Exception: what a stage's own forward or backward pass raised.
@@ -104,7 +104,7 @@ class Schedule:
 
 
 def _own(error: BaseException) -> BaseException:
-    """What a stage raised, where torch wraps it in an error of its own: an error for want of memory must be seen."""
+    """Returns the stage's own error where torch wraps it in another: one for want of memory must be recognised."""
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -26,7 +26,7 @@ class NoPositions(nn.Module):
 
 
 def cut(model: Model, stage: Stage) -> Model:
-    """What `stage` runs of a whole `model` whose parameters hold no memory yet; changes its module in place."""
+    """Returns the part of a whole `model` that `stage` runs, changing its module in place; it is on the meta device."""
     config: Any = model.module.config
     family = architecture_of(config.model_type)
     for path in () if stage.has_embeddings else family.embeddings:
@@ -41,11 +41,11 @@ def cut(model: Model, stage: Stage) -> Model:
             delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
     if kinds := getattr(config, "layer_types", None):  # transformers counts the blocks that it runs
         config.layer_types = [kinds[index] for index in stage.blocks]
-    kept = tuple(model.blocks[index] for index in stage.blocks)
+    own = tuple(model.blocks[index] for index in stage.blocks)
     return dataclasses.replace(
         model,
-        blocks=kept,
-        units=kept,
+        blocks=own,
+        units=own,
         block_names=tuple(model.block_names[index] for index in stage.blocks),
     )
 
@@ -60,7 +60,7 @@ def run_stage(
     *,
     has_labels: bool,
 ) -> torch.Tensor:
-    """Hidden states after `stage`; where it has the head, its mean loss of `tokens` that have labels, else its logits.
+    """Returns hidden states after `stage`, or with the head the mean loss of `tokens` that have labels, or logits.
 
     `module` is the stage's model as an engine has laid it out. `given` are hidden states of this rank's part of
     sequences; the first stage looks at `tokens` in their place. These are int64 [micro_batch, seq_len], with a column

@@ -36,22 +36,22 @@ class Stage:
 
     @property
     def has_embeddings(self) -> bool:
-        """Whether it takes tokens in place of hidden states."""
+        """Returns whether it takes tokens in place of hidden states."""
         return self.index == 0
 
     @property
     def has_head(self) -> bool:
-        """Whether it gives the loss in place of hidden states."""
+        """Returns whether it gives the loss in place of hidden states."""
         return self.index == self.num_stages - 1
 
 
 def num_stages(layout: "Layout") -> int:
-    """Stages of the whole pipeline."""
+    """Returns the number of stages of the whole pipeline."""
     return layout.pp * layout.virtual
 
 
 def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
-    """All stages of the pipeline, in the order in which they run; one with everything where there is no pipeline."""
+    """Returns all stages of the pipeline, in the order in which they run; a single one without a pipeline."""
     blocks = blocks_of_stages(recipe.model, recipe.seq_len, layout.checkpointing, layout.pp, layout.virtual)
     ends = list(itertools.accumulate(blocks))
     return tuple(
@@ -61,7 +61,7 @@ def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
 
 
 def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
-    """Blocks of each stage, in the order in which they run.
+    """Returns the blocks of each stage, in the order in which they run.
 
     Blocks are dealt out so that the rank with most work has as little as can be; then likewise for the stages of one
     rank. Of equal ones the later stage has more, since an earlier one holds the activations of more micro-batches.
@@ -86,12 +86,12 @@ def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: in
 
 
 def stages_of_rank(recipe: "Recipe", layout: "Layout", pipeline_rank: int) -> tuple[Stage, ...]:
-    """The stages that run on that coordinate of the pipeline axis, in the order of the model."""
+    """Returns the stages that run on that coordinate of the pipeline axis, in the order of the model."""
     return stages_of(recipe, layout)[pipeline_rank :: layout.pp]
 
 
 def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
-    """Cost of a token in one block, forwards and backwards: its FLOPs and those that its bytes take the time of.
+    """Returns a token's cost in one block, forwards and backwards: its FLOPs, and those that its bytes take as long as.
 
     A checkpointed block has its forward pass again.
     """
@@ -102,12 +102,12 @@ def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
 
 
 def head_cost(spec: "ModelSpec") -> float:
-    """Cost of a token in the head and its loss, forwards and backwards, as that of a block."""
+    """Returns a token's cost in the head and its loss, forwards and backwards, as `block_cost` counts."""
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
 def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
-    """Whether so many stages share the blocks evenly.
+    """Returns whether so many stages share the blocks evenly.
 
     Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
     """
@@ -115,7 +115,7 @@ def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
 
 
 def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-    """Why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
+    """Yields why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
     if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)
@@ -140,7 +140,7 @@ def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
 
 
 def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
-    """Why the schedule of `layout` cannot run a step of `grad_accum` micro-batches; empty where it can, or is none."""
+    """Returns why the schedule of `layout` cannot run `grad_accum` micro-batches; empty where there is no reason."""
     if grad_accum < layout.pp:
         return (
             f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {grad_accum}:"
@@ -155,7 +155,7 @@ def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
 
 
 def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
-    """Micro-steps of the steps by which a schedule is timed, upwards: one number where it is too short for two.
+    """Returns the micro-steps of the steps that time a schedule, ascending; one number where it is too short for two.
 
     From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
     accumulations is what a micro-step takes.
@@ -165,10 +165,10 @@ def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
 
 
 def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
-    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1)."""
+    """Returns the share of a schedule in which equally long stages wait: (p - 1) / (v m + p - 1)."""
     return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
 
 
 def stages_at(layout: "Layout", rank: int) -> tuple[int, ...]:
-    """Indices of the stages that a global rank runs; empty without a pipeline."""
+    """Returns the indices of the stages that a global rank runs; empty without a pipeline."""
     return tuple(range(layout.coordinates(rank)["pp"], num_stages(layout), layout.pp)) if layout.pp > 1 else ()

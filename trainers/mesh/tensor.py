@@ -33,7 +33,7 @@ _SEQUENCE = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """How a parameter is cut over the ranks: along `dim`, each of its `stacked` matrices by itself."""
+    """Describes the cut of a parameter over the ranks: along `dim`, each of its `stacked` matrices by itself."""
 
     dim: int
     stacked: int = 1
@@ -79,14 +79,14 @@ class TensorParallel:
                 split_head(model.head, self._first_row, self._group)
 
     def cut(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of the parameter called `name`."""
+        """Returns this rank's part of the parameter called `name`."""
         if (cut := self._cuts.get(name)) is None:
             return whole
         parts = [each.chunk(self.size, cut.dim)[self._rank] for each in whole.chunk(cut.stacked, cut.dim)]
         return torch.cat(parts, cut.dim)
 
     def whole(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """The whole of what `cut` cut; a collective of the group's ranks."""
+        """Returns the whole of a part that `cut` returned; a collective of the group's ranks."""
         if (cut := self._cuts.get(name)) is None:
             return part
         ranks = [torch.empty_like(part) for _ in range(self.size)]
@@ -95,7 +95,7 @@ class TensorParallel:
         return torch.cat([torch.cat(each, cut.dim) for each in stacks], cut.dim)
 
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
-        """The place in the whole model of what lies as `tensor` in this rank's part of the parameter called `name`."""
+        """Returns the place in the whole model of `tensor`, which lies in this rank's part of the parameter `name`."""
         if (cut := self._cuts.get(name)) is None:
             replica = tensor.replica * self.size + self._rank
             return dataclasses.replace(tensor, replica=replica, num_replicas=tensor.num_replicas * self.size)
@@ -110,7 +110,7 @@ class TensorParallel:
         return dataclasses.replace(tensor, shape=tuple(shape), parts=parts)
 
     def _moved(self, part: Part, cut: Cut, step: int) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
-        """The boxes of the whole that a box of this rank's part consists of, a box for each stacked matrix."""
+        """Yields the boxes of the whole that a box of this rank's part consists of, one for each stacked matrix."""
         first, length = part.offsets[cut.dim], part.tensor.shape[cut.dim]
         for matrix in range(cut.stacked):
             start, stop = max(first, matrix * step), min(first + length, (matrix + 1) * step)
@@ -120,11 +120,11 @@ class TensorParallel:
                 yield tuple(offsets), part.tensor.narrow(cut.dim, start - first, stop - start)
 
     def is_cut(self, name: str) -> bool:
-        """Whether ranks hold different parts of the parameter called `name`."""
+        """Returns whether ranks hold different parts of the parameter called `name`."""
         return name in self._cuts
 
     def sum_replicated(self, gradients: Iterable[tuple[str, torch.Tensor | None]], device: torch.device) -> None:
-        """Completes in place the gradients of what all ranks hold whole and use for a part of the sequence each."""
+        """Sums in place the gradients of parameters that all ranks hold whole and use for a part of the sequence."""
         if self.size == 1:
             return
         chosen = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
@@ -137,7 +137,7 @@ class TensorParallel:
 
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int | None:
-        """The degree by which the vocabulary is cut, by the rows that this rank has of it; None where it has none."""
+        """Returns the degree by which the vocabulary is cut, by this rank's rows of it; None where it has none."""
         for model in models:
             family = architecture_of(model.spec.architecture)
             for path in (family.embeddings[0], family.head):
@@ -189,12 +189,12 @@ class TensorParallel:
         return gather(output, _SEQUENCE, self._group)
 
     def _gather_alike(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
-        """Hidden states for the next stage of a pipeline, whose ranks all give back the gradient of all of them."""
+        """Returns hidden states for a pipeline's next stage, whose ranks all return the gradient of all of them."""
         return gather_alike(output, _SEQUENCE, self._group)
 
 
 def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:
-    """A call's arguments with another `hidden_states`: its first one, by place or by name."""
+    """Returns a call's arguments with another `hidden_states`: its first one, by place or by name."""
     if args:
         return (change(args[0]), *args[1:]), kwargs
     return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
@@ -233,7 +233,7 @@ class _Table(nn.Embedding):
         padding = None if self.padding_idx is None else self.padding_idx - self.first_row
         if padding is not None and not 0 <= padding < self.weight.shape[0]:
             padding = None
-        rows = F.embedding(torch.where(here, row, 0), self.weight, padding)
-        rows = all_reduce(rows * here[..., None].to(rows.dtype), self.group)
+        own = F.embedding(torch.where(here, row, 0), self.weight, padding)
+        rows = all_reduce(own * here[..., None].to(own.dtype), self.group)
         scale: Any = getattr(self, "embed_scale", None)  # of Gemma's tables
         return rows if scale is None else rows * scale.to(rows.dtype)

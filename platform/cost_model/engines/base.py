@@ -27,13 +27,15 @@ class PerParameter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Copies:
-    """Bytes of unsharded copies of one rank at three instants."""
+    """Bytes of unsharded copies of one rank at some instants."""
 
     at_loss: Array
     in_block: Array
     """While one block's backward pass runs."""
     at_end: Array
-    """Bytes at the end of the backward pass."""
+    """Bytes at the end of a micro-batch's backward pass."""
+    at_last_end: Array = dataclasses.field(default_factory=lambda: NOTHING)
+    """Bytes at the end of a pipeline's last one, when no other micro-batch is in flight."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

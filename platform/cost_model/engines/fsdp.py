@@ -71,12 +71,14 @@ class Fsdp(EngineCosts):
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
         saved = _saved_again(c)
+        once = (c.pp > 1) & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
         for root, _ in ranks:
             yield Copies(
                 at_loss=root * cb + keeps * c.gathered_bytes + saved,
                 in_block=root * cb + gathered + saved + gradients,
                 # The root is reduced last: parameters, gradients and, unless one rank reduces in place, their copy.
-                at_end=root * later,
+                at_end=root * np.where(once, 2 * cb, later),
+                at_last_end=root * np.where(once, later, 0.0),
             )
 
     def table_gradient(self, c: Columns) -> Array:
