@@ -8,6 +8,8 @@
   from one software to another.
 - Model left out: each model of a table is predicted with what the table's other models measured.
 - Projected: rows on more devices than `--up-to` are predicted with what the table's rows on as many and fewer measured.
+- Every other row measured: each row of a cell of 10 configurations and more is predicted with what all others of its
+  cell measured. No number of measurements makes the regression better than that.
 
 Rates of devices, such as the share of the peak that products sustain, are not refitted: they are of several tables.
 """
@@ -20,12 +22,14 @@ from pathlib import Path
 from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import Scored, Scores, join, merged, score_by_others, score_table, scores
+from platform.cost_model.scoring import Scored, Scores, cells_of, join, merged, score_by_others, score_table, scores
 from platform.cost_model.table import Run, interpret
 from scripts.accuracy import keep
 
 LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
+LARGE = 10
+"""Configurations of a cell whose rows are predicted from each other."""
 Group = Callable[[Run], object]
 
 
@@ -59,6 +63,13 @@ def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
     return join(parts) if parts else None
 
 
+def row_left_out(runs: Sequence[Run]) -> Scored | None:
+    """Returns the score of each row predicted with all other rows of its cell; None where no cell is large enough."""
+    large = [[runs[row] for row in rows] for rows in cells_of(runs).values() if len(rows) >= LARGE]
+    parts = [scored for cell in large if (scored := group_left_out(cell, id)) is not None]
+    return join(parts) if parts else None
+
+
 def projected(runs: Sequence[Run], up_to: int) -> Scored | None:
     """Returns the score of runs on more devices, with the measurements on `up_to` and fewer; None where either is
     missing.
@@ -81,6 +92,8 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
         yield path, "Table left out", table_left_out(path), score_table(runs)
         if (scored := group_left_out(runs, lambda run: (run.model.num_layers, run.model.hidden_size))) is not None:
             yield path, "Model left out", scored, score_table(scored.runs)
+        if (scored := row_left_out(runs)) is not None:
+            yield path, "Every other row of a cell measured", scored, score_table(scored.runs)
         if (scored := projected(runs, up_to)) is not None:
             yield path, f"Projected from {up_to} devices and fewer", scored, score_table(scored.runs)
 

@@ -115,6 +115,17 @@ class Learned:
         scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
+    def surprise(self) -> float:
+        """Returns by how much the residuals call for a larger posterior variance than the Gaussian's: a factor, 1 at
+        least.
+
+        Residuals far beyond the prior show that the prediction is worse here than anywhere: the variance of a Student-t
+        process grows with them (Shah, Wilson and Ghahramani, "Student-t Processes as Alternatives to Gaussian
+        Processes", 2014, section 4). Small ones narrow nothing, since what is predicted best is measured first.
+        """
+        squares = float(self.residuals @ self.pull)
+        return max((SCATTER_WEIGHT + squares) / (SCATTER_WEIGHT + len(self.index)), 1.0)
+
     def stall_chance(self, index: Index) -> Array:
         """Returns the chance that each point's step stalls: this machine may stall more often than another, as those
         measured on it tell.

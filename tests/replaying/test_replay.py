@@ -99,14 +99,15 @@ def test_the_guided_search_needs_less_than_half_of_random_s_trials() -> None:
 
 
 def test_in_the_large_cells_measured_on_h200_it_needs_a_quarter_of_random_s_trials() -> None:
-    """BLOOM-7b1 on one and on four devices, GPT-2 on one. Beside the plain ranking it takes one trial more on four."""
+    """BLOOM-7b1 on one and on four devices, GPT-2 on one. It needs no more than the cost model's plain ranking."""
     tables = sorted(MEASUREMENTS.glob("*H200.csv"))
     large = [cell for cell in read_cells(tables)[0] if len(cell.choices) >= 20]
     assert len(large) >= 2
     guided, model = (figures([play(cell, make(name, cell, 0), 99) for cell in large]) for name in ("guided", "model"))
     random = figures([play(cell, make("random", cell, seed), 99) for cell in large for seed in range(20)])
     assert guided.trials_to_2pct_mean < 0.25 * random.trials_to_2pct_mean
-    assert (guided.trials_to_2pct_mean - model.trials_to_2pct_mean) * len(large) < 1.5
+    assert guided.trials_to_2pct_mean <= model.trials_to_2pct_mean
+    assert guided.trials_to_2pct_median <= model.trials_to_2pct_median
 
 
 def test_all_trials_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
