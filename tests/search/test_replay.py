@@ -50,7 +50,7 @@ def test_costs_are_those_of_the_rows() -> None:
         assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
     assert {choice.gpu_s for choice in cell.choices if choice.tokens_per_s is None} == {160.0}
     once = play(cell, make("largest-batch", cell, 0), budget=99)
-    assert once.found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.tried))
+    assert once.is_found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.tried))
     rates = [each.tokens_per_s or 0 for each in once.tried]
     assert rates[-1] >= 0.98 * cell.best_tokens_per_s > max(rates[:-1])
 
@@ -77,7 +77,7 @@ def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> N
             """Never called."""
 
     ended = play(read_cells([TR3M])[0][0], GivesUp(), 9)
-    assert (ended.found, len(ended.tried), ended.num_trials) == (False, 0, 9)
+    assert (ended.is_found, len(ended.tried), ended.num_trials) == (False, 0, 9)
 
 
 def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
