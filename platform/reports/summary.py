@@ -89,7 +89,7 @@ def pipeline_words(measurement: Measurement) -> str:
     by_formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
     layout, micro_steps = measurement.layout, measurement.batch.grad_accum
     timed_whole = bubble is None and len(timed_accumulations(layout, micro_steps)) == 1
-    why = f", not measured with {micro_steps} micro-batches on {layout.pp} stages" if timed_whole else ""
+    why = f", not measured with as few as {micro_steps} micro-batches" if timed_whole else ""
     return f"{where}, a bubble of {measured}{by_formula}{why}"
 
 

@@ -48,9 +48,9 @@ class Architecture:
     """
 
     name: str
-    """What `ModelSpec.architecture` says: the `model_type` of transformers."""
+    """Value of `ModelSpec.architecture`: the `model_type` of transformers."""
     position: Position
-    """How attention knows positions: a bias by distance, a learned table, or rotated queries and keys."""
+    """Kind of positions in attention: a bias by distance, a learned table, or rotated queries and keys."""
     norm_vectors: int
     """Vectors of length `hidden_size` in a norm: 2 (weight and bias) or 1 (RMS)."""
     bias: bool
@@ -78,7 +78,7 @@ class Architecture:
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Keys of `config.json` that change the mathematics, with the one value that is trained here."""
     config_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """What transformers takes for a key of `config.json` that is left out, where sizes follow from it."""
+    """Defaults of transformers for keys of `config.json` that are left out, where sizes follow from them."""
     config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
 
@@ -92,16 +92,16 @@ class Architecture:
     """Path of the layer that gives the logits."""
 
     tensor_parallel: Mapping[str, Cutting]
-    """How tensor parallelism cuts the linear layers of a block, by their paths in it: "colwise" by outputs, "rowwise"
+    """Cut of each linear layer of a block under tensor parallelism, by its path in it: "colwise" by outputs, "rowwise"
     by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a
     "colwise" layer takes hidden states as its first argument."""
     stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
     of each."""
     tensor_parallel_refusal: str = ""
-    """Why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
+    """Reason why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
     float8_refusal: str = ""
-    """Why the linear layers of a block cannot compute in FP8, as the first part of a sentence; empty where they can."""
+    """Reason why a block's linear layers cannot compute in FP8, as the first part of a sentence; empty where they can."""
     head_sizes: tuple[str, ...] = ()
     """Attributes of attention that count heads, or values of all heads: a rank has its part."""
     norm_place: str = ""

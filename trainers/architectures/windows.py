@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trainers.values.spec import ModelSpec
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""What transformers calls blocks with a window and blocks without one, in `layer_types`."""
+"""Names in transformers' `layer_types` of blocks with a window and of blocks without one."""
 
 
 def _size(config: Mapping[str, Any], default: int) -> int:

@@ -1,1 +1,1 @@
-"""What runs faster and must not change the loss: attention, the head with its loss, compiled code."""
+"""Faster code that must not change the loss: attention, the head with its loss, compiled code."""

@@ -1,4 +1,4 @@
-"""How many keys attention looks at under a recipe's mask, by the first sequences of its data; without torch.
+"""Counts the keys that attention looks at under a recipe's mask, by the first sequences of its data; without torch.
 
 FLOPs are counted by the keys that queries see, so that a mix of long and short documents counts at its real cost. A
 kernel that skips blocks visits more of them: all keys of each block of which some query of a block sees one.
@@ -16,7 +16,7 @@ from trainers.values.recipe import Recipe
 BLOCK = 128
 """Queries and keys of a block of FlexAttention."""
 _SEQUENCES, _TOKENS = 128, 2**20
-"""Of the data that are looked at, at most."""
+"""Largest number of sequences that are counted."""
 
 _Array = npt.NDArray[np.int64]
 
@@ -26,9 +26,9 @@ class Attended:
     """Keys of a query, the mean over queries and over blocks of the model."""
 
     seen: float
-    """What the mask and sliding windows leave, a query's own key counted half, as in the causal s / 2."""
+    """Keys that the mask and sliding windows leave to a query, its own counted half, as in the causal s / 2."""
     visited: float
-    """What a kernel computes that skips blocks of which nothing is seen."""
+    """Keys for which a kernel computes that skips blocks of which nothing is seen."""
     visited_causally: float
     """The same under a causal mask without sliding windows."""
 

@@ -47,9 +47,9 @@ class Share:
     """The part of a model's attention that one rank computes."""
 
     num_heads: int
-    """Of the whole model."""
+    """Number in the whole model."""
     heads: range
-    """Those of this rank."""
+    """Number on this rank."""
     queries: torch.Tensor | None = None
     """Positions of this rank's tokens in their sequence, int64 on the device; None where it has them all."""
     keys: torch.Tensor | None = None
@@ -58,7 +58,7 @@ class Share:
     """The ranks that have the other positions."""
     mask: AttentionMask = "causal"
     spans: Spans | None = None
-    """What queries of the micro-batch under way see; None under a causal mask."""
+    """Spans of keys that the queries of the micro-batch under way see; None under a causal mask."""
 
     def check_length(self, length: int) -> None:
         """Checks that a rank has `length` tokens of each sequence.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 BACKEND = "inductor"
-"""Of torch.compile. The contract test, which holds engines and not code generation, traces alone on several ranks."""
+"""Backend of torch.compile. The contract test holds engines, not code generation: on several ranks it only traces."""
 _MAX_GRAPHS = 64
 """Graphs of one function: micro-batches of a ladder, with and without gradients. Dynamo's own limit is 8."""
 _WRAPPED = "_torchdynamo_orig_callable"

@@ -1,4 +1,4 @@
-"""Which linear layers compute in FP8, and what cannot run so, in one sentence each; without torch."""
+"""Names the linear layers that compute in FP8, and refuses what cannot run so, in one sentence each; without torch."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
 MULTIPLE = 16
-"""What the sizes of an FP8 product are multiples of (`torch._scaled_mm`)."""
+"""Factor that divides the sizes of an FP8 product (`torch._scaled_mm`)."""
 
 
 def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:

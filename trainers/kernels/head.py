@@ -38,7 +38,7 @@ class Inputs:
     arguments: Mapping[str, torch.Tensor]
     """Further arguments of the forward pass."""
     num_labels: torch.Tensor | None = None
-    """What the sum of the losses is divided by, 0-dim; None where every token has a loss, for their mean."""
+    """Divisor of the sum of the losses, 0-dim; None where every token has a loss, for their mean."""
 
 
 def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> torch.Tensor:

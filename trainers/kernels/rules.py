@@ -1,4 +1,4 @@
-"""What no kernel can run, in one sentence each; without torch."""
+"""Refusals of what no kernel can run, in one sentence each; without torch."""
 
 import json
 from collections.abc import Iterator

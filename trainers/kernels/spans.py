@@ -1,4 +1,4 @@
-"""What each token sees where that differs from sequence to sequence, as a span of positions, from the tokens' flags.
+"""Spans of positions that each token sees, from the tokens' flags, where they differ from sequence to sequence.
 
 A causal mask inside documents and a prefix that sees itself whole are both spans: a query sees the keys from one
 position to another. So is a sliding window, which cuts the span's beginning. A block mask for FlexAttention follows

@@ -28,7 +28,7 @@ class Part:
 
     stage: Stage
     model: Model
-    """What of the transformers model it has."""
+    """Part of the transformers model that the stage has."""
     module: nn.Module
     """The same as the engine has laid it out: sharded, wrapped or as it is."""
 
@@ -40,10 +40,10 @@ class Hooks:
     computing: Callable[[], AbstractContextManager[Any]]
     """The context of a forward pass."""
     exchanges: Callable[[nn.Module, bool], bool]
-    """Told which stage's backward pass comes and whether it is the step's last, prepares the exchange of gradients and
-    says whether this pass has one."""
+    """Prepares the exchange of gradients for a stage's backward pass, the step's last or not; returns whether this pass
+    has one."""
     scaled: Callable[[torch.Tensor], torch.Tensor]
-    """Of a micro-batch's mean loss, what is differentiated."""
+    """Scales a micro-batch's mean loss before it is differentiated."""
 
 
 class Pipeline:
@@ -62,9 +62,9 @@ class Pipeline:
         hidden_dtype: torch.dtype,
         hooks: Hooks,
     ) -> None:
-        """`models` are the stages that this rank runs, `modules` the same as the engine has laid them out.
+        """Takes the stages that this rank runs as `models`, and the same as the engine has laid them out as `modules`.
 
-        `group` are the ranks of this pipeline; what stages send each other is of `hidden_dtype`.
+        The ranks of this pipeline are `group`; stages send each other tensors of `hidden_dtype`.
         """
         stages = stages_of_rank(recipe, layout, dist.get_rank(group))
         self._parts = tuple(

@@ -1,4 +1,4 @@
-"""What tensor and context parallelism cannot do, in one sentence each; without torch."""
+"""Refusals of what tensor and context parallelism cannot do, in one sentence each; without torch."""
 
 from collections.abc import Iterator
 

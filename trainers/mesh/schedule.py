@@ -18,7 +18,7 @@ from trainers.mesh.stages import Stage
 from trainers.values.layout import Layout
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""What a stage computes of hidden states and of the tokens [micro_batch, seq_len + 1]: hidden states, or the mean loss
+"""A stage's function of hidden states and the tokens [micro_batch, seq_len + 1]: hidden states, or the mean loss
 where it has the head."""
 
 
@@ -36,9 +36,9 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """`exchanges` maps whether a backward pass is the step's last to whether gradients are exchanged in it.
+        """Takes `exchanges`, which says for a backward pass (the step's last or not) whether gradients are exchanged in it.
 
-        `shapes` are what the stage is given and what it gives, on the meta device.
+        The stage's input and output are `shapes`, on the meta device.
         """
         # Torch would gather all of FSDP2's units ahead, at stage 3 too: it is shown no such module.
         seen = module if isinstance(module, DistributedDataParallel) else nn.Module()
@@ -70,7 +70,7 @@ class Schedule:
         num_micro_batches: int,
         scaled: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        """`scaled` makes of a micro-batch's mean loss what is differentiated."""
+        """Scales a micro-batch's mean loss by `scaled` before it is differentiated."""
         self._starts = any(stage.is_first for stage in stages)
         self._ends = any(stage.is_last for stage in stages)
         settings: dict[str, Any] = {"loss_fn": lambda loss, _: scaled(loss), "scale_grads": False}

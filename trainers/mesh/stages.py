@@ -1,4 +1,4 @@
-"""Where a pipeline cuts a model, by arithmetic alone: stages of nearly equal cost. Without torch.
+"""Cuts a model into a pipeline's stages of nearly equal cost, by arithmetic alone, without torch.
 
 Stage s of pp x virtual runs on pipeline rank s mod pp, so that with virtual stages a rank has several that lie apart
 (interleaved 1F1B, arXiv 2104.04473).

@@ -43,7 +43,7 @@ class TensorParallel:
     """A model, or stages of it, cut over the ranks of the mesh's `tp` axis; with one rank nothing is changed."""
 
     def __init__(self, models: Sequence[Model], mesh: Mesh) -> None:
-        """`models` are on the meta device."""
+        """Takes `models` on the meta device."""
         model = models[0]
         self.size = mesh.size("tp")
         self._rank = mesh.coordinates["tp"] if self.size > 1 else 0
