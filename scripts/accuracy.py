@@ -45,18 +45,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-LIMITS = (
-    "Half-widths with 3 measured: even with every other row of its cell measured a row of nanotron's has 65 %, since a"
-    " third of its twins differ by more than 1.5 times, and one of vTrain's 9 %. LLaMA's 15 % could be narrower.",
-    "vTrain with 3 measured: with every other row measured the median is 5.3 % and the mean 7.6 %.",
-    "nanotron's regret: at most 2.7 % in six cells. In the seventh, of 512 devices, the predicted best stalled, as 13"
-    " of the 16 rows without pipelines did, and the best is 2.4 times as fast as every other row.",
-    "OOM in bigscience: of 12 errors 2 are missed, so that 95 % needs all 12. In nanotron: 7 of the 14 false alarms ran"
-    " with 73 to 77 GiB of 79 and are predicted 5 to 8 % higher; the cause has no source.",
-)  # fmt: skip
-"""Reasons for figures that stay behind their targets, a line each."""
-
-
 def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
     """Returns the scores of one table in every mode that has a large enough cell."""
     made: list[dict[str, Any]] = []
@@ -125,7 +113,6 @@ def page() -> str:
         for each in (each for each in scores if each["mode"] == name):
             cells = [_cell(each["scores"][key], unit) for key, _, unit in COLUMNS]
             lines.append(f"| {each['table']} | " + " | ".join(cells) + " |")
-    lines += ["", "## What limits these figures", "", *(f"- {each}" for each in LIMITS)]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,13 @@
 
 The hashes are what the package index says of the files that pip would take here, on Linux with x86-64 and Python 3.11;
 nothing is installed. They stand in files of their own since an editable install takes no constraints with hashes.
+DeepSpeed comes last in an installation, for its build imports torch:
+
+    lock=requirements-cuda.lock          # or requirements.lock with --extra-index-url of torch's CPU builds
+    grep -v '^deepspeed' $lock > rest.lock
+    pip install --require-hashes --no-deps -r rest.lock
+    pip install --require-hashes --no-deps --no-build-isolation -r $lock
+    pip install --no-deps --no-build-isolation --editable .
 """
 
 import argparse
@@ -22,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LOCKS = {"cpu": "requirements.lock", "cuda": "requirements-cuda.lock"}
 _HEADER = """# Made by `python -m scripts.lock` from constraints.txt: {what}, Linux x86-64, Python 3.11.
-# CONTRIBUTING.md says how it is installed. A line a package, so that `grep` can take one out.
+# scripts/lock.py says how it is installed. A line a package, so that `grep` can take one out.
 """
 _WHAT = {
     "cpu": "torch's CPU build, which is no file of PyPI: pip needs --extra-index-url " + CPU_INDEX,

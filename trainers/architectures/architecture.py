@@ -101,7 +101,7 @@ class Architecture:
     tensor_parallel_refusal: str = ""
     """Reason why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
     float8_refusal: str = ""
-    """Reason why a block's linear layers cannot compute in FP8, as the first part of a sentence; empty where they can."""
+    """Reason why a block's linear layers cannot be in FP8, as the first part of a sentence; empty where they can."""
     head_sizes: tuple[str, ...] = ()
     """Attributes of attention that count heads, or values of all heads: a rank has its part."""
     norm_place: str = ""

@@ -36,7 +36,7 @@ class ScheduledStage(PipelineStage):
         device: torch.device,
         group: Any,
     ) -> None:
-        """Takes `exchanges`, which says for a backward pass (the step's last or not) whether gradients are exchanged in it.
+        """Takes `exchanges`, which says for a backward pass (the step's last or not) whether it exchanges gradients.
 
         The stage's input and output are `shapes`, on the meta device.
         """
