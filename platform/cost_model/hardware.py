@@ -196,8 +196,8 @@ def word_on(text: str) -> str | None:
 
 
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
-    """Returns the as `find_device`; a stated memory that is far off picks the sister of the same family that has it
-    ("A100", 40).
+    """Returns the device as `find_device` does; a stated memory that is far off picks the sister of the same family
+    that has it ("A100", 40).
 
     A name that says the socket ("H100-SXM", 96) stays with it: where no sister has that memory, the device has it.
 

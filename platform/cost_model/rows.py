@@ -79,7 +79,7 @@ def _short(text: str) -> str:
 
 
 def whole_number(row: Row, name: str) -> int | None:
-    """Returns the as `number`, and a whole one."""
+    """Returns the number as `number` does, if it is a whole one."""
     value = number(row, name)
     if value is not None and value % 1:
         raise ValueError(f"{name} is {value:g}, not a whole number")
@@ -87,7 +87,7 @@ def whole_number(row: Row, name: str) -> int | None:
 
 
 def positive_number(row: Row, name: str) -> int:
-    """Returns the as `whole_number`, stated and at least 1."""
+    """Returns the number as `whole_number` does; it must be stated and at least 1."""
     value = whole_number(row, name)
     if value is None:
         raise ValueError(f"{name} not stated")

@@ -16,7 +16,7 @@ from trainers.values.recipe import Recipe
 BLOCK = 128
 """Queries and keys of a block of FlexAttention."""
 _SEQUENCES, _TOKENS = 128, 2**20
-"""Largest number of sequences that are counted."""
+"""Largest numbers of sequences and of tokens in which keys are counted."""
 
 _Array = npt.NDArray[np.int64]
 

@@ -47,9 +47,9 @@ class Share:
     """The part of a model's attention that one rank computes."""
 
     num_heads: int
-    """Number in the whole model."""
+    """Heads of the whole model."""
     heads: range
-    """Number on this rank."""
+    """Indices of the heads of this rank."""
     queries: torch.Tensor | None = None
     """Positions of this rank's tokens in their sequence, int64 on the device; None where it has them all."""
     keys: torch.Tensor | None = None

@@ -23,11 +23,11 @@ class Ddp(EngineCosts):
         return 25 * 2.0**20
 
     def autocasts(self, c: Columns) -> Mask:
-        """Returns all whose products are in fewer bytes."""
+        """Returns the rows whose products are in fewer bytes than the states."""
         return c.compute_bytes < c.state_bytes
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Sums, and autocast's cast of each weight for each pass."""
+        """Returns the bytes of gradients' sums, and of autocast's cast of each weight for each pass."""
         return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
@@ -42,8 +42,8 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the autocast's cast weights, at the loss the head's too, and a bucket's copies where gradients are
-        squeezed.
+        """Yields the copies of each rank: weights that autocast has cast, at the loss the head's too, and a bucket's
+        copies where gradients are squeezed.
         """
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
         for _, logits in ranks:
@@ -56,8 +56,8 @@ class Ddp(EngineCosts):
         return c.table_parameters / c.tp * width
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Buckets are reduced during the last backward pass (arXiv 2006.15704, section 3.2.3). Torch's PowerSGD hook
-        waits for the device after each bucket: nothing of it hides.
+        """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,
+        section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket: nothing of it hides.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = buckets.reduced_s
@@ -66,7 +66,9 @@ class Ddp(EngineCosts):
         return syncs(c) * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Weights, states and PowerSGD's error feedback; bucket views hold the gradients from the first backward on."""
+        """Returns the certain memory: weights, states and PowerSGD's error feedback; bucket views hold the gradients
+        from the first backward on.
+        """
         sizes = Sizes.of(recipe)
         certain = autocast_certain(sizes, layout)
         feedback = sizes.state if recipe.powersgd_rank else 0.0

@@ -215,7 +215,7 @@ class DeepSpeed(EngineCosts):
         return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
 
     def instructions_s(self, c: Columns) -> Array:
-        """Returns the pipeline interprets a list of instructions."""
+        """Returns the host seconds in which the pipeline interprets a micro-step's list of instructions."""
         return np.asarray(INSTRUCTIONS_S)
 
     def sigma(self, c: Columns) -> Array:

@@ -55,9 +55,9 @@ class Fsdp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the root unit (embeddings) stays through the forward pass, and one block is gathered ahead; a backward
-        unit has its parameters, their gradients and the fp32 input of the reduction. One rank alone copies its
-        parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
+        """Yields the copies of each rank. The root unit (embeddings) stays through the forward pass, and one block is
+        gathered ahead; a backward unit has its parameters, their gradients and the fp32 input of the reduction. One
+        rank alone copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.layer_parameters / c.tp
@@ -93,11 +93,13 @@ class Fsdp(EngineCosts):
         return np.where(whole_sums, owned * c.state_bytes / c.shard, 0.0)
 
     def optimizer_ranks(self, c: Columns) -> Array:
-        """Returns all that share the parameters."""
+        """Returns the number of ranks that share the parameters."""
         return c.shard
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns a block is gathered for its forward pass and, at stage 3, again for its backward pass."""
+        """Returns the exposed seconds per step: a block is gathered for its forward pass and, at stage 3, again for its
+        backward pass.
+        """
         once = 1.0 / c.grad_accum
         return units_s(
             c,
@@ -138,7 +140,9 @@ class Fsdp(EngineCosts):
         return np.asarray(12 * SHARD_STEP_S)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Shards, which may be cut over context parallelism's ranks too; whole gradients where these are summed."""
+        """Returns the certain memory: shards, which may be cut over context parallelism's ranks too, and whole
+        gradients where these are summed.
+        """
         sizes, shard = Sizes.of(recipe), layout.dp_shard * layout.cp
         on_device = 0.0 if layout.offload != "none" else 1.0
         held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard

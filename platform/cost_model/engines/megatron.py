@@ -47,9 +47,9 @@ class Megatron(EngineCosts):
         )
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the after the backward pass: all-reduced, or scattered and the updated parameters gathered. Where
-        hooks reduce, buckets are all-reduced beside the last backward pass whatever the stage, and parameters gathered
-        one by one.
+        """Returns the exposed seconds per step after the backward pass: gradients all-reduced, or scattered and the
+        updated parameters gathered. Where hooks reduce, buckets are all-reduced beside the last backward pass whatever
+        the stage, and parameters gathered one by one.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
