@@ -1,4 +1,4 @@
-"""Calibration: it learns what the measurements say and nothing else."""
+"""Calibration, which learns from measurements alone."""
 
 import dataclasses
 import itertools

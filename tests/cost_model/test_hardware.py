@@ -1,4 +1,4 @@
-"""The catalogue: every figure has a source, clusters are read as people write them."""
+"""The hardware catalogue: every figure has a source, and clusters are read as people write them."""
 
 import json
 import math

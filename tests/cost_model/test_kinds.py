@@ -1,4 +1,4 @@
-"""Offload, prefetch, reshard, overlap and hybrid sharding: what each buys and what it costs, by sign and size."""
+"""Offload, prefetch, reshard, overlap and hybrid sharding: the sign and size of each one's gain and cost."""
 
 import dataclasses
 from typing import Any

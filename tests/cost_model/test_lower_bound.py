@@ -1,4 +1,4 @@
-"""The floor under peak memory: never above a measured peak, and close enough to be of use."""
+"""The lower bound of peak memory: never above a measured peak, and close enough to be of use."""
 
 import dataclasses
 import itertools

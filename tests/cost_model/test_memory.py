@@ -1,4 +1,4 @@
-"""Peak memory: torch's fake-tensor tracker, laws that must hold, the floor below it."""
+"""Predicted peak memory against torch's fake-tensor tracker, laws that must hold, and the lower bound below it."""
 
 import dataclasses
 import itertools

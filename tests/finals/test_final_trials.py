@@ -339,8 +339,8 @@ class TestBudgetOfTheFinals:
     def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
         self, make: Make, slow: Backend
     ) -> None:
-        """Checks that the second recipe is tried in the 92 s that are left, although the first one's final runs are
-        estimated to take 88 s, after which no other trial would begin.
+        """Checks that the second recipe is tried although only 92 s are left, which would begin no other trial if they
+        kept the 88 s that the first recipe's final runs are estimated to take.
         """
         both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
         loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)

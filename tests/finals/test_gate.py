@@ -1,4 +1,4 @@
-"""The numerics gate's verdict, and which layout it goes by."""
+"""The numerics gate: its verdict, and the layouts that serve as its reference."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The guided search: where it begins, what it learns, what it rules out, when it ends."""
+"""The guided search: its beginning, what it learns, which points it rules out, and its end."""
 
 # pyright: reportPrivateUsage=false
 import dataclasses
