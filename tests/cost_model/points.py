@@ -29,7 +29,7 @@ GPT_39B = ModelSpec(
 
 
 def fsdp(**changes: object) -> Layout:
-    """FSDP2 at stage 3."""
+    """Returns a layout of FSDP2 at stage 3 with these changes."""
     return Layout(**{"engine": "fsdp", "zero_stage": 3, **changes})  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def point(
     grad_accum: int = 1,
     **recipe: object,
 ) -> Columns:
-    """One row."""
+    """Returns the columns of a single row."""
     values = {"seq_len": 2048, "global_batch": micro_batch * grad_accum * layout.data_parallel, **recipe}
     made = Recipe(model=model, **values)  # type: ignore[arg-type]
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)

@@ -1,4 +1,4 @@
-"""Calibration: it learns what the measurements say and nothing else."""
+"""Calibration, which learns from measurements alone."""
 
 import dataclasses
 import itertools
@@ -47,7 +47,7 @@ EVERY_TENTH = np.arange(0, 80, 10)
 
 
 def measured(rows: Index, seconds: Array) -> Calibration:
-    """What step times of `seconds` at `rows` teach."""
+    """Returns the calibration that step times of `seconds` at `rows` give."""
     return calibrate(PLACES, PREDICTION, np.asarray(rows, dtype=np.int64), seconds)
 
 
@@ -70,7 +70,7 @@ def test_intervals_widen_where_the_measured_points_scatter() -> None:
 
 
 def test_a_stall_of_the_machine_moves_the_others_little() -> None:
-    """Seven points as predicted, and one that took ten times as long."""
+    """Calibrates on seven points that took as long as predicted and one that took ten times as long."""
     stalled = STEP_S[EVERY_TENTH].copy()
     stalled[3] *= 10
     corrected = measured(EVERY_TENTH, stalled).corrected
@@ -78,7 +78,9 @@ def test_a_stall_of_the_machine_moves_the_others_little() -> None:
 
 
 def test_of_three_measurements_a_stall_is_told_from_an_error_that_all_share() -> None:
-    """One of three that took five times as long says nothing; three that did say that the machine is slower."""
+    """Checks that one of three steps that took five times as long moves the median prediction by less than 10 %,
+    whereas 16 steps that all took half as long again lengthen the predictions about as much: the machine is slower.
+    """
     rows = np.array([0, 20, 40])
     one = measured(rows, STEP_S[rows] * np.array([1.0, 5.0, 1.0])).corrected.step.total_s
     assert np.median(np.abs(one / STEP_S - 1)) < 0.1
@@ -88,7 +90,9 @@ def test_of_three_measurements_a_stall_is_told_from_an_error_that_all_share() ->
 
 
 def test_what_is_picked_as_a_stall_has_just_a_wider_noise() -> None:
-    """The covariance's inverse, changed by one row, is that of the covariance with the stall's variance added."""
+    """Checks that the inverse of the covariance, which the stall changes in one row, is the inverse of the covariance
+    with the stall's variance added, and that the predictions are those without the stalled point.
+    """
     rows = np.array([0, 20, 40])
     learned = learn(PLACES, rows, np.array([0.02, 3.0, -0.02]), TIME)
     alone = learn(PLACES, rows[[0, 2]], np.array([0.02, -0.02]), TIME)
@@ -100,7 +104,9 @@ def test_what_is_picked_as_a_stall_has_just_a_wider_noise() -> None:
 
 
 def test_a_point_that_is_predicted_worse_keeps_more_of_its_error_to_itself() -> None:
-    """The winner's curse: of what is predicted fastest, more is the point's where the prediction is less certain."""
+    """Checks that less certain predictions attribute more of an error to the measured point itself and move another
+    point less. This counters the winner's curse: the point that is predicted fastest often owes that to its own error.
+    """
     zeros = np.zeros(1, dtype=np.int64)
     means: list[float] = []
     for sigma in (0.05, 0.5):
@@ -110,7 +116,9 @@ def test_a_point_that_is_predicted_worse_keeps_more_of_its_error_to_itself() -> 
 
 
 def test_an_error_of_one_part_moves_layouts_by_their_share_of_it() -> None:
-    """Tensor parallelism twice as slow as thought: layouts without it are left nearly alone."""
+    """Checks that layouts without tensor parallelism move less than layouts that spend much of a step on it, where
+    tensor parallelism takes twice as long as predicted.
+    """
     share = PREDICTION.step.tensor_s / STEP_S
     truth = STEP_S * (1 + share)
     of_one_engine = np.flatnonzero(np.broadcast_to(COLUMNS.engine, COLUMNS.shape) == ENGINES.index("deepspeed"))

@@ -1,4 +1,6 @@
-"""What a compiled block saves for its backward pass, by torch's own partitioner, beside what memory is told by."""
+"""Tensors that torch's own partitioner saves for a compiled block's backward pass, compared with the bytes that the
+memory model counts.
+"""
 
 # pyright: reportPrivateUsage=false
 
@@ -51,7 +53,7 @@ def _one_rank() -> Generator[None, None, None]:
 
 
 def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
-    """The tensors that a compiled block saves beside its parameters, each storage once."""
+    """Returns the tensors, without parameters, that a compiled block saves for its backward pass, each storage once."""
     torch._dynamo.reset()
     config = LlamaConfig(
         hidden_size=HIDDEN, intermediate_size=FFN, num_attention_heads=8, num_key_value_heads=2, num_hidden_layers=1

@@ -55,7 +55,7 @@ VALUES = {
 
 
 def random_layouts(count: int) -> list[Layout]:
-    """Valid layouts, the same at each call."""
+    """Returns `count` random valid layouts, the same at each call."""
     draw, layouts = random.Random(8), []
     while len(layouts) < count:
         engine = draw.choice(names())
@@ -73,7 +73,9 @@ def values_of(columns: Columns, row: int) -> list[float]:
 
 @pytest.mark.slow
 def test_every_random_layout_survives_the_way_into_the_plan() -> None:
-    """Of those whose engine does not refuse them, each comes out as the one layout of a space of its values."""
+    """Checks that each layout which its engine does not refuse comes out as the one layout of a space of its values,
+    unless the space skips it for one of the known reasons.
+    """
     survived = 0
     for layout in random_layouts(2000):
         recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=2 * layout.data_parallel)
@@ -107,7 +109,9 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
 
 @pytest.mark.slow
 def test_rows_made_together_are_those_made_alone() -> None:
-    """Whatever layouts and recipes stand beside them: words are numbered among all, and recipes are grouped."""
+    """Checks that a row does not depend on the layouts and recipes beside it, although words are numbered among all
+    rows and recipes are grouped.
+    """
     recipes = (
         Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=64),
         Recipe(model=GPT2, seq_len=512, global_batch=64, compute_precision="fp32", optimizer="adafactor"),
@@ -150,7 +154,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
 @pytest.mark.parametrize("name", [*search_spaces.names(), "gpt2_xxl"])
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
-    """Every layout of the space that a search would run is planned, with the same seconds and GiB."""
+    """Checks that every layout of the space that a search would run is planned, with the same seconds and GiB."""
     space = search_spaces.load(name)
     cluster = Cluster(
         device_kind="cuda",
@@ -186,7 +190,7 @@ def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
 
 
 def _figures(columns: Columns) -> list[tuple[float, float]]:
-    """(seconds, GiB) of each row."""
+    """Returns the predicted seconds and GiB of each row."""
     prediction = predict(columns)
     return list(zip(prediction.step.total_s.tolist(), prediction.memory.needed_gib.tolist(), strict=True))
 
@@ -246,7 +250,9 @@ def test_named_points_are_all_planned() -> None:
 
 @pytest.mark.slow
 def test_a_grid_has_the_rows_of_its_layouts() -> None:
-    """Words, and degrees from the product of axes, give what the layouts one by one give."""
+    """Checks that a grid, which takes its degrees from the product of axes, gives the same words and degrees as its
+    layouts one by one.
+    """
     recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
     cluster = find_cluster("2x8xA100")
     grid = make_grid(recipe, cluster, Axes(micro_batches=(1, 2)))

@@ -59,7 +59,7 @@ def test_fsdp_gathers_a_byte_of_a_weight_with_a_scale_for_each_tensor_and_two_of
 
 
 def _communication_s(precision: Any) -> float:
-    """Over a slow network, behind which nothing hides."""
+    """Returns the data-parallel seconds of a step over a network too slow for computation to hide them."""
     recipe = dataclasses.replace(BF16, compute_precision=precision)
     layout = dataclasses.replace(COMPILED, dp_shard=64, grad_sync="every")
     rows = from_points(
@@ -69,7 +69,7 @@ def _communication_s(precision: Any) -> float:
 
 
 def test_over_a_slow_network_two_gathers_of_a_byte_and_a_reduction_take_less_time() -> None:
-    """Of 2 x 2 + 4 bytes (two gathers in bf16, a reduction in fp32) two are left out."""
+    """Checks that FP8 gathers save two of 2 x 2 + 4 bytes (two gathers in bf16, a reduction in fp32)."""
     assert _communication_s("fp8_tensorwise") / _communication_s("fp8_rowwise") == pytest.approx(6 / 8, rel=0.05)
 
 

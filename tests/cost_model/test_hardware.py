@@ -1,4 +1,4 @@
-"""The catalogue: every figure has a source, clusters are read as people write them."""
+"""The hardware catalogue: every figure has a source, and clusters are read as people write them."""
 
 import json
 import math
@@ -128,7 +128,9 @@ def test_a_source_names_its_node() -> None:
 
 
 def test_a_group_s_share_of_the_ports_is_the_one_measured_at_so_many_nodes() -> None:
-    """Jean Zay: 135 Gbit/s between two V100 nodes, 55 over sixteen, 42 over four A100 nodes."""
+    """Checks the bandwidths measured on Jean Zay (135 Gbit/s between two V100 nodes, 55 over sixteen, 42 over four A100
+    nodes); another cluster has no such limit.
+    """
     sizes = {2: 16.9, 3: 16.9, 16: 6.9, 48: 6.9}
     assert {nodes: find_cluster(f"{nodes}xjean-zay-v100").group_gb_per_s for nodes in sizes} == sizes
     assert find_cluster("48xjean-zay-a100").group_gb_per_s == 5.2

@@ -1,4 +1,4 @@
-"""Offload, prefetch, reshard, overlap and hybrid sharding: what each buys and what it costs, by sign and size."""
+"""Offload, prefetch, reshard, overlap and hybrid sharding: the sign and size of each one's gain and cost."""
 
 import dataclasses
 from typing import Any
@@ -53,7 +53,9 @@ def test_the_floor_stays_below_with_offload(layout: Layout) -> None:
 
 
 def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
-    """`bloom7b_kinds` on two H200: 57.7 s a step under ZeRO-2, 45.6 under ZeRO-1, 128 micro-steps."""
+    """Compares ZeRO-2 and ZeRO-1 in `bloom7b_kinds` on two H200 with 128 micro-steps, where a step took 57.7 s and 45.6
+    s.
+    """
     lean: dict[str, Any] = {"dp_shard": 2, "attention": "flex", "loss": "chunked", "compile": "block"}
     recipe, batch = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512), BatchPoint(micro_batch=2, grad_accum=128)
     one, two = (
@@ -75,7 +77,7 @@ def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
     ids=lambda each: each.label if isinstance(each, Layout) else "",
 )
 def test_offloaded_bloom_on_two_h200(layout: Layout, step_s: float, gib: float) -> None:
-    """`bloom7b_kinds` at 2 x 128, as measured (docs/lab/2026-11-22.md)."""
+    """Compares `bloom7b_kinds` at 2 x 128 with its measurements (docs/lab/2026-11-22.md)."""
     layout = dataclasses.replace(layout, dp_shard=2, attention="flex", loss="chunked")
     recipe, batch = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512), BatchPoint(micro_batch=2, grad_accum=128)
     columns = from_points([(recipe, layout, batch)], TWO_H200)
@@ -85,7 +87,9 @@ def test_offloaded_bloom_on_two_h200(layout: Layout, step_s: float, gib: float) 
 
 
 def test_blocks_gathered_ahead_stand_in_memory() -> None:
-    """Where the scores of eager attention are made again, that block's backward pass is the peak."""
+    """Checks that each block gathered ahead adds its size to the peak, which is a block's backward pass where the
+    scores of eager attention are recomputed.
+    """
     lean = {"loss": "chunked", "checkpointing": "full", "grad_sync": "every"}
     one, four = (gib(FSDP, 16, prefetch=each, **lean) for each in (1, 4))
     assert four - one == pytest.approx(3 * BLOCK_GIB, rel=0.01)

@@ -1,4 +1,4 @@
-"""The floor under peak memory: never above a measured peak, and close enough to be of use."""
+"""The lower bound of peak memory: never above a measured peak, and close enough to be of use."""
 
 import dataclasses
 import itertools
@@ -120,7 +120,9 @@ def test_an_interleaved_pipeline_holds_more_activations() -> None:
 @pytest.mark.parametrize("virtual", [1, 2])
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_the_floor_of_a_pipeline_is_below_what_is_predicted(checkpointing: str, virtual: int) -> None:
-    """The prediction adds what an engine might free or fuse: it is of the same rank or of one that holds more."""
+    """Checks that the lower bound does not exceed the prediction, which adds what an engine might free or fuse and is
+    of the same rank or of one that holds more.
+    """
     changes: dict[str, Any] = {"schedule": "interleaved", "virtual": 2} if virtual == 2 else {}
     for pp, tp, stage in itertools.product((2, 4), (1, 2), (2, 3)):
         layout = Layout(

@@ -1,4 +1,4 @@
-"""Peak memory: torch's fake-tensor tracker, laws that must hold, the floor below it."""
+"""Predicted peak memory against torch's fake-tensor tracker, laws that must hold, and the lower bound below it."""
 
 import dataclasses
 import itertools
@@ -42,7 +42,9 @@ def fits(columns: Columns) -> bool:
 
 @pytest.mark.slow
 def test_torchs_tracker_agrees_within_five_percent() -> None:
-    """Both in one child process: the imports cost more than the tracking of a small model, here of six blocks."""
+    """Tracks both models in one child process, because its imports take longer than tracking a small model, here of six
+    blocks.
+    """
     gpt2, bloom = (dataclasses.replace(model, num_layers=6) for model in (GPT2, BLOOM_7B1))
     cases = [
         (gpt2, {"world_size": 2, "seq_len": 512, "micro_batch": 4, "grad_accum": 2}, "none", "sdpa"),
@@ -67,7 +69,7 @@ def test_torchs_tracker_agrees_within_five_percent() -> None:
 
 
 def _tracked(script: str, cases: Sequence[Mapping[str, object]]) -> list[Any]:
-    """What that script of this folder prints of the cases."""
+    """Returns what the script of this folder prints for the cases."""
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), json.dumps(cases)],
         cwd=ROOT,
@@ -85,7 +87,9 @@ INTERLEAVED: Mapping[str, Any] = {"pp": 2, "schedule": "interleaved", "virtual":
 
 
 def _agrees_with_the_tracker(layouts: Sequence[Layout], **precision: Any) -> None:
-    """Tracked on this project's engines, a rank of each stage."""
+    """Checks predictions against peaks that torch's tracker finds on this project's engines, for one rank of each
+    stage.
+    """
     model = dataclasses.replace(GPT2, num_layers=8, vocab_size=50304)
     recipe = Recipe(model=model, seq_len=512, global_batch=16, **precision)
     cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 2} for layout in layouts]
@@ -111,7 +115,9 @@ def test_pipelines_of_every_schedule_and_stage_are_predicted_within_five_percent
 
 @pytest.mark.heavy
 def test_pipelines_under_ddp_are_predicted_within_five_percent_of_torchs_tracker() -> None:
-    """In bf16 states: CUDA's autocast, which is what is predicted, takes powers and norms in fp32, a CPU's does not."""
+    """Checks models with bf16 states, because the prediction is for CUDA's autocast, which computes powers and norms in
+    fp32, unlike a CPU's autocast.
+    """
     layouts = [Layout(engine="ddp", dp_replicate=2, **KERNELS, **degree) for degree in ({"pp": 2}, INTERLEAVED)]
     _agrees_with_the_tracker(layouts, state_precision="bf16")
 
@@ -137,7 +143,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 def test_the_floor_is_below_every_prediction(precision: str) -> None:
-    """The floor is sound only if it also lies under the model's own estimate of the whole."""
+    """Checks the lower bound, which is sound only if it also lies under the model's own estimate of the whole."""
     by_engine: defaultdict[str, list[tuple[Recipe, Layout, BatchPoint]]] = defaultdict(list)
     for layout, shard, micro_batch, grad_accum, attention in itertools.product(
         LAYOUTS, (1, 8), (1, 16), (1, 4), ("eager", "sdpa")
@@ -166,7 +172,7 @@ def test_memory_grows_with_the_micro_batch() -> None:
 
 
 def test_states_by_stage_are_the_zero_papers() -> None:
-    """16 bytes a parameter in all; each stage shards more of it (arXiv 1910.02054, figure 1)."""
+    """Checks that each stage shards more of the 16 bytes that a parameter takes in all (arXiv 1910.02054, figure 1)."""
     n = BLOOM_7B1.num_parameters / 2**30
     held = {
         stage: peak_parts(
@@ -195,7 +201,7 @@ def test_states_by_stage_are_the_zero_papers() -> None:
 def test_bloom_with_full_checkpointing_on_one_h200(
     engine: str, stage: int, micro_batch: int, measured_gib: float
 ) -> None:
-    """Allocated peaks of docs/measurements."""
+    """Compares predictions with the allocated peaks of docs/measurements."""
     sync = "every" if engine == "deepspeed" and stage >= 2 else "last"
     layout = Layout(engine=engine, zero_stage=stage, grad_sync=sync, checkpointing="full")  # type: ignore[arg-type]
     memory = peak_memory(point(layout, cluster="H200", micro_batch=micro_batch, grad_accum=512 // micro_batch))
@@ -213,8 +219,9 @@ def test_a_pipelines_first_stage_holds_most_micro_batches_and_the_last_the_logit
 
 
 def test_what_tensor_parallelism_divides_depends_on_the_stack() -> None:
-    """Without sequence parallelism norms, residual and dropout stay whole; a loss without a kernel of its own gathers
-    the logits."""
+    """Checks that norms, residual and dropout stay whole without sequence parallelism, and that a loss without a kernel
+    of its own gathers the logits.
+    """
     (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
     row |= {"tp": "8", "dp": "4", "grad_accum": "8", "iter_time_s": "3", "activation_ckpt": "none", "notes": ""}
     kinds = {
@@ -228,7 +235,9 @@ def test_what_tensor_parallelism_divides_depends_on_the_stack() -> None:
 
 
 def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None:
-    """Megatron-DeepSpeed's GPT 200B, ZeRO-1 over 1 and 2 replicas of 80 A100: nvidia-smi showed 73 and 51 GB."""
+    """Checks that the step's flat copies need memory of their own beside cached activations. With Megatron-DeepSpeed's
+    GPT 200B under ZeRO-1 over 1 and 2 replicas of 80 A100, nvidia-smi showed 73 and 51 GB.
+    """
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=2, tp=8, pp=4, checkpointing="full")
     columns = point(layout, cluster="8x8xA100", model=GPT_39B, micro_batch=4, grad_accum=8, compute_precision="fp16")
     summed = dataclasses.replace(columns, gradient_bytes=np.array([2.0]))
@@ -251,7 +260,9 @@ def test_chunks_compilers_and_fused_attention_save_what_they_should() -> None:
 
 
 def test_a_compiled_block_under_autocast_saves_the_casts_of_its_weights() -> None:
-    """As the partitioner of AOTAutograd has it (torch 2.13, a BLOOM block on CPU): its four weights, 2 bytes each."""
+    """Checks that the block saves casts of its four weights, at 2 bytes a value, as AOTAutograd's partitioner does for
+    a BLOOM block (torch 2.13, on a CPU).
+    """
     casts = 30 * 12 * 4096**2 * 2 / 2**30
     layout = Layout(engine="ddp", attention="flex", loss="chunked", compile="block")
     saves = point(layout, cluster="H200", micro_batch=2, grad_accum=256)
@@ -279,7 +290,7 @@ def test_a_compiled_block_under_autocast_saves_the_casts_of_its_weights() -> Non
     ],
 )
 def test_gpt2_on_one_h200(layout: Layout, micro_batch: int, measured_gib: float) -> None:
-    """Allocated peaks of docs/measurements/gpt2-exhaustive-1xH200.csv."""
+    """Compares predictions with the allocated peaks of docs/measurements/gpt2-exhaustive-1xH200.csv."""
     columns = point(
         layout, cluster="H200", model=GPT2, seq_len=1024, micro_batch=micro_batch, grad_accum=512 // micro_batch
     )
@@ -287,8 +298,9 @@ def test_gpt2_on_one_h200(layout: Layout, micro_batch: int, measured_gib: float)
 
 
 def test_a_compiled_block_saves_the_scores_where_its_softmax_is_wider() -> None:
-    """As the partitioner of AOTAutograd has it (torch 2.13, CPU): GPT-2's block under autocast and BLOOM's in bf16 save
-    the scores' product and the probabilities, GPT-2's in bf16 the probabilities alone, 2 bytes each.
+    """Checks the bytes a score against AOTAutograd's partitioner (torch 2.13, on a CPU), which saves 2 bytes a value:
+    the scores' product and the probabilities in GPT-2's block under autocast and in BLOOM's in bf16, and the
+    probabilities alone in GPT-2's in bf16.
     """
 
     def per_score(layout: Layout, model: ModelSpec) -> float:
@@ -313,7 +325,9 @@ def test_a_compiled_block_saves_the_scores_where_its_softmax_is_wider() -> None:
 
 
 def test_zero_3_holds_one_gradient_not_a_blocks() -> None:
-    """The 530B model of arXiv 2104.04473, table 2: a block's gradients would be 9.4 GiB."""
+    """Checks the copies of the 530B model of arXiv 2104.04473, table 2, of which a block's gradients would take 9.4
+    GiB.
+    """
     wide = dataclasses.replace(GPT_39B, hidden_size=20480, num_heads=128, num_layers=105, ffn_size=81920)
     layout = Layout(engine="deepspeed", zero_stage=3, grad_sync="every", dp_shard=640, checkpointing="full")
     copies = float(peak_parts(point(layout, cluster="80x8xA100", model=wide, micro_batch=4)).copies[0])
@@ -328,7 +342,9 @@ def test_parts_add_up_to_the_peak() -> None:
 
 
 def test_what_pools_cannot_share_is_what_thrashed_on_h200() -> None:
-    """Every measured row of FSDP2 whose sums are whole until the last micro-step: 7 on one device, 14 on four."""
+    """Checks every measured row of FSDP2 whose gradient sums are whole until the last micro-step: 7 on one device, 14
+    on four.
+    """
     tables = (ROOT / "docs" / "measurements").glob("bloom7b*.csv")
     rows = [row for table in tables for row in read_rows(table) if row["engine"] == "fsdp" and row["peak_reserved_gib"]]
     runs = [interpret(row) for row in rows if row["grad_sync"] == "last"]

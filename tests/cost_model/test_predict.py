@@ -39,7 +39,9 @@ def test_intervals_hold_the_prediction_and_widen_with_communication() -> None:
 
 
 def test_intervals_widen_with_attention() -> None:
-    """Its kernels differ more from version to version than products do."""
+    """Checks that more attention widens the interval: its kernels differ more from version to version than matrix
+    products do.
+    """
     layout = fsdp(dp_shard=8, grad_sync="every", attention="flex")
     short, long = (point(layout, cluster="8xA100", seq_len=length) for length in (2048, 65536))
     assert predict(long).sigma[0] > 1.15 * predict(short).sigma[0]
@@ -94,7 +96,7 @@ def test_a_memory_cap_is_obeyed() -> None:
 
 
 def test_a_grid_is_predicted_as_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one piece and in chunks whose last is shorter."""
+    """Predicts a grid in one piece, and in chunks of which the last is shorter."""
     columns = GRID.columns.flat()
     for chunk in (10**9, 1000):
         monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)

@@ -16,7 +16,7 @@ CHANCES = (0.0, 0.05, 0.2, 0.4, 0.75)
 
 
 def drawn(sigma: float, chance: float) -> np.ndarray:
-    """Log residuals of 200,000 steps."""
+    """Returns the log residuals of 200,000 steps, each of which is a stall with this `chance`."""
     draw = np.random.default_rng(0)
     usual = draw.normal(0, sigma, 200_000)
     return np.where(draw.random(200_000) < chance, np.abs(draw.normal(0, STALL_SIGMA, 200_000)), usual)
@@ -54,7 +54,9 @@ def test_pipelines_over_nodes_wait_for_each_of_them() -> None:
 
 
 def test_who_saw_stalls_expects_more_of_them_and_does_not_take_the_others_for_slow() -> None:
-    """Three steps that took five, fifteen and three times as long: the median of the others stays, their mean grows."""
+    """Calibrates on three steps that took five, fifteen and three times as long: the median of the others stays, their
+    mean grows.
+    """
     rows = np.array([0, 20, 40])
     seen = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * np.array([5.0, 15.0, 3.0])).corrected
     quiet = calibrate(PLACES, PREDICTION, rows, STEP_S[rows]).corrected

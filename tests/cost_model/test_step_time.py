@@ -60,7 +60,9 @@ def test_a_large_product_runs_at_the_sustained_rate() -> None:
 
 
 def test_an_odd_vocabulary_is_slow_unless_it_is_padded_or_compiled() -> None:
-    """GPT-2's 16 sequences of 1,024 on one H200, as this project measured its products: 13.3, 9.0 and 8.3 ms."""
+    """Checks the output head of GPT-2 for 16 sequences of 1,024 on one H200, where this project measured its products
+    at 13.3, 9.0 and 8.3 ms.
+    """
     columns = point(Layout(engine="ddp"), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=16)
     padded, even = changed(columns, vocab=50304.0), changed(columns, vocab=50258.0)
     compiled = changed(columns, logit_bytes=LOGIT_BYTES["compiled"], pads_vocabulary=1.0)
@@ -82,7 +84,7 @@ def test_a_thin_product_is_bound_by_memory() -> None:
 
 
 def test_a_deep_product_of_few_tiles_is_cut_along_its_depth() -> None:
-    """The gradients of a narrow model's weights: 18 tiles for 132 units, each as deep as there are tokens."""
+    """Checks the gradients of a narrow model's weights: 18 tiles for 132 units, each as deep as there are tokens."""
     columns = point(fsdp(), cluster="1xH200")
     narrow, units = np.array([768.0]), 132
 
@@ -100,7 +102,9 @@ def test_a_deep_product_of_few_tiles_is_cut_along_its_depth() -> None:
 
 
 def test_smaller_tiles_fill_the_last_wave() -> None:
-    """128 tiles for 108 units are two waves of the largest; 512 of a quarter are five, of 0.8 of the rate."""
+    """Checks that a product takes the faster tiling: 128 of the largest tiles are two waves on 108 units, 512 tiles of
+    a quarter of the size are five, at 0.8 of the rate.
+    """
     columns = point(fsdp(), cluster="1xA100")
     seconds = float(matmul_s(columns, np.array([2048.0]), np.array([2048.0]), np.array([2048.0]))[0])
     ideal = 2 * 2048**3 / float(columns.matmul_flops[0]) * (1 + 128 / 2048)
@@ -128,7 +132,9 @@ def test_ring_collectives_by_hand() -> None:
 
 
 def test_messages_over_many_ranks_cost_a_hop_each() -> None:
-    """A gather goes round all ranks, an all-reduce between nodes by a tree; neither hop asks for bytes."""
+    """Checks hops, whose time does not depend on bytes: a gather goes round all ranks, an all-reduce between nodes
+    follows a tree.
+    """
     nothing, bandwidth, latency, one = np.array([0.0]), np.array([20e9]), np.array([0.0]), np.array([1.0])
     for times in (2, 4, 8):
         few, many = np.array([64.0]), np.array([64.0 * times])
@@ -139,7 +145,9 @@ def test_messages_over_many_ranks_cost_a_hop_each() -> None:
 
 
 def test_hand_fused_blocks_take_their_hosts_time_whatever_their_width() -> None:
-    """Modules that nobody compiles: small blocks wait for them, more of them as more ranks wait for each other."""
+    """Checks modules that nobody compiles: small blocks wait for the host, and longer the more ranks wait for each
+    other.
+    """
     layout = Layout(engine="ddp", tp=8)
     blocks = dict.fromkeys(("block_host", "block_host_backward"), 0.001) | {"host_skew": 5e-5}
     waits: list[float] = []
@@ -167,7 +175,9 @@ def test_groups_share_a_nodes_ports() -> None:
 
 
 def test_stages_send_each_value_once_there_and_back() -> None:
-    """What tensor-parallel ranks have in common is sent in parts and gathered; deeper pipelines send as much a slot."""
+    """Checks that values which tensor-parallel ranks have in common are sent in parts and gathered, and that a slot
+    sends as much in deeper pipelines.
+    """
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=8, pp=8)
     alone = point(layout, cluster="8x8xA100", model=GPT_39B, grad_accum=64)
     sent = 2048 * 8192 * 2 / (160e9 / 8)
@@ -184,7 +194,9 @@ def test_stages_send_each_value_once_there_and_back() -> None:
 
 
 def test_copies_of_gradients_and_weights_cost_their_traffic() -> None:
-    """Bytes a parameter and micro-step on four devices in bf16: casts, copies, divisions and fp32 sums, by hand."""
+    """Compares the bytes for each parameter and micro-step on four devices in bf16 with sums made by hand of casts,
+    copies, divisions and fp32 sums.
+    """
 
     def traffic(layout: Layout) -> float:
         columns = point(dataclasses.replace(layout, dp_shard=4), cluster="4xH200", grad_accum=8)
@@ -234,7 +246,7 @@ def test_blocks_of_the_stages_of_published_runs(layers: int, pp: int, largest: i
 
 
 def test_blocks_of_ranks_are_those_that_trainers_give_them() -> None:
-    """BLOOM's head is as much work as five of its blocks: the last rank has fewer."""
+    """Checks that the last rank has fewer blocks, because BLOOM's head is as much work as five of its blocks."""
     layout = fsdp(pp=4, schedule="interleaved", virtual=2)
     recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=8)
     cut = [sum(len(stage.blocks) for stage in stages_of_rank(recipe, layout, rank)) for rank in range(4)]
@@ -283,7 +295,9 @@ def test_accumulation_amortises_the_exchange_of_ddp_and_not_of_full_sharding() -
 
 
 def test_small_micro_batches_wait_for_the_host_unless_compiled_whole() -> None:
-    """Each compiled block is a call from Python, which costs what its fewer launches spare."""
+    """Checks that compiling each block gains nothing: it is a call from Python, which costs as much as its fewer
+    launches save.
+    """
     eager, block, whole = (
         point(
             Layout(engine="ddp", attention="sdpa", compile=compiled),  # type: ignore[arg-type]
@@ -325,7 +339,9 @@ def test_the_longer_of_host_and_device_sets_the_pace_softly() -> None:
     ],
 )
 def test_fsdp2_at_the_hosts_pace(stage: int, compile_: Compile, micro_batch: int, measured_ms: float) -> None:
-    """Milliseconds a micro-step of GPT-2 on one H200 (`gpt2-fsdp-small-1xH200.csv`, `gpt2-uncompiled-1xH200.csv`)."""
+    """Compares milliseconds a micro-step of GPT-2 with measurements on one H200 (`gpt2-fsdp-small-1xH200.csv`,
+    `gpt2-uncompiled-1xH200.csv`).
+    """
     layout = fsdp(attention="sdpa", loss="chunked", compile=compile_, zero_stage=stage)
     columns = point(
         layout, cluster="H200", model=GPT2, seq_len=1024, micro_batch=micro_batch, grad_accum=512 // micro_batch
@@ -335,7 +351,7 @@ def test_fsdp2_at_the_hosts_pace(stage: int, compile_: Compile, micro_batch: int
 
 @pytest.mark.parametrize(("micro_batch", "measured_ms"), [(32, (69, 74)), (64, (121, 122))])
 def test_fsdp2_compiled_at_the_devices_pace(micro_batch: int, measured_ms: tuple[float, float]) -> None:
-    """Milliseconds a micro-step of GPT-2 on one H200, two machines."""
+    """Compares milliseconds a micro-step of GPT-2 with measurements on one H200 of two machines."""
     layout = fsdp(attention="sdpa", loss="chunked", compile="block")
     columns = point(
         layout, cluster="H200", model=GPT2, seq_len=1024, micro_batch=micro_batch, grad_accum=512 // micro_batch
@@ -351,7 +367,9 @@ def test_fsdp2_compiled_at_the_devices_pace(micro_batch: int, measured_ms: tuple
 def test_each_unit_gathered_or_reduced_among_ranks_costs_the_host(
     zero_stage: int, grad_sync: str, forward: float, backward: float
 ) -> None:
-    """Of a micro-step of four; on one rank torch leaves the collectives out."""
+    """Compares the host's time in a micro-step, one of four, on four ranks and on one rank, where torch leaves the
+    collectives out.
+    """
     one, four = (
         host_layer_s(
             point(
@@ -398,7 +416,9 @@ def test_the_optimizers_step_over_sharded_tensors_hides_where_the_device_is_behi
 
 
 def test_heads_that_tensor_cores_cannot_multiply_cost() -> None:
-    """BigScience's 13824 wide model at 128 heads (108 each) was a third slower than at 96 (144 each)."""
+    """Checks BigScience's model of width 13824, which was a third slower with 128 heads (108 each) than with 96 (144
+    each).
+    """
     columns = changed(point(fsdp(), cluster="8xA100", micro_batch=4), hidden=13824.0)
     columns = changed(columns, attention_width=13824.0, kv_width=13824.0)
     assert total(changed(columns, heads=128.0)) > 1.15 * total(changed(columns, heads=96.0))
@@ -414,13 +434,15 @@ def test_the_ten_rows_of_megatron_lm() -> None:
 
 
 def slow_data_s(layout: Layout, **recipe: object) -> float:
-    """Exposed data-parallel seconds of 64 devices whose network is all there is to wait for."""
+    """Returns the exposed data-parallel seconds of 64 devices that wait for nothing but their network."""
     columns = point(layout, cluster="8x8xA100", model=GPT_39B, **recipe)  # type: ignore[arg-type]
     return float(step_time(changed(columns, inter_bandwidth=1e8)).data_s[0])
 
 
 def test_zero_3_loads_parameters_once_more_to_recompute() -> None:
-    """Three volumes gathered and one scattered in place of two and one."""
+    """Checks that DeepSpeed with recomputation gathers three volumes and scatters one, instead of gathering two and
+    scattering one.
+    """
 
     def data_s(engine: str, checkpointing: str) -> float:
         layout = Layout(engine=engine, zero_stage=3, dp_shard=64, grad_sync="every", checkpointing=checkpointing)  # type: ignore[arg-type]
@@ -431,7 +453,9 @@ def test_zero_3_loads_parameters_once_more_to_recompute() -> None:
 
 
 def test_stage_1_all_reduces_its_sums_in_their_type() -> None:
-    """2 x 4 bytes a parameter pass in fp32, 2 x 2 in bf16, and 2 are gathered; until 2023 2 of bf16 were scattered."""
+    """Checks the bytes a parameter: the sums pass as 2 x 4 in fp32 or 2 x 2 in bf16, and 2 are gathered; until 2023, 2
+    were scattered in bf16 instead of the sums.
+    """
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=64)
     fp32, bf16 = (slow_data_s(layout, state_precision=state) for state in ("fp32", "bf16"))
     assert fp32 / bf16 == pytest.approx((8 + 2) / (4 + 2), rel=0.03)
@@ -441,7 +465,7 @@ def test_stage_1_all_reduces_its_sums_in_their_type() -> None:
 
 
 def test_large_messages_fill_a_pipeline_first() -> None:
-    """Over their bytes, 16 MiB wait one latency more than few bytes, large messages two."""
+    """Checks the wait beyond the bytes' own time: 16 MiB wait one latency more than a few bytes, large messages two."""
 
     def wait_s(num_bytes: float) -> float:
         one, rate = np.ones(()), np.asarray(235e9)
@@ -453,7 +477,9 @@ def test_large_messages_fill_a_pipeline_first() -> None:
 
 
 def test_eager_attention_and_stepwise_gelu_cost_what_they_move() -> None:
-    """Eager BLOOM against fused attention in compiled blocks: 110 ms a sequence of 30 blocks on one H200."""
+    """Compares eager BLOOM with fused attention in compiled blocks: a sequence took 110 ms more in 30 blocks on one
+    H200.
+    """
     eager, fused = (
         float(layer.forward[0] + layer.backward[0])
         for attention, compiled in (("eager", "none"), ("flex", "block"))
@@ -468,7 +494,9 @@ def test_eager_attention_and_stepwise_gelu_cost_what_they_move() -> None:
     [("ddp", "none", 3.65e-3), ("fsdp", "none", 2.05e-3), ("ddp", "block", 0.87e-3), ("fsdp", "block", 0.82e-3)],
 )
 def test_eager_attention_costs_values_besides_bytes(engine: str, compiled: str, measured_s: float) -> None:
-    """GPT-2, length 1024, one H200: eager attention in place of sdpa, a sequence more (docs/measurements)."""
+    """Checks how much more a sequence costs with eager attention than with sdpa: GPT-2 at length 1024 on one H200
+    (docs/measurements).
+    """
 
     def seconds(attention: str) -> float:
         layout = Layout(engine=engine, zero_stage=3 * (engine == "fsdp"), attention=attention, compile=compiled)  # type: ignore[arg-type]
@@ -478,7 +506,9 @@ def test_eager_attention_costs_values_besides_bytes(engine: str, compiled: str, 
 
 
 def test_long_rows_of_the_softmax_are_read_in_vectors() -> None:
-    """Beyond 1024 a warp holds them no more: five values a score fewer move one by one."""
+    """Checks rows longer than 1024, which a warp no longer holds: five values fewer for each score are moved one by
+    one.
+    """
 
     def per_score(seq_len: int) -> float:
         columns = changed(point(Layout(engine="ddp"), cluster="H200", model=GPT2, seq_len=1024), seq_len=float(seq_len))
@@ -489,7 +519,9 @@ def test_long_rows_of_the_softmax_are_read_in_vectors() -> None:
 
 
 def test_deepspeeds_own_optimizer_looks_through_fp16_gradients_once_a_step() -> None:
-    """Stage 0 under autocast steps torch's optimizer; stage 1 has its own step, in fp16 with 0.1 ms a parameter."""
+    """Checks that stage 0 under autocast runs the step of torch's optimizer, whereas stage 1 has its own step, which in
+    fp16 adds 0.1 ms for each parameter.
+    """
     plain, stage_0, stage_1 = (
         {
             precision: total(
@@ -527,8 +559,8 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
 
 
 def test_llama_405b_on_the_stack_that_trained_it() -> None:
-    """Step times of Llama 3 405B on 8,192 and 16,384 H100 by the paper's table, within 5 %; with sequences of 131,072
-    tokens over 16 context-parallel ranks the step is predicted a fifth too short.
+    """Compares step times of Llama 3 405B on 8,192 and 16,384 H100 with the paper's table, within 5 %. With sequences
+    of 131,072 tokens over 16 context-parallel ranks the predicted step is a fifth too short.
     """
     runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
     predicted = [float(step_time(from_rows([run.values])).total_s[0]) for run in runs]

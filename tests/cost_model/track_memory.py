@@ -32,7 +32,7 @@ def _config(spec: ModelSpec) -> BloomConfig | GPT2Config:
 
 
 def peak_gib(case: dict[str, Any]) -> float:
-    """Peak of one optimizer step of `grad_accum` micro-steps, gradients reduced at each."""
+    """Returns the peak in GiB of an optimizer step of `grad_accum` micro-steps, each of which reduces gradients."""
     mesh = init_device_mesh("cpu", (case["world_size"],))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with FakeTensorMode(), torch.device("cpu"):
@@ -65,7 +65,7 @@ def peak_gib(case: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """One JSON list: the cases' peaks in GiB."""
+    """Prints one JSON list: the cases' peaks in GiB."""
     cases = json.loads(sys.argv[1])
     peaks: list[float] = []
     for case in cases:

@@ -79,7 +79,7 @@ class _UnorderedBuckets:
 
 
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
-    """Peak of one optimizer step on this rank of the default process group."""
+    """Returns the peak in GiB of one optimizer step on this rank of the default process group."""
     no_trial = mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _static_shapes, create=True)
     real = mock.patch.object(Mesh, "shards", _real_shards(Mesh.shards))
     with no_trial, real, FakeTensorMode(), torch.device("cpu"):
@@ -99,7 +99,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
 
 
 def main() -> None:
-    """One JSON list: of each case the peak of one rank of each stage; other ranks of a stage hold as much."""
+    """Prints one JSON list with the peaks of each case, one rank of each stage; other ranks of a stage hold as much."""
     found: list[list[float]] = []
     for case in json.loads(sys.argv[1]):
         recipe, layout = from_json(Recipe, case["recipe"]), from_json(Layout, case["layout"])

@@ -1,4 +1,4 @@
-"""Which points are still to be told apart where the machine was disturbed."""
+"""Points that remain to be compared where the machine was disturbed."""
 
 import pytest
 
@@ -18,7 +18,9 @@ ONE, TWO, THREE, FOUR = (
 
 
 def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
-    """The search's run and those after it; runs of processes of their own alone where `first` is above 0."""
+    """Returns the layout's run in the search and the runs after it; where `first` is above 0, only runs in processes of
+    their own.
+    """
     return [measurement(on=on, tokens_per_s=speed, repeat=first + number) for number, speed in enumerate(speeds)]
 
 
@@ -27,7 +29,7 @@ def layouts(found: list[Measurement]) -> list[Layout]:
 
 
 def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
-    """What `make search` printed on a busy machine: a winner half as fast as the rows below it."""
+    """Checks figures that `make search` printed on a busy machine: a winner half as fast as the rows below it."""
     busy = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843), *runs(FOUR, 2000)]
     assert layouts(busy) == [ONE, TWO, THREE]
     assert [point.main_run.layout for point in unresolved(busy)] == [ONE, TWO, THREE]
@@ -77,7 +79,7 @@ def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy()
 
 
 def test_medians_of_different_times_that_runs_beside_each_other_contradict_leave_the_order_open() -> None:
-    """ONE ran four times on the quiet machine, which TWO did not."""
+    """Checks that ONE's four further runs on the quiet machine, of which TWO had none, leave the order open."""
     found = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
     found += runs(TWO, 2150, 2160, 2140, first=5)
     assert [point.main_run.layout for point in unresolved(found)] == [ONE, TWO]

@@ -22,7 +22,7 @@ from trainers.values.journal import End, Resume
 from trainers.values.measurement import Measurement
 
 LAST = Rules(repeats=0, gate=GateSize(steps=2, sequences=4))
-"""The winner's last run alone, with its gate: what a miniature has."""
+"""The rules of a miniature: the winner's last run alone, with its gate."""
 FASTEST = {LAYOUTS[0]: 4000.0, LAYOUTS[1]: 3900.0, LAYOUTS[2]: 3800.0}
 """Tokens/s at micro-batch 4 on a quiet machine."""
 
@@ -48,7 +48,7 @@ def noise() -> Callable[[Job], float]:
 
 
 def test_contenders_run_in_turn_until_their_order_is_resolved(make: Make, backend: Backend, study: Study) -> None:
-    """Two busy processes halve every run: the order is still that of the layouts."""
+    """Checks that the layouts keep their order where two busy processes halve the speed of every run."""
     backend.play = search_then(lambda job: FASTEST[job.layout] / 2)
     backend.run(make(rules=LAST))
     ran = [(job.layout, job.repeat) for job in backend.jobs[3:] if job.rungs]

@@ -103,7 +103,9 @@ class TestConfirming:
         assert [(job.recipe, job.repeat) for job in backend.jobs[6:]] == [(RECIPE, 1), (OTHER, 1)]
 
     def test_a_budget_keeps_time_for_it(self, make: Make, backend: Backend) -> None:
-        """A trial takes 8 s, a last run 4 s more: the third layout would leave too little of 32 s."""
+        """Checks a budget of 32 s, of which the third layout would leave too little: a trial takes 8 s, a last run 4 s
+        more.
+        """
         backend.play = self.derived
         loop = make(rules=CONFIRM, time_s=32.0)
         backend.run(loop)
@@ -182,7 +184,9 @@ class TestFinals:
     def test_nor_where_the_session_was_cut_before_it_could_say_so(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
-        """Both curves are in the journal; the reference's trial has no end."""
+        """Resumes a session that was cut with both curves in the journal, but without an end of the reference's
+        trial.
+        """
         backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
         backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout == LAYOUTS[0]))
         rules = dataclasses.replace(self.RULES, repeats=0)
@@ -217,19 +221,22 @@ class TestFinals:
 
 
 class TestBudgetOfTheFinals:
-    """What a winner has to go through comes before further runs of the finalists, its gate only with a reference's."""
+    """Time for a winner's own final trials, which come before further runs of the finalists; its gate runs only where
+    the reference's can run too.
+    """
 
     RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=4))
     MANY = tuple(
         Candidate(recipe=RECIPE, layout=each, micro_batches=(4,))
         for each in (*(layout(dp_shard=2, attention="sdpa", bucket_mib=n) for n in range(1, 13)), layout(dp_shard=2))
     )
-    """Twelve layouts, and their reference for numerics."""
+    """Candidates of twelve layouts, and of the layout that is their reference for numerics."""
 
     @pytest.fixture
     def slow(self, backend: Backend) -> Backend:
-        """A trial of 8 s, a gate of 6 s. A step of 512 tokens takes 12.5 s: the last run is taken to need 58 s, with
-        the gate and its reference, which comes last and has not run, 88 s; the nine runs 72 s.
+        """Returns a backend whose trials take 8 s and whose gates take 6 s. A step of 512 tokens takes 12.5 s, so the
+        last run is estimated to need 58 s; with the gate and its reference, which comes last and has not run, 88 s; the
+        nine runs 72 s.
         """
         backend.start_s, backend.rung_s, backend.gate_s = 7.0, 1.0, 6.0
         backend.play = lambda job, batch: result(job, batch, 40.0 + (job.layout.bucket_mib == 1))
@@ -267,7 +274,9 @@ class TestBudgetOfTheFinals:
     def test_without_time_for_the_gate_it_leaves_that_of_the_last_run_and_a_later_session_runs_the_gate_alone(
         self, make: Make, slow: Backend, study: Study, clock: Clock
     ) -> None:
-        """88 s are more than two thirds of 131, 58 less than half. The session took 10 s before."""
+        """Checks a budget of 131 s, of which the session took 10 s before: 88 s are more than two thirds of it, so no
+        time is kept for the gate; 58 s are less than half, so time is kept for the last run.
+        """
         began_s = clock.now_s
         rules = dataclasses.replace(self.RULES, repeats=0)
 
@@ -330,7 +339,9 @@ class TestBudgetOfTheFinals:
     def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
         self, make: Make, slow: Backend
     ) -> None:
-        """Those of the first one's are estimated to take 88 s: of 92 s that are left no other trial would be begun."""
+        """Checks that the second recipe is tried although only 92 s are left, which would begin no other trial if they
+        kept the 88 s that the first recipe's final runs are estimated to take.
+        """
         both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
         loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)
         slow.run(loop)
@@ -338,7 +349,7 @@ class TestBudgetOfTheFinals:
 
     @pytest.mark.parametrize("time_s", [40.0, 100.0])
     def test_no_winner_is_profiled_before_its_gate(self, time_s: float, make: Make, slow: Backend) -> None:
-        """Without time for its gate what would be profiled is no winner yet."""
+        """Checks that nothing is profiled without time for the gate, since the layout is no winner yet."""
         rules = dataclasses.replace(self.RULES, profile=True)
         loop = make(self.MANY, rules=rules, time_s=time_s)
         slow.run(loop)
@@ -363,7 +374,9 @@ class TestBudgetOfTheFinals:
     def test_a_resumed_study_begins_with_the_final_runs_that_were_cut(
         self, make: Make, slow: Backend, study: Study
     ) -> None:
-        """Cut in its search, with the winner's gate run and the reference's not."""
+        """Resumes a study that was cut in its search, after the winner's gate had run and before the
+        reference's had.
+        """
         loop = make(self.MANY, rules=self.RULES, time_s=120.0)
         while (job := slow.step(loop)) is not None and not job.is_winner_run:
             pass
@@ -390,7 +403,7 @@ class TestBudgetOfTheFinals:
     def test_one_that_ended_before_its_first_final_run_begins_there_too(
         self, make: Make, slow: Backend, study: Study
     ) -> None:
-        """With the seconds that were told, though most of the space was not tried."""
+        """Resumes with the seconds that the first session asked for, though it left layouts of the space untried."""
         rules = dataclasses.replace(self.RULES, repeats=0)
         loop = make(self.MANY, rules=rules, time_s=70.0)
         slow.run(loop)
@@ -499,7 +512,9 @@ class TestProfiling:
         assert len(history_of(study).profiles) == 1 and not history_of(study).profile_failure()
 
     def test_beside_the_gate_s_reference_of_the_same_layout(self, make: Make, backend: Backend, study: Study) -> None:
-        """The plainest layout ran the gate for the first winner, fails it, and wins: it is profiled all the same."""
+        """Checks that the plainest layout is still profiled: it ran the gate as the reference of the first winner,
+        which failed it, and then wins itself.
+        """
         backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
         backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout != LAYOUTS[2]))
         backend.run(make(rules=dataclasses.replace(self.RULES, gate=GateSize(steps=2, sequences=8))))

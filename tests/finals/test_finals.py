@@ -1,4 +1,4 @@
-"""What is given of the final trials within the time that is left, and what a search leaves to them."""
+"""Final trials that fit the time that is left, and the time that a search leaves for them."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ CANDIDATES = tuple(
     Candidate(recipe=recipe, layout=each, micro_batches=(4,)) for recipe in (RECIPE, OTHER) for each in (FUSED, PLAIN)
 )
 ALONE = CANDIDATES[:2]
-"""Of one recipe."""
+"""The candidates of one recipe."""
 RULES = Rules(repeats=0, gate=GateSize(steps=20, sequences=32))
 COSTS = Costs(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
@@ -33,11 +33,11 @@ ALONE_S = 20 + 28 + GATE_S
 """The winner's gate in a trial of its own."""
 ALL_S = RUN_S + GATE_S + REFERENCE_S
 ENOUGH_S = RUN_S + 1.1 * (GATE_S + REFERENCE_S)
-"""With a tenth more for the gates, which have no stop of their own."""
+"""Enough time for all final trials: a tenth more for the gates, which have no stop of their own."""
 
 
 def ran(on: Layout = FUSED, recipe: Recipe = RECIPE, repeat: int = 0, speed: float = SPEED) -> Measurement:
-    """A run of micro-batch 4: its first step takes 24 s, each other one 4 s. Its own time is derived in the search."""
+    """Returns a run at micro-batch 4, whose first step takes 24 s and each other step 4 s; its step time is derived."""
     return measurement(
         on=on, recipe=recipe, micro_batch=4, repeat=repeat, tokens_per_s=speed, step_time_derived=True,
         windows_s=(4.0,) * 3, step_times_s=(24.0, *(4.0,) * 4), warmup_steps=2,
@@ -45,7 +45,7 @@ def ran(on: Layout = FUSED, recipe: Recipe = RECIPE, repeat: int = 0, speed: flo
 
 
 def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
-    """A layout's gate."""
+    """Returns the curves of a layout's gate."""
     return GateCurves(
         trial_id="t1", recipe=RECIPE, layout=on, steps=20, sequences=32, losses=(1.0,), grad_norms=(1.0,),
         is_reference=is_reference,
@@ -53,18 +53,18 @@ def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
 
 
 def after(*known: Measurement | GateCurves) -> History:
-    """A study that has these."""
+    """Returns the history of a study that has these measurements and curves."""
     lines = [Measured(measurement=each) if isinstance(each, Measurement) else each for each in known]
     return History(dataclasses.replace(line, at="2026-11-22T08:00:00+00:00") for line in (header(), *lines))
 
 
 def finals(rules: Rules = RULES, candidates: tuple[Candidate, ...] = CANDIDATES) -> Finals:
-    """Of a session that has given nothing yet."""
+    """Returns the final trials of a session that has not begun any."""
     return Finals(candidates, rules)
 
 
 def kind(trial: FinalTrial | None) -> str:
-    """Which trial it is."""
+    """Returns words for the kind of the trial."""
     if trial is None:
         return "nothing"
     if not trial.is_winner_run:
@@ -87,7 +87,7 @@ def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_
 
 
 def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:
-    """Its time was not derived: nothing else asks for the run."""
+    """Checks a winner whose time was not derived, so that nothing but the gate asks for another run."""
     history = after(dataclasses.replace(ran(), step_time_derived=False))
     assert kind(finals().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
     assert kind(finals().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
@@ -155,7 +155,7 @@ def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_t
 
 
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
-    """Its reference has run."""
+    """Checks a study whose reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
     assert finals(candidates=ALONE).next(passed) is None
     assert finals(candidates=ALONE).reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
@@ -179,7 +179,9 @@ def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     ],
 )
 def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float, given: str) -> None:
-    """Where there is no time for the gate anyway, the winner's last run is what has to fit after it."""
+    """Checks that, where there is no time for the gate anyway, only the winner's last run has to fit after a
+    finalist's.
+    """
     assert kind(finals(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == given
 
 

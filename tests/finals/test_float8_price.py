@@ -1,4 +1,4 @@
-"""What FP8 gains and costs beside bf16, from the journal alone."""
+"""Gains and costs of FP8 beside bf16, computed from the journal alone."""
 
 import dataclasses
 from collections.abc import Sequence

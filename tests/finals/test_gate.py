@@ -1,4 +1,4 @@
-"""The numerics gate's verdict, and which layout it goes by."""
+"""The numerics gate: its verdict, and the layouts that serve as its reference."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ FP32 = dataclasses.replace(RECIPE, compute_precision="fp32")
 
 
 def curves(on: Layout = FUSED, *, recipe: Recipe = RECIPE, is_reference: bool = False, **fields: object) -> GateCurves:
-    """What a layout's gate gave."""
+    """Returns the curves of a layout's gate."""
     known: dict[str, object] = {"losses": LOSSES, "grad_norms": NORMS, "steps": 3, "sequences": 32}
     return GateCurves(
         trial_id="t1",

@@ -1,4 +1,4 @@
-"""Who wins, and how sure that is."""
+"""The winner of a study, and how certain it is."""
 
 import pytest
 
@@ -10,12 +10,12 @@ ONE, TWO, THREE = layout(), layout(checkpointing="full"), layout(zero_stage=2)
 
 
 def run(on: object, speed: float, repeat: int, **fields: object) -> Measurement:
-    """One run of a layout at micro-batch 1."""
+    """Returns one run of a layout at micro-batch 1."""
     return measurement(on=on, tokens_per_s=speed, repeat=repeat, **fields)  # type: ignore[reportArgumentType]
 
 
 def runs(on: object, *speeds: float) -> list[Measurement]:
-    """The search's run and those after it."""
+    """Returns the layout's run in the search and the runs after it."""
     return [run(on, speed, repeat) for repeat, speed in enumerate(speeds)]
 
 
@@ -32,7 +32,7 @@ def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
 
 
 def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() -> None:
-    """The search's figures lean upwards: TWO was behind ONE there, and would be in a second run too."""
+    """Checks figures of the search, which lean upwards: TWO was behind ONE there, and would be in a second run too."""
     again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
     assert [point.main_run.layout for point in ranked(again)] == [ONE, TWO]
     assert [point.main_run.layout for point in by_speed(again)] == [TWO, ONE]
@@ -64,7 +64,7 @@ def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resol
 
 
 def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
-    """Both lose 20 % over the rounds; beside each other they are always 2 % apart."""
+    """Compares two layouts that both lose 20 % over the rounds; beside each other they are always 2 % apart."""
     drift = (1000, 900, 800)
     (found,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
     assert found.resolution == "faster" and found.ratio == pytest.approx(1.02)

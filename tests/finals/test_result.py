@@ -52,7 +52,7 @@ def test_the_winner_s_gate_and_profile_belong_to_it(loss: float) -> None:
 
 
 def test_an_order_that_a_disturbed_machine_leaves_open_names_a_leader_and_no_winner() -> None:
-    """A winner half as fast in its run as in the search, and a point 3 % below it there."""
+    """Checks a winner that is half as fast in its run as in the search, beside a point 3 % below it in the search."""
     again = measurement(on=FAST, tokens_per_s=24000.0, repeat=1)
     other = measurement(recipe=OTHER, tokens_per_s=10.0)
     result = result_of(BEST, again, measurement(on=PLAIN, tokens_per_s=48500.0), other, lines=(profile(BEST, at=AT),))

@@ -12,12 +12,12 @@ SEARCH = [measurement(on=each, tokens_per_s=speed) for each, speed in SPEEDS.ite
 
 
 def ran(run: Run, speed: float | None = None) -> Measurement:
-    """What the run gives."""
+    """Returns the measurement that the run gives."""
     return measurement(on=run.point.layout, tokens_per_s=speed or SPEEDS[run.point.layout], repeat=run.repeat)
 
 
 def next_run(known: list[Measurement], repeats: int, most: int | None = 3) -> Run | None:
-    """The finalists' runs, then the last one of who leads."""
+    """Returns the next of the finalists' runs; where none is left, the last run of the layout that leads."""
     left = repeats_left(known, repeats=repeats, most=most)
     return left[0] if left else last_run(ranked(known)[0], repeats=repeats)
 
@@ -25,7 +25,7 @@ def next_run(known: list[Measurement], repeats: int, most: int | None = 3) -> Ru
 def sequence(
     repeats: int, most: int | None = 3, lost: tuple[tuple[Layout, int], ...] = ()
 ) -> list[tuple[str, int, bool]]:
-    """(layout's letter, repeat, last) of all final runs; `lost` ones run out of memory."""
+    """Returns (layout's letter, repeat, last) of all final runs; the runs in `lost` run out of memory."""
     letters = {A: "A", B: "B", C: "C", D: "D"}
     known, order = list(SEARCH), list[tuple[str, int, bool]]()
     while (run := next_run(known, repeats=repeats, most=most)) is not None:

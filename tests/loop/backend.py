@@ -40,9 +40,9 @@ def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[C
 
 
 CONFIRM = Rules(repeats=0)
-"""Only the winner is run once more, where its time was derived."""
+"""Rules that run only the winner once more, where its time was derived."""
 WHOLE = [(each, (1, 2, 4)) for each in LAYOUTS]
-"""What a search without trouble runs."""
+"""Layouts that a search without trouble runs, with their rungs."""
 Make = Callable[..., Loop]
 """Makes the loop of a session, on what the journal holds at that moment."""
 

@@ -32,7 +32,7 @@ class Played:
         self.fastest = "none"
         """The checkpointing of the faster layout."""
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
-        """Of a numerics gate."""
+        """Losses of a numerics gate."""
 
     def run(self, loop: Loop, **_: object) -> None:
         backend = Backend(loop.study, Clock(), self.play)

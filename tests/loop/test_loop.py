@@ -170,7 +170,9 @@ class TestBudgets:
     def test_a_killed_session_s_trial_does_not_eat_the_budget_of_the_next(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
-        """The first session was killed in a trial two days ago; nothing says when the trial ended."""
+        """Checks a study whose first session was killed in a trial two days ago; nothing records when the trial
+        ended.
+        """
         then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=2)
         first = candidates()[0]
         start = TrialStart(
@@ -268,7 +270,7 @@ class TestFailures:
         assert failed[0].trial_id == "t0002"
 
     def test_a_hang_s_end_is_told_by_its_verdict(self, make: Make, backend: Backend, study: Study) -> None:
-        """What Ray says of the processes that the watchdog ended is no cause."""
+        """Checks that the reason is the verdict, not Ray's message about the processes that the watchdog ended."""
         loop = make(max_trials=1)
         job = loop.next_job()
         assert job is not None
@@ -362,7 +364,7 @@ class TestFailures:
     def test_trials_that_never_start_end_the_session_and_stay_to_be_run(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
-        """A node is gone: no layout is to blame, and a resumed study runs them all."""
+        """Checks the loss of a node, for which no layout is to blame: a resumed study runs all layouts."""
         loop = make(rules=CONFIRM)
         for _ in range(3):
             assert loop.next_job() is not None
@@ -418,7 +420,9 @@ class TestFailures:
 
 class TestResume:
     def test_a_trial_s_number_is_never_given_twice(self, make: Make, backend: Backend, study: Study) -> None:
-        """The first trial's first line is lost; its end would settle another trial of the same number."""
+        """Checks a journal without the first trial's first line, whose end would settle another trial of the same
+        number.
+        """
         backend.run(make(max_trials=2))
         lines = study.journal.read_text().splitlines(keepends=True)
         lost = next(line for line in lines if '"trial_start"' in line)
@@ -436,7 +440,7 @@ class TestResume:
     def test_a_killed_study_runs_what_is_missing_and_measures_nothing_twice(
         self, make: Make, backend: Backend, study: Study, searcher: str
     ) -> None:
-        """Each session is killed in its second rung, wherever that is, until nothing is left."""
+        """Kills each session in its second rung, wherever that is, until nothing is left."""
         sessions = 0
         while (job := make(searcher=searcher).next_job()) is not None:
             sessions += 1

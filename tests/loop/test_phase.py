@@ -43,7 +43,9 @@ def test_without_rules_the_session_ends_with_the_search(make: Make, backend: Bac
 def test_a_session_that_goes_on_with_final_runs_begins_with_them_and_searches_after_them(
     make: Make, backend: Backend, study: Study
 ) -> None:
-    """The gate's reference is a layout that the first session did not try: it runs once the search has."""
+    """Checks a gate whose reference is a layout that the first session did not try: the reference runs after
+    the search.
+    """
     backend.play = earlier_layouts_are_faster
     loop = make(rules=RULES, max_trials=2)
     while backend.step(loop) is not None and loop.phase is not Phase.CONFIRMING:

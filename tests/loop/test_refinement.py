@@ -104,7 +104,7 @@ def test_named_rungs_are_not_refined(make: Make, backend: Backend) -> None:
 def test_a_rung_that_cannot_fit_by_its_lower_bound_counts_as_a_refusal_and_is_not_run(
     make: Make, backend: Backend, study: Study, searcher: str
 ) -> None:
-    """The plan takes it off the ladder and writes why."""
+    """Checks a rung that the plan has taken off the ladder, with the reason in the journal."""
     study.record(Measured(measurement=skipped(recipe=WIDE, on=LAYOUTS[0], micro_batch=8)))
     backend.play = up_to(7)
     backend.run(make((dataclasses.replace(WITHIN[0], micro_batches=(2, 4)),), searcher=searcher))

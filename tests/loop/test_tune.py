@@ -61,7 +61,9 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
 
 
 def test_a_trial_whose_own_process_was_killed_for_want_of_memory_is_out_of_memory(end: End) -> None:
-    """Nothing of it is left that could say so: it would be tried again, and be killed again."""
+    """Checks a process of which nothing is left that could record the cause: the trial would be run, and
+    killed, again.
+    """
     loop, (entry,) = end(killed="the kernel's count of such kills grew by 1", error=True)
     assert (entry.outcome, entry.batch, entry.phase) == (Outcome.OOM, JOB.rungs[0], "rung")
     assert entry.reason.startswith("a process of the trial was killed because host memory ran out: the kernel's count")

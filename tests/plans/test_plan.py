@@ -1,4 +1,4 @@
-"""`python -m platform.plan`: what each question answers, and bad input."""
+"""Answers of `python -m platform.plan` to each question, and bad input."""
 
 import collections
 import dataclasses
@@ -162,11 +162,12 @@ def test_a_batch_ramp_up_takes_more_nodes_with_the_batch(capsys: pytest.CaptureF
 
 
 def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both schedules, row by row, with the layout of their tables: one replica a device, or two devices a replica.
+    """Compares both schedules, row by row, with the layout of their tables: one replica a device, or two devices a
+    replica.
 
-    The first comes out as it was written. In the second the notes take the largest micro-batch that fits, one
-    micro-step a step; over two stages half of such a step is bubble, so smaller micro-batches come out ahead.
-    Batch 32 on 16 nodes leaves a pipeline of two stages one micro-batch, and is refused.
+    The first schedule comes out as it was written. In the second the notes take the largest micro-batch that fits, one
+    micro-step a step; over two stages half of such a step is bubble, so smaller micro-batches come out ahead. Batch 32
+    on 16 nodes leaves a pipeline of two stages one micro-batch, and is refused.
     """
     base = ("tr3m_1b3", "--set", "engine=deepspeed", "--set", "zero_stage=1", "--set", "tp=1")
     large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
@@ -183,7 +184,7 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
 def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Llama 3 405B on 16,384 H100 (arXiv 2407.21783, table 4), of which nothing but the configuration is given."""
+    """Plans Llama 3 405B on 16,384 H100 (arXiv 2407.21783, table 4), given nothing but the configuration."""
     sizes = {"num_hidden_layers": 126, "hidden_size": 16384, "num_attention_heads": 128, "num_key_value_heads": 8}
     config = {"model_type": "llama", "intermediate_size": 53248, "vocab_size": 128256, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -308,7 +309,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_computed(
 
 
 def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
-    """The plan's rule over columns is a copy, for speed, of what `trainers.support` says of one layout."""
+    """Checks that the plan's rule over columns, a copy for speed, agrees with `trainers.support` on each layout."""
     space = search_spaces.load("bloom7b")
     planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
     found = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))

@@ -1,4 +1,4 @@
-"""`plan --learn-from` and `--software`: what is measured, what predicted, and by whose trainers."""
+"""Plans with `--learn-from` and `--software`: which times are measured, which predicted, and by whose trainers."""
 
 import json
 import re
@@ -27,7 +27,7 @@ RECIPE = load("bloom7b").recipe
 
 
 def slower(micro_batch: int, on: Layout, factor: float) -> Any:
-    """A measurement on four H200 that took `factor` times as long as is predicted."""
+    """Returns a measurement on four H200 that took `factor` times as long as is predicted."""
     made = measurement(recipe=RECIPE, on=on, micro_batch=micro_batch)
     step_s = float(predict(from_points([(RECIPE, on, made.batch)], find_cluster("4xH200"))).step.total_s[0]) * factor
     return measurement(recipe=RECIPE, on=on, micro_batch=micro_batch, tokens_per_s=RECIPE.tokens_per_step / step_s)
@@ -35,7 +35,7 @@ def slower(micro_batch: int, on: Layout, factor: float) -> Any:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study on four H200 whose steps all took 1.2 times as long as predicted."""
+    """Returns a study on four H200 whose steps all took 1.2 times as long as predicted."""
     folder = tmp_path_factory.mktemp("studies")
     with Study.create(folder, "four") as made:
         made.record(header("four", recipes=(RECIPE,), cluster=FOUR))
@@ -47,14 +47,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """The plan of the narrow space's one recipe."""
+    """Returns the plan of the narrow space's one recipe."""
     axes = [word for each in NARROW for word in ("--set", each)]
     assert main(["bloom7b", *axes, *arguments, "--top", "500", "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)["recipes"][0]
 
 
 def times(plan: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The layouts of a plan by identity and micro-batch."""
+    """Returns the layouts of a plan by identity and micro-batch."""
     return {(each["layout_id"], each["micro_batch"]): each for each in plan["layouts"]}
 
 
@@ -99,7 +99,7 @@ def test_another_software_has_rates_kernels_and_data_parallelism_of_its_own(
 
 
 def test_a_software_s_row_and_its_plan_have_the_same_features() -> None:
-    """Of a layout with tensor parallelism, in every stack."""
+    """Checks a layout with tensor parallelism in every stack."""
     on = layout(engine="deepspeed", zero_stage=1, dp_shard=2, tp=2)
     point = measurement(recipe=RECIPE, on=on, micro_batch=2)
     cluster = find_cluster("4xH100")
@@ -110,7 +110,7 @@ def test_a_software_s_row_and_its_plan_have_the_same_features() -> None:
 
 
 def test_devices_of_the_same_arithmetic_differ_by_their_memory_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """An H200 is an H100 with more and faster memory: no software of others makes it slower."""
+    """Checks an H200, which is an H100 with more and faster memory: no software of others makes it slower."""
     h100, h200 = (times(planned(capsys, "--cluster", f"8x{device}")) for device in ("H100", "H200"))
     ratios = [h100[key]["step_time_s"] / h200[key]["step_time_s"] for key in h100.keys() & h200.keys()]
     assert len(ratios) > 3 and min(ratios) >= 1.0 and max(ratios) < 1.08

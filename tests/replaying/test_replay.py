@@ -44,7 +44,9 @@ def test_a_row_of_this_project_with_an_odd_word_is_not_read(column: str, odd: st
 
 
 def test_costs_are_those_of_the_rows() -> None:
-    """(20 s + 10 steps) x GPUs, of an error 20 s x GPUs; summed up to the first within 2 %."""
+    """Checks that a trial costs (20 s + 10 steps) x GPUs, and an error 20 s x GPUs; costs are summed up to the first
+    trial within 2 % of the best.
+    """
     cell = read_cells([TR3M])[0][0]
     for choice, run in zip(cell.choices, cell.runs, strict=True):
         assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
@@ -61,7 +63,9 @@ def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.Capture
 
 
 def test_the_first_trial_is_the_first_of_the_cost_models_ranking() -> None:
-    """Also where a fuller device is predicted faster: before anything is measured both weigh its chance alike."""
+    """Checks cells that include ones where a fuller device is predicted faster: before anything is measured, the search
+    and the ranking weigh its chance alike.
+    """
     for cell in read_cells([*TABLES.glob("*.csv"), *MEASUREMENTS.glob("*H200.csv")])[0]:
         assert make("guided", cell, 0).suggest() == cell.by_prediction()[0]
 
@@ -74,7 +78,7 @@ def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> N
             return None
 
         def update(self, candidate: object, measurements: object) -> None:
-            """Never called."""
+            """Stands for a method that is never called."""
 
     ended = play(read_cells([TR3M])[0][0], GivesUp(), 9)
     assert (ended.is_found, len(ended.tried), ended.num_trials) == (False, 0, 9)
@@ -89,7 +93,7 @@ def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture
 
 
 def test_the_guided_search_needs_less_than_half_of_random_s_trials() -> None:
-    """Over every cell of at least eight configurations in the tables of this folder."""
+    """Checks every cell of at least eight configurations in the tables of tests/cost_model."""
     every = [cell for cell in read_cells(sorted(TABLES.glob("*.csv")))[0] if len(cell.choices) >= 8]
     assert len(every) >= 4
     guided = figures([play(cell, make("guided", cell, 0), 99) for cell in every])
@@ -99,7 +103,9 @@ def test_the_guided_search_needs_less_than_half_of_random_s_trials() -> None:
 
 
 def test_in_the_large_cells_measured_on_h200_it_needs_a_quarter_of_random_s_trials() -> None:
-    """BLOOM-7b1 on one and on four devices, GPT-2 on one. It needs no more than the cost model's plain ranking."""
+    """Checks BLOOM-7b1 on one and on four devices and GPT-2 on one, where the guided search also needs no more trials
+    than the cost model's plain ranking.
+    """
     tables = sorted(MEASUREMENTS.glob("*H200.csv"))
     large = [cell for cell in read_cells(tables)[0] if len(cell.choices) >= 20]
     assert len(large) >= 2

@@ -1,4 +1,4 @@
-"""`--set axis=value,value`: what it changes, and what it says when it cannot."""
+"""Changes of a space by `--set axis=value,value`, and the messages where a change is impossible."""
 
 import dataclasses
 
@@ -32,7 +32,9 @@ def test_each_kind_that_a_space_names_is_an_axis_of_its_model_s(axis: str) -> No
 
 @pytest.mark.parametrize("num_devices", [2, 4])
 def test_no_named_point_is_lost_in_silence(num_devices: int) -> None:
-    """Two that are one layout on so few devices share a trial; one that cannot run there is refused by a sentence."""
+    """Checks that two points which are one layout on so few devices share a trial, and that one which cannot run there
+    is refused by a sentence.
+    """
     space = search_spaces.load("bloom7b_kinds")
     found, rejected = space.candidates(num_devices)
     names = [name for each in (*found, *rejected) for name in each.name.split(", ")]

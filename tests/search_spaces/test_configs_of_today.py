@@ -42,7 +42,7 @@ REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
 
 def config_of(kind: str) -> PreTrainedConfig:
-    """A small configuration of this `model_type`, with what its makers set beyond the sizes."""
+    """Returns a small configuration of this `model_type`, with the values that its makers set beyond the sizes."""
     if kind == "gemma3":
         parts: dict[str, Any] = {"text_config": {**_SIZES, **_LOCAL, "head_dim": 16}, "vision_config": _VISION}
         return CONFIG_MAPPING[kind](**parts)

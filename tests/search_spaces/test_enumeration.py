@@ -1,4 +1,4 @@
-"""What a space enumerates: every layout once, on all devices, in its declared order."""
+"""Enumeration of a space: every layout once, on all devices, in its declared order."""
 
 import dataclasses
 import itertools
@@ -50,7 +50,7 @@ def test_all_three_engines_and_all_stages_are_there() -> None:
 
 
 def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_it() -> None:
-    """One value of `every_K` and of `budget_PERCENT` stands for the others."""
+    """Checks one value of `every_K` and one of `budget_PERCENT`, each of which stands for the others."""
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
@@ -71,7 +71,7 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
 
 
 def vars_of(layout: Layout) -> dict[str, object]:
-    """The layout's fields by name."""
+    """Returns the layout's fields by name."""
     return {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
 
 
@@ -133,7 +133,7 @@ def test_a_space_that_splits_models_does_not_grow_on_one_device() -> None:
 
 
 def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
-    """DeepSpeed would be refused at each of them."""
+    """Checks that DeepSpeed has no layouts of these degrees, since it would be refused at each of them."""
     space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed"])
     found, rejected = space.candidates(8)
     assert {each.layout.model_parallel for each in found} == {1} and not rejected

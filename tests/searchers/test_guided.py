@@ -1,4 +1,4 @@
-"""The guided search: where it begins, what it learns, what it rules out, when it ends."""
+"""The guided search: its beginning, what it learns, which points it rules out, and its end."""
 
 # pyright: reportPrivateUsage=false
 import dataclasses
@@ -33,7 +33,7 @@ H200S = Cluster(
 )
 PLAIN = ["attention=eager", "loss=plain", "compile=none", "tp=1", "pp=1", "cp=1"]
 BLOOM = load("bloom7b").with_changes(PLAIN).candidates(4)[0]
-"""Without the kernels' axes: a tenth of the layouts, so that a test may go through all of them."""
+"""Candidates without the kernels' axes: a tenth of the layouts, so that a test may go through all of them."""
 PLANNED = Problem(
     candidates=BLOOM,
     columns=known_columns(BLOOM, H200S, None),
@@ -80,8 +80,9 @@ class TestBeginning:
 
 class TestOrder:
     def test_the_plan_s_order_decides_among_those_that_measurements_do_not_pass_over(self) -> None:
-        """BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first three of the plan are
-        within 4 % of each other; the fourth is 8 % slower than the first, which others may beat."""
+        """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first three of the plan
+        are within 4 % of each other; the fourth is 8 % slower than the first, which others may beat.
+        """
         alone = [dataclasses.replace(each, micro_batches=each.micro_batches[:1]) for each in BLOOM]
         problem = dataclasses.replace(PLANNED, candidates=alone, columns=known_columns(alone, H200S, None))
         points = make_points(problem)
@@ -113,7 +114,7 @@ class TestSurprise:
 
 class TestLearning:
     def test_what_one_value_of_an_axis_costs_is_learned_for_all_layouts_of_it(self) -> None:
-        """Where recomputation is much dearer than predicted, what goes without comes first."""
+        """Checks that layouts without recomputation come first where it costs much more than predicted."""
         problem = Problem(
             candidates=candidates(
                 layouts=[
@@ -142,7 +143,9 @@ class TestLearning:
         assert sigma.max() > 3 * sigma[0]
 
     def test_what_was_stopped_as_slow_teaches_as_much_as_what_was_not(self) -> None:
-        """A rung that is far behind tells that its neighbours are too: else each is tried for itself."""
+        """Checks that a rung which was stopped as far behind changes the estimates of its neighbours just as a finished
+        one does; otherwise each neighbour would be tried for itself.
+        """
         ok, slow = Guided(PLANNED), Guided(PLANNED)
         best, other = BLOOM[:2]
         for searcher, outcome in ((ok, Outcome.OK), (slow, Outcome.SLOW)):
@@ -154,7 +157,9 @@ class TestLearning:
         assert slow.suggest() == ok.suggest()
 
     def test_a_step_that_its_device_waited_in_tells_less_of_the_others(self) -> None:
-        """The host set its pace: the layouts that keep the device busy need not be as slow."""
+        """Checks that a step whose pace the host set moves the other layouts less: those that keep the device busy need
+        not be as slow.
+        """
         means: list[float] = []
         for busy_pct in (100.0, 50.0):
             searcher = Guided(PLANNED)
@@ -187,7 +192,7 @@ class TestLearning:
 
 
 class TestHeldBack:
-    """What is likelier to run out of memory than to run, on devices that BLOOM fills."""
+    """Points that are more likely to run out of memory than to run, on devices that BLOOM fills."""
 
     SMALLER = dataclasses.replace(H200S, device_memory_gib=79.0)
     TIGHT = dataclasses.replace(PLANNED, columns=known_columns(BLOOM, SMALLER, None), tokens=None)
@@ -223,7 +228,9 @@ class TestHeldBack:
         assert f"or is predicted to run out of it ({held} batch points)" in searcher.why_stopped
 
     def test_what_does_fit_is_run(self) -> None:
-        """Where peaks are a tenth below the predicted ones, rungs that were to be too large run all the same."""
+        """Checks that, where peaks are a tenth below the predicted ones, rungs that were predicted to be too large
+        still run.
+        """
         points = make_points(self.TIGHT)
         _, seen = self.searched(0.9)
         ran_anyway = 0
@@ -235,7 +242,9 @@ class TestHeldBack:
 
     @pytest.mark.parametrize(("tokens", "tried"), [(math.inf, True), (None, False)])
     def test_what_is_held_back_is_tried_once_nothing_that_fits_pays(self, tokens: float | None, tried: bool) -> None:
-        """With a run that has no end every saving pays in the end, that of a point which may not fit too."""
+        """Checks that such points are tried for a run that has no end, where every saving pays in the end, even one by
+        a point that may not fit; a search without planned tokens does not try them.
+        """
         searcher, held = Guided(dataclasses.replace(self.TIGHT, tokens=tokens)), list[bool]()
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None and not any(held):
@@ -286,7 +295,9 @@ class TestPruning:
         assert all(rung >= 2 for _, rung in out)
 
     def test_without_predictions_no_stage_rules_out_another(self) -> None:
-        """On a small model ZeRO-3's buckets weigh more than what it shards."""
+        """Checks layouts without predictions, since ZeRO-3's buckets weigh more than what it shards on a small
+        model.
+        """
         some = tuple(reversed(BLOOM))
         three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
         found = {key for key, _ in self.heavier(three, 1, some)}
@@ -294,7 +305,7 @@ class TestPruning:
         assert found == {each.key for each in some if each.layout in (three.layout, *less)}
 
     def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
-        """Over our own tables from H200s, in every cell."""
+        """Checks every cell of this project's tables from H200s."""
         tables = sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("*.csv"))
         errors = 0
         for cell in read_cells(tables)[0]:
@@ -357,7 +368,7 @@ class TestWorth:
 
 
 class TestKnowledgeKept:
-    """What an earlier study measured: here everything is slower than predicted by its engine and checkpointing."""
+    """Measurements of an earlier study, here slower than predicted by factors for the engine and the checkpointing."""
 
     def answer(self, suggested: Candidate) -> list[Measurement]:
         points, place = make_points(PLANNED), next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
@@ -415,7 +426,9 @@ class TestKnowledgeKept:
         assert sum(map(len, new)) <= sum(map(len, old)) * 2 / 3
 
     def test_old_measurements_are_neither_picked_nor_an_incumbent_nor_counted_as_tried(self) -> None:
-        """Without an end by worth every point of the space comes up that is not held back, and nothing but these."""
+        """Checks that a search which does not end by worth suggests every point of the space that is not held back, and
+        no other point.
+        """
         old = self.searched(PLANNED)
         searcher = Guided(dataclasses.replace(self.knowing(old), tokens=None))
         assert searcher._best == {}
@@ -430,7 +443,7 @@ class TestKnowledgeKept:
         assert len(seen) > 2 * len(held)
 
     def test_layouts_that_the_space_lacks_teach_and_are_not_suggested(self) -> None:
-        """All that was measured has an engine that is not in the space now."""
+        """Checks old measurements whose only engine is not in the space now."""
         old = [self.answer(each) for each in BLOOM if each.layout.engine == "deepspeed"]
         now = [each for each in BLOOM if each.layout.engine == "fsdp"]
         knowing = Guided(self.knowing(old, now))

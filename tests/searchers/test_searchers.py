@@ -52,7 +52,7 @@ MANY = candidates(
         ),
     ],
 )
-"""Twelve: two engines with unlike axes, two recipes."""
+"""Twelve candidates: two engines with unlike axes, two recipes."""
 EARLIER = MANY[2:6]
 
 
@@ -159,13 +159,15 @@ class TestContract:
         assert rungs_of(exhausted(make(asked(MANY)), answer)) == rungs_of(MANY)
 
     def test_it_survives_that_nothing_fits(self, make: Make) -> None:
-        """It tries every layout, but for those that must need more memory than one that ran out of it."""
+        """Checks that it tries every layout, except those that must need more memory than one that ran out of it."""
         seen = exhausted(make(asked(MANY)), no_room)
         lightest = [each for each in MANY if each.layout.checkpointing == "full"]
         assert {each.key for each in lightest} <= {each.key for each in seen}
 
     def test_it_takes_what_it_did_not_suggest(self, make: Make) -> None:
-        """A resumed study tells of its earlier trials before it asks for anything, and a loop of what it passed by."""
+        """Checks results that it did not ask for: a resumed study reports its earlier trials first, and a loop the
+        points that it passed by.
+        """
         searcher = make(asked(MANY))
         for known in EARLIER:
             searcher.update(known, speed(known))
@@ -176,7 +178,7 @@ class TestContract:
         assert rungs_of(exhausted(searcher, speed)) == rungs_of(MANY) - rungs_of((*EARLIER, other))
 
     def test_a_ladder_cut_short_is_gone_on_with(self, make: Make) -> None:
-        """A killed session leaves the upper rungs of a ladder to the next one."""
+        """Checks a ladder whose upper rungs a killed session leaves to the next one."""
         searcher = make(asked(MANY[:1]))
         begun = dataclasses.replace(MANY[0], micro_batches=MANY[0].micro_batches[:1])
         searcher.update(begun, speed(begun))
@@ -212,7 +214,9 @@ def test_the_sweep_keeps_the_space_s_order() -> None:
 
 @pytest.mark.parametrize("maker", ["sweep", "guided", "guided by the cost model"])
 def test_recipes_take_turns(maker: str) -> None:
-    """So a budget that ends early has served each; a third one that has a single layout waits for nobody."""
+    """Checks that a budget which ends early has served each recipe; a third one with a single layout does not wait for
+    the others.
+    """
     single = dataclasses.replace(MANY[0], recipe=dataclasses.replace(RECIPE, global_batch=64))
     order = [each.recipe for each in exhausted(MAKERS[maker](asked([*MANY, single])), speed)]
     ahead = [order[:place].count(RECIPE) - order[:place].count(OTHER) for place in range(len(order))]
@@ -225,7 +229,9 @@ def test_other_seeds_shuffle_otherwise() -> None:
 
 
 def test_optuna_learns_what_is_slow() -> None:
-    """Of forty layouts where one axis decides, its later suggestions are better than chance."""
+    """Checks that later suggestions among forty layouts, of which one axis decides the speed, are better than
+    chance.
+    """
     layouts = [
         layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=each)
         for mib in range(0, 80, 4)
@@ -240,7 +246,7 @@ def test_optuna_learns_what_is_slow() -> None:
 
 
 def test_what_is_imported_beforehand_is_what_is_made() -> None:
-    """In a process of its own: here everything is imported already."""
+    """Imports the searcher in a process of its own, because everything is imported here already."""
     code = """
 import sys, threading
 import platform.searchers as searchers

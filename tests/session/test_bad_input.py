@@ -234,7 +234,7 @@ def test_devices_that_nothing_runs_on(refused: Refused) -> None:
 
 
 def test_studies_in_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """As an unset variable of the shell gives it."""
+    """Checks an empty folder, as an unset variable of the shell gives it."""
     assert main(["gpt2", "--studies", ""]) == 2
     assert "--studies: must be the path of a folder, got ''" in capsys.readouterr().err
 
@@ -254,7 +254,7 @@ class TestPlaces:
     def test_a_ray_address_that_does_not_answer(
         self, refused: Refused, listens: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A closed port, and one where somebody listens and never says a word."""
+        """Checks a closed port, and one where a server listens but never answers."""
         assert connection.ANSWER_S == 20
         monkeypatch.setattr(connection, "ANSWER_S", 1)
         with socket.socket() as found:
@@ -268,7 +268,7 @@ class TestPlaces:
         assert f"no Ray answers at {address} (it is given 1 s)" in output and "--address local" in output
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Asked by the way that Ray goes: past the machine's proxy, which leads nowhere."""
+        """Checks that the address is asked as Ray asks it: past the machine's proxy, which leads nowhere."""
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         server = grpc.server(ThreadPoolExecutor())
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -390,7 +390,7 @@ class TestStudies:
     def test_half_a_journal_line_is_kept_aside_and_told(
         self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Told before anything else happens; that the rest is used is seen in test_search.py."""
+        """Checks that the line is reported before anything else happens; test_search.py shows that the rest is used."""
         with (known / "journal.jsonl").open("a") as journal:
             journal.write('{"kind":"measurement","schema":1,"meas')
         assert main(["--resume", "known-1", "--studies", str(tmp_path / "studies"), "--seed", "1"]) == 2

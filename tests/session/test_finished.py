@@ -1,4 +1,6 @@
-"""Whether a study has anything left to run, from the journal alone. `test_search.py` resumes a real study so."""
+"""Studies that have or do not have anything left to run, from the journal alone. `test_search.py` resumes a real study
+so.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +100,7 @@ def test_it_is_not_where_a_session_would_run_something(tmp_path: Path, space: Pa
 def test_a_point_that_its_gate_bars_is_left_to_be_recorded_and_asking_writes_nothing(
     tmp_path: Path, space: Path
 ) -> None:
-    """A session that was cut between the gate's curves and the verdict on them."""
+    """Checks a session that was cut between the gate's curves and the verdict on them."""
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
         _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_winner_run else (2.0, 3.0))

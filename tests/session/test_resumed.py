@@ -91,7 +91,7 @@ class TestNothingMeasured:
     def test_the_planned_layouts_are_shown(
         self, how: str, played: Played, pair: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Of a CPU nothing is predicted: `tests/reports/test_coverage.py` shows the predictions of GPUs."""
+        """Checks a CPU, for which nothing is predicted: `tests/reports/test_coverage.py` shows predictions of GPUs."""
 
         def cut(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
@@ -112,7 +112,7 @@ class TestNothingMeasured:
 def test_budgets_and_spent_time_hold_where_the_time_of_day_is_set_back(
     played: Played, pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By two hours after each trial."""
+    """Sets the time of day back by two hours after each trial."""
     began, unix_s = datetime.datetime.now(datetime.UTC), time.time()
 
     def set_back() -> datetime.timedelta:

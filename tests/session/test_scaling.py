@@ -95,7 +95,9 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
 def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
     played: Played, pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They share one connection; a session of its own starts Ray anew."""
+    """Checks that the need counts Ray's start, since the numbers share one connection and a session of its own starts
+    Ray anew.
+    """
     played.fastest = "full"
     played.losses = lambda job: (2.0, 1.0) if job.is_winner_run else None  # so the gate's reference is left out
     now_s = itertools.count(0, 1000)

@@ -236,7 +236,7 @@ class TestEnd:
     def test_a_stuck_ray_ends_it_some_time_after_the_interrupt(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """By the end of the process, from another thread: the main one is in a call into Ray."""
+        """Checks that another thread ends the process, because the main thread is in a call into Ray."""
         ends: list[Callable[[], None]] = []
         monkeypatch.setattr(runs, "ends_when_interrupted", lambda end: contextlib.nullcontext(ends.append(end)))
         monkeypatch.setattr(runs.os, "_exit", sys.exit)
@@ -257,7 +257,7 @@ class TestEnd:
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """By the end of the process, which the rest of it cannot be waited for."""
+        """Checks that the process itself ends, because the rest of it cannot be waited for."""
         calls: list[Callable[[str], None]] = []
         monkeypatch.setattr(runs.os, "_exit", sys.exit)
 
@@ -289,7 +289,7 @@ class TestEnd:
     def test_one_interrupted_while_ray_tune_is_imported_says_how_to_go_on_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """That takes seconds after the journal's first line."""
+        """Interrupts the import of Ray Tune, which takes seconds after the journal's first line."""
 
         class CtrlC:
             def find_spec(self, name: str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The second copy of a journal: what is copied, what is fetched, and that only one search writes it."""
+"""The second copy of a journal: copying, fetching, and a copy that only one search writes."""
 
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def test_an_address_is_printed_without_its_keys() -> None:
 def test_an_s3_compatible_address_takes_the_same(
     bucket: str, prefix: str, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against moto's server: pyarrow's own client of S3 speaks to it."""
+    """Copies to moto's server with pyarrow's own client of S3."""
     from moto.server import ThreadedMotoServer
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

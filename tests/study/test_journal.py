@@ -1,4 +1,4 @@
-"""The journal: what is on disk after a kill, how a reader handles damage, and reading a growing file."""
+"""The journal: its content on disk after a kill, how a reader handles damage, and reading a growing file."""
 
 import json
 import os

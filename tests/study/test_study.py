@@ -206,7 +206,7 @@ def test_the_first_durable_measurement_of_an_id_stays() -> None:
 
 
 def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> None:
-    """Of 50 s of a trial of three rungs 36 were steps; of 25 s of a trial of one rung 12."""
+    """Checks a trial of three rungs (36 of its 50 s were steps) and one of a single rung (12 of its 25 s were)."""
     one, other = layout(), layout(prefetch=2)
     steps = {1: (4.0, 2.0, 2.0), 2: (8.0, 4.0, 4.0), 4: (6.0, 3.0, 3.0)}
     rungs = [measurement(micro_batch=n, step_times_s=each) for n, each in steps.items()]
@@ -223,7 +223,7 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
 
 
 def test_a_short_trial_starts_as_the_later_ones_do() -> None:
-    """The first one took 20 s to start for a rung of 8 s, the winner's last run 5 s for one of 40."""
+    """Checks a first trial that took 20 s to start for a rung of 8 s, and a last run that took 5 s for one of 40 s."""
     first = measurement(step_times_s=(4.0, 2.0, 2.0))
     last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])

@@ -90,7 +90,7 @@ def test_the_documentation_names_no_option_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("name", ["search", "plan", "probe", "validate", "replay", "report"])
 def test_a_wrong_option_is_told_in_one_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option that is shortened is none, too: another one may begin alike tomorrow."""
+    """Checks that a shortened option is no option either, since another one may begin alike tomorrow."""
     main = importlib.import_module(f"platform.{name}").main
     assert main(["thing", "--jso"]) == 2
     output = capsys.readouterr()

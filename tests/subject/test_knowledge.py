@@ -1,4 +1,4 @@
-"""What holds of an old study for a new one, and the sentences on the rest."""
+"""Knowledge that a new study takes from an old one, and the sentences on the rest."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def ran(**fields: Any) -> Measurement:
 
 
 def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
-    """Returns what holds of a study with these measurements; its versions are those of here unless `fields` has
-    others.
+    """Returns the knowledge that a study with these measurements gives; its versions are those of here unless `fields`
+    has others.
     """
     here: dict[str, Any] = {
         "recipes": (RECIPE,),
@@ -87,7 +87,7 @@ class TestWhatHolds:
         assert knowledge.sentences[1] == "What no longer holds: 1 with deepspeed 0.18.3 (here 0.19.0)."
 
     def test_each_measurement_is_judged_by_itself(self) -> None:
-        """A study that was resumed under another torch, and of two recipes."""
+        """Checks a study of two recipes that was resumed under another torch."""
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")
         knowledge = held([ran(), ran(micro_batch=2, conditions=taken(torch="2.8.0")), ran(recipe=other)])
         assert [each.candidate.micro_batches for each in knowledge.earlier] == [(1,)]

@@ -29,7 +29,7 @@ FULL = StudyOptions(
     price_per_gpu_h=2.5,
     data="/made/up/tokens.parquet",
 )
-"""No option at its default."""
+"""Options of which none is at its default."""
 _OLD = """
     bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --learn-from old-1 --searcher optuna --seed 7
     --repeats 0 --steps 12 --all --device-memory-gib 1.5 --gpus 1,2,4 --tokens 100000000000.0 --price-per-gpu-h 2.5

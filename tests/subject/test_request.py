@@ -89,7 +89,7 @@ def test_a_model_of_another_name_is_the_same_model(tmp_path: Path) -> None:
 
 
 def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) -> None:
-    """Such a space has no ladder of its own."""
+    """Checks a space of named points, which has no ladder of its own."""
     path = tmp_path / "layout.json"
     path.write_text(json.dumps({"layout": to_json(Layout(engine="ddp", attention="sdpa"))}))
     request = read_request(parse(["gpt2_zero", "--layout", str(path)]))
@@ -238,7 +238,7 @@ class TestLearning:
 
 
 def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_path: Path) -> None:
-    """On H200s the guided search would end as soon as no point is worth its cost."""
+    """Checks a request on H200s, where the guided search would otherwise end as soon as no point is worth its cost."""
     h200s = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=4
     )

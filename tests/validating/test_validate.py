@@ -82,7 +82,7 @@ def test_no_column_is_cut_off_on_a_narrow_terminal(
 def test_the_row_that_was_left_empty_is_filled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stage 1, accumulation 256, no checkpointing, 32 GPUs: its author left its days empty."""
+    """Checks the row of stage 1, accumulation 256, no checkpointing and 32 GPUs, whose days its author left empty."""
     monkeypatch.setenv("COLUMNS", "150")
     assert main([str(TABLES / "bloom_7b_jean_zay.csv"), "--rows"]) == 0
     output = capsys.readouterr().out
@@ -95,7 +95,9 @@ def test_the_row_that_was_left_empty_is_filled(
 def test_rows_are_told_by_what_differs(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two rows of one name could not be told apart; what all have in common stands once, above them."""
+    """Checks that no two rows have one name, by which they could not be distinguished; values that all rows share stand
+    once, above them.
+    """
     monkeypatch.setenv("COLUMNS", "200")
     assert main([str(path), "--rows"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -124,7 +126,7 @@ def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[
 
 
 def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
-    """A byte order mark before a column that is needed, other ends of lines, words of any case."""
+    """Reads a table with a byte order mark before a required column, other line ends and words of any case."""
     plain = read_rows(TABLES / "tr3m_1b3.csv")
     names = ["model", *(name for name in plain[0] if name != "model")]
     path = tmp_path / "excel.csv"
@@ -253,7 +255,7 @@ def test_what_a_row_s_words_say(tmp_path: Path, changes: dict[str, str], field: 
 
 
 def test_a_stack_without_its_table_has_its_host_time_by_the_count_of_its_kernels(tmp_path: Path) -> None:
-    """What the table measured is near what the count says: 1.4 ms of 20 kernels and 13 that are not fused."""
+    """Checks that the measured time is near the counted one: 1.4 ms of 20 kernels and 13 that are not fused."""
     (row,) = read_rows(_table(tmp_path, software="nanotron", iter_time_s="3"))
     measured = interpret(row).values["block_host"]
     with stacks.without("nanotron_h100_3b.csv"):
@@ -279,7 +281,7 @@ def test_gradients_reduced_by_hooks_hide_behind_a_long_backward_pass_and_zero_ga
 
 
 def test_a_row_without_checkpointing_is_taken_for_the_least_that_fits(tmp_path: Path) -> None:
-    """39B parameters with full recomputation fit on 80 GB; the small model fits without any."""
+    """Checks a row on 80 GB that does not state its checkpointing: it is read as none where that fits, else as full."""
     (row,) = read_rows(_table(tmp_path, activation_ckpt="", iter_time_s="3", notes=""))
     run = interpret(row)
     assert any("activation_ckpt not stated" in each for each in run.assumed)
@@ -371,7 +373,9 @@ def test_a_table_without_a_usable_row(tmp_path: Path) -> None:
 
 
 def test_this_projects_own_h200_runs() -> None:
-    """Runs of the development on H200: times within 12 % in the median, memory within 10 %, no OOM said to fit."""
+    """Compares runs of the development on H200 with predictions: times within 12 % in the median, memory within 10 %,
+    no OOM said to fit.
+    """
     runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
     found = scores(score_table(runs), range(len(runs)), 0)
     assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
@@ -380,7 +384,9 @@ def test_this_projects_own_h200_runs() -> None:
 
 
 def test_recipes_do_not_share_a_cell_nor_are_their_rows_merged() -> None:
-    """Adafactor's rows and the same as another recipe's; published tables state none, and stay as they were."""
+    """Checks Adafactor's rows beside the same rows of another recipe; published tables state no recipe and are
+    unchanged.
+    """
     own = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
     report = validate([*own, *({**row, "recipe": "another"} for row in own)])
     assert report.num_merged_away == 2 * validate(own).num_merged_away
@@ -428,7 +434,7 @@ MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 
 @pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H200.csv")))
 def test_the_h200_runs_of_the_search_itself(name: str) -> None:
-    """The wanted figures, of every table."""
+    """Checks the wanted figures of every table."""
     found = validate(read_rows(MEASUREMENTS / name)).overall
     assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.12
     assert found.memory_ape_median is not None and found.memory_ape_median < 0.05
@@ -443,7 +449,7 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     ],
 )
 def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, off: float) -> None:
-    """FSDP2 stage 3, 16 x 32, each on one H200 held to a smaller memory (docs/measurements.md)."""
+    """Checks runs of FSDP2 stage 3, 16 x 32, each on one H200 limited to a smaller memory (docs/measurements.md)."""
     layout = fsdp(attention="sdpa", loss="chunked", compile="block")
     point = (search_spaces.load(space).recipe, layout, BatchPoint(micro_batch=16, grad_accum=32))
     predicted_s = float(step_time(from_points([point], find_cluster("1xH200"))).total_s[0])
@@ -451,7 +457,7 @@ def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, off: 
 
 
 def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the_device() -> None:
-    """Bare loops on two H200, GPT-2 small, micro-batch 8: 61 ms a step under DDP, 87 to 99 under FSDP2."""
+    """Compares bare loops on two H200, GPT-2 small at micro-batch 8: 61 ms a step under DDP, 87 to 99 under FSDP2."""
     recipe = dataclasses.replace(search_spaces.load("gpt2").recipe, global_batch=16)
     batch = BatchPoint(micro_batch=8, grad_accum=1)
     steps = {
@@ -467,7 +473,9 @@ def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the
 
 
 def test_the_intervals_of_the_h200_runs() -> None:
-    """Of all tables together: a single one has two to sixteen timed rows, too few to tell 60 from 80 %."""
+    """Checks all tables together, because a single one has two to sixteen timed rows: too few to distinguish 60 % from
+    80 %.
+    """
     found = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
     assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
     assert found.interval_half_width_median is not None and found.interval_half_width_median < 0.25

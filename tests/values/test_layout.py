@@ -41,7 +41,7 @@ def test_what_no_engine_can_mean_is_told(layout: Layout, changes: dict[str, Any]
 
 
 def test_a_later_field_changes_no_identity_but_its_own() -> None:
-    """The hash of a layout that was measured before there were `overlap` and `reshard`."""
+    """Checks the hash of a layout that was measured before there were `overlap` and `reshard`."""
     assert Layout(engine="fsdp", zero_stage=3, dp_shard=2).id == "7f70676a251c"
     ids = {FSDP.id, dataclasses.replace(FSDP, reshard=2).id, dataclasses.replace(FSDP, dp_shard=2).id}
     ids |= {ZERO_2.id, dataclasses.replace(ZERO_2, overlap="on").id, dataclasses.replace(ZERO_2, overlap="off").id}
@@ -49,7 +49,7 @@ def test_a_later_field_changes_no_identity_but_its_own() -> None:
 
 
 def test_ranks_of_one_data_parallel_coordinate_see_the_same_sequences() -> None:
-    """Neighbours share a tensor-parallel group first; pipeline stages are the outermost axis."""
+    """Checks that neighbours share a tensor-parallel group first and that pipeline stages are the outermost axis."""
     layout = Layout(engine="fsdp", zero_stage=3, dp_replicate=2, dp_shard=2, tp=2)
     assert [layout.data_parallel_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [FSDP.data_parallel_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
@@ -64,7 +64,7 @@ def test_every_axis_is_declared_and_shown_in_a_column() -> None:
 
 
 def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() -> None:
-    """What no label shows, two rows of a table would be told apart by nothing."""
+    """Checks that each axis shows, since nothing else would distinguish two rows of a table that differ in it."""
     changed: dict[str, Any] = {
         "zero_stage": 2,
         "tp": 2,
@@ -92,7 +92,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
 
 
 def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
-    """Of a mesh in which neighbouring ranks share a tensor-parallel group, though the layout asked for none."""
+    """Checks a mesh in which neighbouring ranks share a tensor-parallel group, though the layout asked for none."""
     recipe = RECIPE
     in_effect = {
         **{name: getattr(FSDP, name) for name in axes_of(Layout)},

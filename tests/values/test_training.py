@@ -1,4 +1,4 @@
-"""Learning-rate schedules, phases and what makes a plan invalid."""
+"""Learning-rate schedules, phases, and plans that are invalid."""
 
 import dataclasses
 
