@@ -1,4 +1,4 @@
-"""What every rank of a group does in the tests of the loop: the attempts of a training, one after the other."""
+"""The work of every rank of a group in the tests of the loop: the attempts of a training, one after the other."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,13 @@ from trainers.values.training import Plan, TrainingJob
 from trainers.values.training_files import ATTEMPT
 
 ALLOWED = "allowed"
-"""Of the file with what the watchdog of an attempt may wait for each part of a step: where, and the seconds."""
+"""First part of the name of the file that lists, for each part of a step of an attempt, where the worker was and for
+how many seconds the watchdog may wait.
+"""
 
 
 def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
-    """An attempt at the plan's first phase, with a checkpoint every four steps."""
+    """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
     known: dict[str, Any] = {
         "plan": of,
@@ -55,7 +57,7 @@ class Gone(Exception):
 
 
 def attempts(wanted: list[Attempt]) -> list[str]:
-    """Plays them; why each ended."""
+    """Plays the attempts one after the other and returns why each ended."""
     return [_play(each) for each in wanted]
 
 
