@@ -89,7 +89,7 @@ def write_space(path: Path, **fields: Any) -> Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a session ended and what it printed."""
+    """The end of a session and what the session printed."""
 
     code: int
     out: str

@@ -22,10 +22,13 @@ SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 IN_ORDER = ("--searcher", "sweep")
 """Layouts one after another, so that a test knows which one it hurts."""
 FOUND = frozenset({0, NOT_RESOLVED})
-"""Which of the two a search of small layouts ends with depends on what else the machine did: a test of something else
-takes both."""
+"""Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
+small layouts ends: a test of something else accepts both.
+"""
 RAN = frozenset({Outcome.OK, Outcome.SLOW})
-"""Which of the two a rung gets hangs on how busy the machine was with the best so far: no test may want the one."""
+"""Outcomes of a rung that ran. The load of the machine during the best rung so far decides which of the two a rung
+gets: no test may require one of them.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
