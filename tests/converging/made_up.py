@@ -14,9 +14,9 @@ from trainers.values.training_lines import write
 
 COMPARISON_ID = "0123456789ab"
 STRATEGIES = {"plain": 1.0, "grad_accum=256": 1.4}
-"""Name -> how many times the first one's tokens it takes."""
+"""Factor on the tokens that the first strategy takes, by strategy."""
 STEPS = 400
-"""More than the 320 points of a series that MLflow draws."""
+"""A number of steps above the 320 points of a series that MLflow draws."""
 
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:

@@ -39,7 +39,7 @@ class Machine:
     def popen(
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a command there; what it prints goes to `log`."""
+        """Starts a command on the machine; its output goes to `log`."""
         with log.open("ab") as out:
             return subprocess.Popen(self._inside(command), stdout=out, stderr=subprocess.STDOUT, env=environment)
 

@@ -1,4 +1,4 @@
-"""`ray up cluster.yaml` and `ray down` against moto's EC2 on loopback: what is asked of AWS, and that nothing is left.
+"""`ray up cluster.yaml` and `ray down` against moto's EC2 on loopback: the requests to AWS, and that nothing is left.
 
 Stand-ins for ssh and rsync come first on the path, so nothing is sent to the mock's made-up addresses; they play a host
 with Docker.

@@ -103,7 +103,7 @@ for _ in {1..600}; do sleep 1; done
 
 
 class Submitted:
-    """The batch file, given to sbatch by the same line as often as it takes."""
+    """The batch file, given to sbatch by the same line as often as needed."""
 
     def __init__(self, head: Machine, folder: Path, *, minutes: int, notice_s: int, venv: Path | None = None) -> None:
         self._head, self._folder = head, folder
@@ -130,7 +130,7 @@ class Submitted:
         return path.read_text() if path.exists() else ""
 
     def ended(self, job: str) -> tuple[str, str]:
-        """Waits for the job's end; how SLURM says that it ended, and what it printed."""
+        """Waits for the job's end; returns the end that SLURM reports and what the job printed."""
         until_s = time.monotonic() + LONGEST_S
         while True:
             shown = self._head.run("scontrol", "show", "job", job)

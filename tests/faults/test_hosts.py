@@ -1,4 +1,6 @@
-"""Hosts with a network of their own: one that is unlike, slow, gone, gone and back, or cut off."""
+"""Hosts with a network of their own: one of them has other software, is slow, is lost, is lost and returns, or is cut
+off.
+"""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The accounting itself: a leak that is planted is found, and a trial without one is not accused."""
+"""The accounting itself: it reports a planted leak, and accuses no trial without one."""
 
 import contextlib
 import os

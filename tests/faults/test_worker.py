@@ -37,7 +37,9 @@ class Hurt(Run):
 
     accounts: leaks.Accounts
     victims: Mapping[str, str]
-    """Whom the kernel killed for want of memory in the trials of these layouts; none without a control group."""
+    """The process that the kernel killed for want of memory, by the name of the layout; none without a control
+    group.
+    """
 
     def of(self, name: str) -> list[Measurement]:
         """Returns the journal's measurements of the layout with that name in the space."""
@@ -111,8 +113,8 @@ def _cannot_import(folder: Path, package: str) -> dict[str, str]:
 
 
 def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
-    """Follows the journal and injects into each layout the fault of its name, once; returns whom the kernel killed in
-    which.
+    """Follows the journal and injects into each layout the fault of its name, once; returns, by layout, the process
+    that the kernel killed.
     """
     victims: dict[str, str] = {}
 

@@ -58,7 +58,7 @@ def _free_port() -> int:
 
 
 def opened(shown: Page, address: str) -> None:
-    """Opens the address afresh, without what MLflow shows newcomers."""
+    """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
     shown.open("about:blank")
     shown.open(address)
     with contextlib.suppress(TimeoutError):

@@ -52,7 +52,7 @@ def runs_of(uri: str, name: str):
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until it holds."""
+    """Waits until the condition holds."""
     until = time.monotonic() + 900
     while not condition():
         assert time.monotonic() < until, "it did not happen within 900 s"

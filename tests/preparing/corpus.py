@@ -1,4 +1,4 @@
-"""Inputs of `platform.prepare` for tests, and what a folder that it wrote holds."""
+"""Inputs of `platform.prepare` for tests, and the content of folders that it wrote."""
 
 import struct
 from collections.abc import Sequence

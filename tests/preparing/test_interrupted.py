@@ -19,7 +19,7 @@ from trainers.data import ParquetTokens
 pytestmark = pytest.mark.slow
 
 MANY = 6
-"""Fewer than a whole run writes."""
+"""A number of shards below that of a whole run."""
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,9 @@ class Session:
         self.process.kill()
 
     def end(self) -> Ended:
-        """Waits for its end; everything that it started must be gone soon after."""
+        """Waits for the end of the search and checks that all processes that it started end soon after; returns the
+        end.
+        """
         until_s = time.monotonic() + LONGEST_S
         while self.process.poll() is None:
             assert time.monotonic() < until_s, f"no end within {LONGEST_S} s: {self.text('err')}"

@@ -20,7 +20,7 @@ from trainers.values.measurement import Measurement, Outcome
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
-"""Layouts one after another, so that a test knows which one it hurts."""
+"""Options that try layouts one after another, so that a test knows into which one it injects a fault."""
 FOUND = frozenset({0, NOT_RESOLVED})
 """Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
 small layouts ends: a test of something else accepts both.
@@ -99,7 +99,7 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
     """Checks that every layout's ladder ran, upwards, each rung once, unless its trial left the rest out as hopeless.
 
-    A machine that is twice as busy as it was with the best so far makes it so.
+    A trial does so where the machine is twice as busy as it was during the best rung so far.
     """
     done = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)

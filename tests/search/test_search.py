@@ -1,4 +1,6 @@
-"""Whole searches on two CPU workers, as a user starts them, run to the end. What hurts them is in `tests/faults`."""
+"""Whole searches on two CPU workers, as a user starts them, run to the end. Searches with faults are in
+`tests/faults`.
+"""
 
 import dataclasses
 import gzip
@@ -43,7 +45,7 @@ def whole(folder: Path) -> Run:
     """Searches a layout that fits at micro-batch 1 and runs out of memory at 4, another like it, and two that cannot
     run.
 
-    Searched anew, three times at most, where other processes disturbed the machine so much that no winner is named.
+    Searches again, three times at most, where other processes disturbed the machine so much that no winner is named.
     """
     space = write_space(
         folder / "capped.py",

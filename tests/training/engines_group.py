@@ -46,7 +46,7 @@ FP_RECIPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hop:
-    """A checkpoint of one layout that others go on from."""
+    """A checkpoint of one layout, from which other layouts go on."""
 
     recipe: Recipe
     saved_by: Layout | None
@@ -66,7 +66,7 @@ class Curves:
 
 
 def hops(wanted: list[Hop]) -> list[Curves]:
-    """Plays them one after the other."""
+    """Plays the hops one after the other and returns the curves of each."""
     return [_play(hop) for hop in wanted]
 
 

@@ -42,13 +42,13 @@ def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt, and what happens in it before the step of that number."""
+    """An attempt, and the numbers of the steps before which something happens in it."""
 
     job: TrainingJob
     dies_before: int | None = None
-    """All ranks are gone without a word."""
+    """All ranks end without a message before this step."""
     full_before: int | None = None
-    """The disk of the training's folder becomes full."""
+    """The disk of the training's folder becomes full before this step."""
     free_before: int | None = None
 
 
@@ -89,7 +89,7 @@ def _play(attempt: Attempt) -> str:
 
 @contextlib.contextmanager
 def _disturbed(attempt: Attempt) -> Generator[None]:
-    """Has the loop's steps go wrong as the attempt says."""
+    """Injects, before steps of the loop, the events that the attempt states."""
     loop: Any = Loop
     one_step, filler = loop._one_step, Path(attempt.job.folder) / "filler"
 

@@ -1,6 +1,6 @@
 """Trainings by the command's own parts on one Ray with two CPU workers: `python -m tests.training.trainings FOLDER`.
 
-A process of its own, since Ray reads its settings at import. What it ends with stands in FOLDER/ended.json.
+A process of its own, since Ray reads its settings at import. The exit codes and summaries stand in FOLDER/ended.json.
 """
 
 import json
