@@ -9,15 +9,15 @@ from pathlib import Path
 from tests import needs
 
 _NOT_ALLOWED = ("permission denied", "not permitted", "superuser", "only root")
-"""What `mount` says to who may not."""
+"""Words of the messages of `mount` for users who may not mount."""
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
-    """A file system of `size_mib` mounted at `folder`, which is made; skips where this user may not mount, and fails
-    where mounting does for another reason.
+    """Yields `folder`, which it makes, with a file system of `size_mib` mounted at it; skips where this user may not
+    mount, and fails where mounting fails for another reason.
 
-    A quota or a file opened short would not do: the kernel's own refusal of a write is what is looked at.
+    A quota or a file opened short would not do: the tests look at the kernel's own refusal of a write.
     """
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]

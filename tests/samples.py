@@ -40,7 +40,7 @@ CONDITIONS = Conditions(
 
 
 def layout(**fields: Any) -> Layout:
-    """A layout on four devices, FSDP2 unless said otherwise."""
+    """Returns a layout on four devices, FSDP2 unless `fields` state another engine."""
     known: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 4}
     return Layout(**{**known, **fields})
 
@@ -53,7 +53,7 @@ def measurement(
     tokens_per_s: float | None = 40000.0,
     **fields: Any,
 ) -> Measurement:
-    """A measurement with every figure in place; one that did not run where `tokens_per_s` is None."""
+    """Returns a measurement with every figure in place; one that did not run where `tokens_per_s` is None."""
     on = on or layout()
     batch = BatchPoint.of(recipe, on, micro_batch)
     figures: dict[str, Any] = {"outcome": Outcome.OK, "trial_id": "t1", "conditions": CONDITIONS}
@@ -87,7 +87,7 @@ def measurement(
 
 
 def oom(**fields: Any) -> Measurement:
-    """A measurement that ran out of memory."""
+    """Returns a measurement that ran out of memory."""
     known: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.OOM,
@@ -102,7 +102,7 @@ def oom(**fields: Any) -> Measurement:
 
 
 def skipped(**fields: Any) -> Measurement:
-    """A layout that was never run."""
+    """Returns the measurement of a layout that was never run."""
     known: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.SKIPPED,
@@ -114,7 +114,9 @@ def skipped(**fields: Any) -> Measurement:
 
 
 def profile(of: Measurement | None = None, **fields: Any) -> Profile:
-    """A profile of `measurement()`, or of another one: 40 of a step's 100 ms in products, 10 in each other part."""
+    """Returns a profile of `measurement()`, or of another one: 40 of a step's 100 ms in products, 10 in each other
+    part.
+    """
     of = of or measurement()
     sums = Sums(
         matmul_s=0.040,
@@ -134,7 +136,7 @@ def profile(of: Measurement | None = None, **fields: Any) -> Profile:
 
 
 def header(name: str = "made-up", **fields: Any) -> StudyHeader:
-    """The first line of a study of `RECIPE`."""
+    """Returns the first line of a study of `RECIPE`."""
     known: dict[str, Any] = {
         "space": "bloom7b",
         "recipes": (RECIPE,),
@@ -146,7 +148,7 @@ def header(name: str = "made-up", **fields: Any) -> StudyHeader:
 
 
 def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> Result:
-    """The result of a study of the recipes that were measured, with further lines of its journal."""
+    """Returns the result of a study of the recipes that were measured, with further lines of its journal."""
     measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=each) for each in measurements]
     recipes = tuple(dict.fromkeys(each.measurement.recipe for each in measured))
     known: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
@@ -155,5 +157,5 @@ def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) 
 
 
 def miniature() -> Recipe:
-    """`RECIPE` on the small stand-in."""
+    """Returns `RECIPE` on the small model that stands in for its own."""
     return dataclasses.replace(RECIPE, model=SMALL, seq_len=32, global_batch=8, compute_precision="fp32")

@@ -125,7 +125,7 @@ class TestDisturbed:
     def test_a_search_that_ends_before_is_compared_all_the_same(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Its studies ended by themselves, so that nothing is run."""
+        """Uses studies that ended by themselves, so that nothing is run."""
         monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
         monkeypatch.setattr(sys, "argv", ["disturbed_search", "made-up", "gpt2", "--studies", str(tmp_path)])
         _study(tmp_path, "made-up-calm", Measured(measurement=measurement(repeat=1)), _end(0))
@@ -137,7 +137,7 @@ class TestDisturbed:
 
 
 def test_signals_of_timeout_end_it_quietly_once_its_search_has_ended(tmp_path: Path) -> None:
-    """`timeout -s INT` sends one to the command that it started, and one to that command's group."""
+    """Sends signals as `timeout -s INT` does: one to the command that it started, and one to that command's group."""
     command = tmp_path / "search"
     command.write_text(SEARCH)
     command.chmod(0o755)

@@ -38,7 +38,9 @@ def test_this_user_s_cluster_is_joined_and_named(
 def test_another_user_s_is_not(
     current: Path, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any user of the machine may write it first, and would have the search's code and data sent to him."""
+    """Checks that another user's file is ignored: any user of the machine may write it first, and would then be sent
+    the search's code and data.
+    """
     if os.getuid() == 0:
         os.chown(current, 54321, -1)
     else:

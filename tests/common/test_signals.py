@@ -78,7 +78,7 @@ def test_output_to_a_full_disk_is_told_in_a_sentence(command: str) -> None:
 
 
 def test_another_pipe_that_breaks_is_an_error() -> None:
-    """Such as a socket's: only the readers of the output may leave."""
+    """Raises the error of another pipe, such as a socket's: only the readers of the output may leave."""
     program = "import conftest\nfrom platform.common.signals import exit_with\n"
     program += "def main(): raise BrokenPipeError('a socket')\nexit_with(main)"
     run = subprocess.run(

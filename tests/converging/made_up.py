@@ -14,13 +14,13 @@ from trainers.values.training_lines import write
 
 COMPARISON_ID = "0123456789ab"
 STRATEGIES = {"plain": 1.0, "grad_accum=256": 1.4}
-"""Name -> how many times the first one's tokens it takes."""
+"""Factor on the tokens that the first strategy takes, by strategy."""
 STEPS = 400
-"""More than the 320 points of a series that MLflow draws."""
+"""A number of steps above the 320 points of a series that MLflow draws."""
 
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
-    """Two strategies with two seeds each."""
+    """Returns the curves of each strategy of `STRATEGIES`, with two seeds each."""
     found: dict[str, dict[int, Curves]] = {}
     for name, scale in STRATEGIES.items():
         for seed in (0, 1):
@@ -34,7 +34,7 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
 
 
 def compared(folder: Path) -> tuple[Comparison, Verdict]:
-    """What is compared, of trainings made in `folder`."""
+    """Returns the comparison, and its verdict, of trainings made in `folder`."""
     verdict = compare(trainings(folder), STEPS * STEP)
     made = Comparison(
         id=COMPARISON_ID,
@@ -48,7 +48,7 @@ def compared(folder: Path) -> tuple[Comparison, Verdict]:
 
 
 def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
-    """The same, with each training's run in MLflow."""
+    """Returns the same as `compared`, after it has written each training's run to MLflow."""
     made, verdict = compared(folder)
     for name, of in verdict.marks.items():
         for seed in of:

@@ -1,4 +1,6 @@
-"""The command on two CPU workers: trains with the parts of `platform.train`, compares, and has it all in MLflow."""
+"""The command on two CPU workers: trains with the parts of `platform.train`, compares, and records all of it in
+MLflow.
+"""
 
 import dataclasses
 import json
@@ -29,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def converge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command in `folder`, its studies and its Ray its own."""
+    """Runs the command in `folder`, with studies and a Ray of its own."""
     command = [sys.executable, "-m", "platform.converge", *arguments, "--out", str(folder / "compared")]
     command += ["--studies", str(folder), "--address", "local"]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,6 @@
-"""Which learning rate a strategy gets: the search's steps, the rule, and what is said of it; without training."""
+"""The learning rate that a strategy gets: the steps of the search, the rule, and the sentence on it; without
+training.
+"""
 
 import dataclasses
 import math
@@ -20,7 +22,9 @@ TOKENS = 1000 * RECIPE.tokens_per_step
 
 
 def bowl(best: float):
-    """Losses of rates around the best one, in logarithms."""
+    """Returns a function that gives each rate a loss, which grows with its distance from the best one, in
+    logarithms.
+    """
 
     def losses_of(rates: Sequence[float]) -> list[float]:
         return [2.0 + abs(math.log(rate / best)) for rate in rates]

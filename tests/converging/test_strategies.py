@@ -1,4 +1,4 @@
-"""What is compared: files and changes to the first one, and what is refused before anything is started."""
+"""The strategies of a comparison: files and changes to the first one, and those refused before anything is started."""
 
 import dataclasses
 from pathlib import Path

@@ -14,7 +14,9 @@ STEP = 64
 
 
 def records(*, step_s: float, tokens_scale: float = 1.0, floor: float = 2.0, steps: int = 40) -> list[Record]:
-    """A training whose held-out loss falls from 5 to `floor` with a scale of tokens."""
+    """Returns the records of a training whose held-out loss falls from 5 towards `floor`, exponentially, with a scale
+    of `tokens_scale` times the tokens of ten steps.
+    """
 
     def loss(tokens: float) -> float:
         return floor + (5.0 - floor) * math.exp(-tokens / (tokens_scale * 10 * STEP))

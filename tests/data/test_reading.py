@@ -18,7 +18,7 @@ SEQ_LEN = 4
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three sequences a chunk, so that a small file has several windows."""
+    """Sets chunks of three sequences, so that a small file has several windows."""
     monkeypatch.setattr(packing, "CHUNK_TOKENS", 3 * SEQ_LEN + 1)
 
 
@@ -29,7 +29,7 @@ def _write(path: Path, documents: Sequence[Sequence[int]], group_rows: int = 7) 
 
 
 def _documents(num_tokens: int) -> list[list[int]]:
-    """Tokens 0, 1, 2, ... in documents of 0 to 9 tokens."""
+    """Returns tokens 0, 1, 2, ... in documents of 0 to 9 tokens."""
     lengths = np.random.default_rng(0).integers(0, 10, num_tokens)
     ends = np.minimum(np.cumsum(lengths), num_tokens)
     return [list(range(first, last)) for first, last in zip([0, *ends[:-1]], ends, strict=True) if first < num_tokens]
@@ -40,7 +40,7 @@ def _source(path: Path, *, seed: int | None = None, global_batch: int = 5) -> Pa
 
 
 def _epoch(source: ParquetTokens, epoch: int) -> list[int]:
-    """The number of the sequence that each sample of an epoch is."""
+    """Returns, for each sample of an epoch, the number of the sequence that it holds."""
     tokens = source.tokens(Position(epoch=epoch, sample=0), range(source.num_sequences))
     assert np.array_equal(tokens, tokens[:, :1] + np.arange(SEQ_LEN + 1)), "a sequence is consecutive tokens"
     return (tokens[:, 0] // SEQ_LEN).tolist()
@@ -48,7 +48,7 @@ def _epoch(source: ParquetTokens, epoch: int) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """1,001 tokens, 250 sequences, in three files."""
+    """Returns a folder of 1,001 tokens, 250 sequences, in three files."""
     documents = _documents(1001)
     for number, first in enumerate((0, 90, 91)):
         last = (90, 91, len(documents))[number]

@@ -39,17 +39,17 @@ class Machine:
     def popen(
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a command there; what it prints goes to `log`."""
+        """Starts a command on the machine; its output goes to `log`."""
         with log.open("ab") as out:
             return subprocess.Popen(self._inside(command), stdout=out, stderr=subprocess.STDOUT, env=environment)
 
     def run(
         self, *command: str, timeout_s: float = 120, environment: Mapping[str, str] | None = None, check: bool = True
     ) -> str:
-        """What a command prints there.
+        """Runs a command on the machine and returns what it prints.
 
         Raises:
-            AssertionError: it failed and `check` is set.
+            AssertionError: the command failed and `check` is set.
         """
         done = subprocess.run(
             self._inside(command),
@@ -69,12 +69,13 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(count: int, folder: Path, setup: str = "") -> Generator[tuple[Machine, ...]]:
-    """`count` machines node1, node2, ...; `setup` is a shell script that each runs first, with its number in $NUMBER.
+    """Yields `count` machines node1, node2, ..., each of which has first run the shell script `setup`, with the
+    machine's number in $NUMBER.
 
     Each has an empty /tmp and /run. All of their processes are gone at the end.
 
     Raises:
-        HostsError: this kernel or user may not make them, or the script failed.
+        HostsError: this kernel or user may not make the machines, or the script failed.
     """
     names = "".join(f"10.77.0.{number} node{number}\n" for number in range(1, count + 1))
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -108,7 +109,7 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _first_of(outer: subprocess.Popen[bytes], ready: Path, log: Path) -> int:
-    """The machine's first process, once its script has set it up."""
+    """Waits until the machine's script has set it up and returns the id of its first process."""
     until_s = time.monotonic() + _READY_S
     while not ready.exists():
         if outer.poll() is not None or time.monotonic() > until_s:

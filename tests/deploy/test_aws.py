@@ -1,4 +1,4 @@
-"""`ray up cluster.yaml` and `ray down` against moto's EC2 on loopback: what is asked of AWS, and that nothing is left.
+"""`ray up cluster.yaml` and `ray down` against moto's EC2 on loopback: the requests to AWS, and that nothing is left.
 
 Stand-ins for ssh and rsync come first on the path, so nothing is sent to the mock's made-up addresses; they play a host
 with Docker.
@@ -63,19 +63,19 @@ class Aws:
         }
 
     def client(self, region: str = REGION, service: str = "ec2") -> Any:
-        """Boto's client of a service of the mock."""
+        """Returns Boto's client of a service of the mock."""
         import boto3
 
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         return boto3.client(service, region_name=region, endpoint_url=self.url, **keys)
 
     def instances(self, *, alive: bool = True) -> list[dict[str, Any]]:
-        """All that were launched, or those that were not terminated."""
+        """Returns the instances that are pending, running or stopped; with `alive=False`, all that were launched."""
         found = [each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]]
         return [each for each in found if not alive or each["State"]["Name"] in ("pending", "running", "stopped")]
 
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`ray ...` as that user, in the checkout."""
+        """Runs `ray ...` as that user, in the checkout."""
         command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
         return subprocess.run(
             command,
@@ -91,7 +91,7 @@ class Aws:
 
 @pytest.fixture
 def aws(tmp_path: Path) -> Iterator[Aws]:
-    """A mock with nothing in it but what an account has by default."""
+    """Yields a running mock of AWS that holds only what an account has by default."""
     server = Path(sys.executable).with_name("moto_server")
     assert server.exists(), "moto is a development dependency: make setup"
     port = free_port()
@@ -114,7 +114,7 @@ def aws(tmp_path: Path) -> Iterator[Aws]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A user's copy of the cluster file."""
+    """Returns the path of a user's copy of the cluster file."""
     return Path(shutil.copy(ROOT / "cluster.yaml", tmp_path))
 
 
@@ -140,7 +140,7 @@ def test_what_is_not_prepared_is_refused_before_anything_is_launched(aws: Aws, f
 def test_a_missing_token_is_noticed_before_the_head_is_launched(
     aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prepared file on another machine, whose user has no token."""
+    """Checks `ray up` with the prepared file on another machine, whose user has no token."""
     assert prepared(aws, file, monkeypatch) == 0
     (aws.home / ".ray" / "auth_token").unlink()
     done = aws.ray("up", "--yes", "--no-config-cache", str(file))
@@ -206,7 +206,7 @@ def test_preparing_again_replaces_the_address_and_makes_nothing_twice(
 def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
     aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's own node provider, as the autoscaler on the head calls it."""
+    """Calls Ray's own node provider in the way in which the autoscaler on the head calls it."""
     assert prepared(aws, file, monkeypatch) == 0
     config = yaml.safe_load(file.read_text())
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

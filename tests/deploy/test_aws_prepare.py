@@ -1,4 +1,6 @@
-"""What `deploy.aws.prepare` refuses and writes. No AWS: EC2's answers come from a mock in test_aws.py."""
+"""Tests of the input that `deploy.aws.prepare` refuses and of the file that it writes. No test here calls AWS: EC2's
+answers come from a mock in test_aws.py.
+"""
 
 from pathlib import Path
 

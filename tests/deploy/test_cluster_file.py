@@ -21,7 +21,9 @@ COMMENTED = re.findall(r"^  # ([a-z]\w*):.*\n((?:  #  .*\n)+)", TEXT, flags=re.M
 
 
 def _cluster(commented: str = "") -> dict[str, Any]:
-    """The file; with that node type, no longer a comment, in place of the GPU nodes it has."""
+    """Returns the content of the file, or, where `commented` names a node type, its content with that type uncommented
+    and in place of its GPU nodes.
+    """
     if not commented:
         return yaml.safe_load(TEXT)
     block = f"  {commented}:\n" + re.sub(r"^  # ", "  ", dict(COMMENTED)[commented], flags=re.MULTILINE)
@@ -138,7 +140,7 @@ def test_every_node_is_in_the_group_that_is_prepared_since_ray_s_own_opens_port_
 
 
 def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_path: Path) -> None:
-    """The file's own command, with a made-up download: another archive than the pinned one is not unpacked."""
+    """Runs the file's own command with a made-up download: an archive other than the pinned one is not unpacked."""
     (command,) = _cluster()["worker_setup_commands"]
     assert "latest" not in command
     script = command.replace("cd /tmp", f"cd {tmp_path}").replace("/dev/infiniband", "/").replace("sudo", "false")
@@ -205,7 +207,7 @@ def _pins() -> dict[str, str]:
 
 
 def _write_wheel(folder: Path, name: str, version: str) -> None:
-    """An empty package."""
+    """Writes the wheel of an empty package."""
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

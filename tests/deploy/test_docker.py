@@ -17,7 +17,7 @@ COPIED = [words.split() for words in re.findall(r"^COPY (.*)$", TEXT, re.MULTILI
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """The folder that the image has, of files of this checkout alone."""
+    """Returns a copy of the folder that the image has, made of files of this checkout alone."""
     for *sources, target in COPIED:
         for pattern in sources:
             for source in sorted(ROOT.glob(pattern)):
@@ -31,7 +31,9 @@ def image(tmp_path: Path) -> Path:
 
 
 def test_a_search_starts_from_what_is_copied(image: Path) -> None:
-    """Not from the checkout that this environment leads to: the modules' paths are asked too."""
+    """Checks that the search's module lies in the copied folder too, since this environment leads to a checkout from
+    which the search would start as well.
+    """
     code = "import sys, platform.search as search; print(search.__file__); sys.exit(search.main(['--list']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=image, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -24,12 +24,12 @@ from trainers.values.journal import End, Resume
 pytestmark = [pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(7200)]
 RELEASE = "bookworm"
 PACKAGES = "ca-certificates,python3,python3-dev,python3-venv"
-"""What the real base has too: Python 3.11 with its headers, and certificates."""
+"""Packages of the base, which the real one has too: Python 3.11 with its headers, and certificates."""
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 OPTIONS = ["--shm-size=4g", "--network=none"]
 """Shared memory for Ray's objects, in place of Docker's `--ipc=host`; and no network, since a search needs none."""
 USER = 1234
-"""Whose the search is, as by `docker run --user`: one whom the image does not know."""
+"""The user who runs the search, as with `docker run --user`: one whom the image does not know."""
 ALONE = """
 umount /sys/fs/cgroup/unified 2>/dev/null  # crun refuses a machine that has both versions of control groups mounted
 exec "$@"
@@ -43,7 +43,7 @@ SEARCH = ["bloom7b", "--name=bloom7b", "--auto-resume", "--max-trials=2", "--rep
 
 
 def _pip_settings() -> dict[str, str]:
-    """Where this machine's pip looks for packages."""
+    """Returns the settings of this machine's pip, which name the places where it looks for packages."""
     done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
     return dict(re.findall(r"^global\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE))
 
@@ -90,7 +90,9 @@ def _checked(command: Sequence[str]) -> str:
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Built]:
-    """The image on the stand-in; base, store and containers are gone afterwards."""
+    """Yields the image on the base that stands in for the real one; base, store and containers are removed
+    afterwards.
+    """
     buildah, debootstrap, _ = needs.tools(["buildah", "debootstrap", "crun"], "buildah debootstrap crun")
     needs.root("changing the root folder, by which debootstrap installs packages")
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ FILES = {"search-job.yaml": "rayjobs", "cluster.yaml": "rayclusters"}
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A schema of KubeRay in which unknown fields are errors."""
+    """Returns a schema of KubeRay in which unknown fields are errors."""
     whole = json.loads(gzip.decompress((CRDS / f"{name}.json.gz").read_bytes()))
     for key in ("apiVersion", "kind"):
         whole["properties"][key] = {"type": "string"}
@@ -40,25 +40,25 @@ def _strict(part: Any) -> Any:
 
 
 def errors(manifest: Mapping[str, Any], name: str) -> list[str]:
-    """What the schema says against it."""
+    """Returns the errors that the schema finds in the manifest."""
     return [
         f"{each.json_path}: {each.message}" for each in jsonschema.Draft7Validator(schema(name)).iter_errors(manifest)
     ]
 
 
 def manifest(file: str) -> dict[str, Any]:
-    """The manifest as its API server reads it."""
+    """Returns the manifest as the API server reads it."""
     return yaml.safe_load((FOLDER / file).read_text())
 
 
 def cluster_of(file: str) -> dict[str, Any]:
-    """The specification of its Ray cluster."""
+    """Returns the specification of the Ray cluster in the file."""
     spec = manifest(file)["spec"]
     return spec.get("rayClusterSpec", spec)
 
 
 def containers(cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The containers of its pods, the head's first."""
+    """Yields the containers of the cluster's pods, those of the head first."""
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         yield from group["template"]["spec"]["containers"]
 

@@ -57,14 +57,14 @@ mount --rbind $home /root
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder outside /tmp, which the machine has for itself."""
+    """Yields a folder that all machines see: it lies outside /tmp, since each machine has a /tmp of its own."""
     with tempfile.TemporaryDirectory(prefix="hosts", dir="/var/tmp", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
 
 @pytest.fixture
 def all_three(folder: Path) -> Iterator[tuple[Machine, ...]]:
-    """The head, another host, and the user's machine, each with sshd and an empty home."""
+    """Yields the head, another host, and the user's machine, each with sshd and an empty home."""
     needs.tools(["sshd", "rsync", "ssh-keygen"], "openssh-server rsync")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
     for key in ("key", "host_key"):
@@ -75,7 +75,9 @@ def all_three(folder: Path) -> Iterator[tuple[Machine, ...]]:
 
 @pytest.fixture
 def outside() -> Iterator[subprocess.Popen[bytes]]:
-    """A process outside that `ray stop` would end if it saw it: it looks for the names of Ray's programs."""
+    """Yields a process outside the machines that has the name of a program of Ray: `ray stop`, which looks for such
+    names, would end the process if it saw it.
+    """
     with subprocess.Popen(["bash", "-c", "exec -a gcs_server sleep 3600"]) as process:
         yield process
         process.kill()
@@ -100,13 +102,15 @@ class Cluster:
         self.file.write_text(yaml.safe_dump(config))
 
     def ray(self, *arguments: str, timeout_s: float = 300, check: bool = True) -> str:
-        """What `ray ...` prints, given in the checkout."""
+        """Runs `ray ...` in the checkout and returns what it prints."""
         command, environment = self._command(*arguments)
         return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
 
     @contextlib.contextmanager
     def dashboard(self) -> Generator[None]:
-        """`ray dashboard FILE` runs, and what listens behind its tunnel has answered."""
+        """Runs `ray dashboard FILE` for the length of the context, which begins once the server behind the tunnel
+        answers.
+        """
         command, environment = self._command("dashboard", str(self.file))
         log = self.file.with_name("dashboard.log")
         process = self._machine.popen(command, log=log, environment=environment)
@@ -127,19 +131,19 @@ class Cluster:
 
 
 def status(machine: Machine, url: str) -> str:
-    """The HTTP status that `url` answers to a question of that machine without a token, or "refused"."""
+    """Returns the HTTP status with which `url` answers a request of that machine without a token, or "refused"."""
     return machine.run(sys.executable, "-c", ASK, url).strip()
 
 
 def listening(machine: Machine) -> set[tuple[str, int]]:
-    """The address and port of each socket that listens on the machine."""
+    """Returns the address and port of each socket that listens on the machine."""
     lines = machine.run("ss", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
     found = (line.split()[3].rpartition(":") for line in lines)
     return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in found}
 
 
 def documented() -> set[int]:
-    """The ports that the page lists."""
+    """Returns the ports that docs/clusters.md lists."""
     page = (ROOT / "docs" / "clusters.md").read_text()
     rows = re.findall(r"^\| (.*?) \|", page.partition("## Ports")[2].partition("\n## ")[0], re.MULTILINE)
     ranges = [each for row in rows for each in re.findall(r"\b(\d{2,5})(?: to (\d{4,5}))?\b", row)]
@@ -149,7 +153,7 @@ def documented() -> set[int]:
 def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
     all_three: tuple[Machine, ...], folder: Path
 ) -> None:
-    """With a stand-in for Ray on the head, which writes down what it is asked for."""
+    """Runs `ray up` with a stand-in for Ray on the head, which records the arguments of each call."""
     head, _, mine = all_three
     stand_in, asked = folder / "venv" / "bin", folder / "asked"
     stand_in.mkdir(parents=True)
@@ -237,7 +241,9 @@ def _of_the_search(journal: Path, *hosts: Machine) -> list[set[tuple[str, int]]]
 
 
 def _documented_ports_alone(sockets: Sequence[set[tuple[str, int]]], mine: Machine) -> None:
-    """Each port that other hosts reach is on the page, or of those that the system chooses freely."""
+    """Checks that each port that other hosts reach is listed on the page or lies in the range from which the system
+    chooses freely.
+    """
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     reached = [{port for address, port in found if not address.startswith("127.")} for found in sockets]
     fixed = [{port for port in ports if not low <= port <= high} for ports in reached]

@@ -64,14 +64,14 @@ slurmd
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that both machines see: each has a /tmp of its own."""
+    """Yields a folder that both machines see: it lies outside /tmp, since each has a /tmp of its own."""
     with tempfile.TemporaryDirectory(prefix="slurm", dir="/var/tmp", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
 
 @pytest.fixture
 def slurm(folder: Path) -> Iterator[tuple[Machine, ...]]:
-    """Two machines with SLURM, both idle."""
+    """Yields two machines with SLURM, both idle."""
     needs.tools(TOOLS, "slurm-wlm munge")
     (folder / "slurm").mkdir()
     (folder / "slurm" / "slurm.conf").write_text(CONFIG.format(folder=folder))
@@ -103,7 +103,7 @@ for _ in {1..600}; do sleep 1; done
 
 
 class Submitted:
-    """The batch file, given to sbatch by the same line as often as it takes."""
+    """The batch file, given to sbatch by the same line as often as needed."""
 
     def __init__(self, head: Machine, folder: Path, *, minutes: int, notice_s: int, venv: Path | None = None) -> None:
         self._head, self._folder = head, folder
@@ -117,20 +117,20 @@ class Submitted:
         self._environment = {**known, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
 
     def run(self) -> tuple[str, str]:
-        """Submits it and waits for its end; how SLURM says that it ended, and what it printed."""
+        """Submits the job and waits for its end; returns the end that SLURM reports and what the job printed."""
         return self.ended(self.submit())
 
     def submit(self) -> str:
-        """Submits it; the job's number."""
+        """Submits the job and returns its number."""
         return self._head.run("env", "-C", str(ROOT), *self._line, environment=self._environment).strip()
 
     def output(self, job: str) -> str:
-        """What the job printed so far."""
+        """Returns what the job has printed so far."""
         path = self._folder / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
     def ended(self, job: str) -> tuple[str, str]:
-        """Waits for the job's end; how SLURM says that it ended, and what it printed."""
+        """Waits for the job's end; returns the end that SLURM reports and what the job printed."""
         until_s = time.monotonic() + LONGEST_S
         while True:
             shown = self._head.run("scontrol", "show", "job", job)
@@ -142,12 +142,12 @@ class Submitted:
         return f"{state[1]} {code[1] if code else '?'}", self.output(job) or shown
 
     def of(self, kind: type[Line]) -> list[Line]:
-        """The journal's lines of one kind."""
+        """Returns the journal's lines of one kind."""
         return [line for line in Tail(self.journal).read() if isinstance(line, kind)]
 
 
 def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Machine, ...], folder: Path) -> None:
-    """The batch file under SLURM's own time limit, with stand-ins for Ray and the search."""
+    """Submits the batch file under SLURM's own time limit, with stand-ins for Ray and the search."""
     stand_ins = folder / "venv" / "bin"
     stand_ins.mkdir(parents=True)
     (stand_ins / "activate").write_text(f"export PATH={stand_ins}:$PATH\n")

@@ -32,7 +32,7 @@ SENTENCE = re.compile(
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A transformers folder with which both trainings begin."""
+    """Returns a transformers folder with which both trainings begin."""
     folder = tmp_path_factory.mktemp("weights")
     write_config(RECIPE.model, folder)
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""What an export cannot carry is named, or refused in one sentence, before anything is written."""
+"""An export names what it cannot carry, or refuses it in one sentence, before anything is written."""
 
 from pathlib import Path
 

@@ -56,9 +56,10 @@ class Accounts:
         processes: Callable[[], Iterable[psutil.Process]],
         groups: Callable[[], set[str]] = set,
     ) -> None:
-        """`processes` gives those of the running trial, `groups` the ids of its cluster's placement groups.
+        """Prepares accounts for a new session: `processes` gives the processes of the running trial, `groups` the ids
+        of the placement groups of its cluster.
 
-        What the journal holds already is of sessions before, whose end is not this one's.
+        Lines that the journal already holds are skipped: they belong to earlier sessions, whose end is not this one's.
         """
         self.left: list[str] = []
         self.held: dict[str, set[Held]] = {}

@@ -70,8 +70,9 @@ class MemoryGroup:
         """Lets an unused process take all the memory that the group may still have, until the kernel has killed another
         of it; returns which of these processes that was, by its command.
 
-        That it kills must not hang on what the others ask for next. Whom it takes is its own to say: of those that Ray
-        offers it (`oom_score_adj`) the largest, which is a worker that trains, unless a test offers it another.
+        The kill must not depend on what the other processes allocate next. The kernel itself chooses the process:
+        of those that Ray offers it (`oom_score_adj`) the largest, which is a worker that trains, unless a test offers
+        another.
         """
         commands: dict[psutil.Process, str] = {}
         for each in among:

@@ -20,7 +20,7 @@ from trainers.values.journal import Line
 
 LONGEST_S = 1200.0
 QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}
-"""What Train gives workers to be placed and started, 60 s by itself: a node that is gone shows sooner."""
+"""The time that Train gives workers to be placed and started, 60 s by default: with less, a lost node shows sooner."""
 _GROUPS = """
 import sys
 from ray._private.internal_api import get_state_from_address
@@ -110,12 +110,12 @@ class Searching:
 
     @property
     def output(self) -> str:
-        """Its output so far."""
+        """The output of the search so far."""
         return self.log.read_text()
 
     @property
     def lines(self) -> Sequence[Line]:
-        """Its journal's lines."""
+        """The lines of the search's journal."""
         return Tail(self.journal).read()
 
     def of(self, kind: type[Line]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A space whose every layout meets another fault: `test_worker.py` hurts them by name."""
+"""A space whose layouts are subject to different faults: `test_worker.py` injects most of them, by a point's name."""
 
 from search_spaces.space import Point, Space
 from trainers.values.recipe import Recipe

@@ -38,7 +38,7 @@ class Ill(Run):
 
     address: str
     left: Sequence[str]
-    """What trials left behind, in all of its sessions."""
+    """Resources that trials left behind, in all sessions."""
     cleared: bool
     """Whether all that the killed driver's job had of the cluster was gone before the next session began."""
     bystander_lives: bool

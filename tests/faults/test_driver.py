@@ -47,7 +47,7 @@ class Cut(Run):
     swept: bool
     """Whether these and the driver's temporary folder were gone when the first trial of the next session began."""
     left: tuple[str, ...]
-    """What trials of that session left behind."""
+    """Resources that trials of that session left behind."""
     listening: frozenset[tuple[str, str]]
     """The processes of the first session that listened during a rung, each with its address."""
 
@@ -152,7 +152,7 @@ class TestCutShort:
             assert isinstance(rest[-1], RungStart)
 
     def test_a_recorder_that_is_killed_is_started_again_and_costs_nothing(self, cut: Cut) -> None:
-        """Twice in the last session, from the middle of a rung on."""
+        """Checks the last session, in which the recorder was killed twice, from the middle of a rung on."""
         ends = [line for line in sessions_of(cut.lines())[2] if isinstance(line, TrialEnd)]
         assert {(end.state, end.fault) for end in ends} == {("done", "")}, ends
         assert "recorder" not in cut.sessions[2].err
@@ -173,7 +173,7 @@ class TestCutShort:
 
 
 class TestListeners:
-    """What other machines reach of a search on a Ray of its own: nothing, and during a trial too."""
+    """Sockets of a search on a Ray of its own: other machines reach none of them, not even during a trial."""
 
     def test_nothing_listens_beyond_this_machine(self, cut: Cut) -> None:
         assert beyond_loopback(cut.listening) == []
@@ -200,7 +200,9 @@ with interruptible():
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that(tmp_path: Path, ignored: bool) -> None:
-    """As `nohup` does, which is there for searches that outlive their terminal."""
+    """Closes the terminal of a search that ends by the signal and of one that ignores it, as under `nohup`, which
+    serves searches that outlive their terminal.
+    """
     ours, theirs = pty.openpty()
 
     def first() -> None:

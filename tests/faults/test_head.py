@@ -16,7 +16,7 @@ Server = Callable[[int], grpc.Server]
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The times of a watch, short."""
+    """Shortens the times of a watch."""
     monkeypatch.setattr(head, "REFUSED_S", 0.5)
     monkeypatch.setattr(head, "SILENT_S", 1.0)
     monkeypatch.setattr(head, "_ANSWER_S", 0.5)
@@ -71,7 +71,9 @@ def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> N
 
 
 def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
-    """The kernel accepts connections to a process that does nothing."""
+    """Connects the watch to a socket that nobody serves: the kernel accepts connections to a process that does
+    nothing.
+    """
     output: list[str] = []
     called = threading.Event()
     serve(port)
@@ -83,7 +85,9 @@ def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
 
 
 def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) -> None:
-    """Ray's own error would end the command before the watch can say why; once the head answers, it is raised."""
+    """Checks that Ray's own error is held back, since it would end the command before the watch can say why, and is
+    raised once the head answers.
+    """
     began_s = time.monotonic()
 
     def again() -> None:

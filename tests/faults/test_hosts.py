@@ -1,4 +1,6 @@
-"""Hosts with a network of their own: one that is unlike, slow, gone, gone and back, or cut off."""
+"""Hosts with a network of their own: one of them has other software, is slow, is lost, is lost and returns, or is cut
+off.
+"""
 
 import contextlib
 import re
@@ -146,7 +148,9 @@ def test_preflight_leaves_out_a_slow_node(cluster: RayHosts) -> None:
 
 @pytest.mark.heavy
 def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: RayHosts) -> None:
-    """The watchdog sees it before Ray does, and a rank that waits for another host's has not hung."""
+    """Checks that the layout is not blamed although the watchdog notices the cut before Ray does: a rank that waits for
+    a rank of another host has not hung.
+    """
     with _in_the_second_rung(cluster, "lost", hang_floor_s=20.0) as search:
         cluster.hosts[1].cut()
         assert search.end() == 3, search.output

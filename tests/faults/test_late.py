@@ -39,7 +39,7 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
 
 
 def name_of(process: psutil.Process) -> str:
-    """Returns its name; "" once it is gone."""
+    """Returns the name of the process; "" once the process has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name()
     return ""

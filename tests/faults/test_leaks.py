@@ -1,4 +1,4 @@
-"""The accounting itself: a leak that is planted is found, and a trial without one is not accused."""
+"""The accounting itself: it reports a planted leak, and accuses no trial without one."""
 
 import contextlib
 import os
@@ -75,7 +75,9 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
 
 
 def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None:
-    """One trial may end, and the next make its placement group, while the accounts are asking for the groups."""
+    """Checks the accounts where, while they ask for the placement groups, one trial ends and the next one makes its
+    group.
+    """
     groups = {"first"}
 
     with Study.create(tmp_path, "quick") as study:
@@ -101,7 +103,7 @@ def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None
 
 
 def test_the_end_of_an_earlier_session_is_not_this_one_s(tmp_path: Path) -> None:
-    """Of a study that is resumed the journal begins with a session that ended."""
+    """Checks the accounts of a resumed study, whose journal begins with a session that ended."""
 
     def soon(true: Callable[[], object]) -> bool:
         until_s = time.monotonic() + 300

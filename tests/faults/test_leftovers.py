@@ -1,4 +1,4 @@
-"""What a resumed study sweeps: the dead driver's own, by its ids, and nothing of anybody else's."""
+"""A resumed study sweeps what the dead driver owned, by its ids, and nothing that belongs to anybody else."""
 
 import os
 import subprocess
@@ -88,7 +88,9 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
 
 @pytest.mark.parametrize("change", ["host", "boot", "cluster", "another's folder"])
 def test_what_is_not_known_to_be_its_own_stays(tmp_path: Path, start: Start, change: str) -> None:
-    """Another machine, an earlier start of this one, a cluster that others use, a folder that is no driver's."""
+    """Sweeps by the note of another machine, of an earlier start of this one, of a cluster that others use, and by one
+    that names a folder that is no driver's.
+    """
     session, scratch = _session(tmp_path, "session_1"), tmp_path / "layout-search-x"
     scratch.mkdir()
     process = start(session / "logs" / "worker-a-01000000-7.out")

@@ -8,7 +8,7 @@ import pytest
 from tests.search.session import ENVIRONMENT, ROOT
 
 MONITOR = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100", "RAY_AUTH_MODE": "disabled"}
-"""Every host uses more than that."""
+"""Settings of Ray's memory monitor, with a share of memory as the threshold that every host exceeds."""
 KILLED = """
 import time, ray
 

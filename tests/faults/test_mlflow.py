@@ -21,7 +21,7 @@ from trainers.values.journal import End, Measured
 
 pytestmark = pytest.mark.mirror
 BUSY_S = 200.0
-"""What a busy machine may take; MLflow's own client tries for more than four minutes."""
+"""The longest time that a busy machine may take; MLflow's own client tries for more than four minutes."""
 
 
 def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Path, closed_port: int) -> None:

@@ -17,7 +17,7 @@ from trainers.recorder import MAX_RESTARTS
 from trainers.values.journal import End, Measured, TrialEnd
 
 LONGEST_S = 200.0
-"""From the fault to the end of the process; each of these hung for ever."""
+"""The longest time from the fault to the end of the process, which once hung for ever after each of these faults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Stuck(Run):
     """The study in three sessions, none of which Ray saw to its end."""
 
     took_s: Sequence[float]
-    """From the fault to the end of each session."""
+    """Seconds from the fault to the end of each session."""
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ with signals.ends_when_interrupted():
 
 
 def test_ctrl_c_ends_a_process_whose_main_thread_never_returns() -> None:
-    """Python's handler of the signal waits for that thread."""
+    """Checks the exit code and the sentence, although Python's own handler of the signal waits for that thread."""
     command = [sys.executable, "-c", DEAD_LOCK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

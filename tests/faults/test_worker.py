@@ -24,7 +24,7 @@ from trainers.values.measurement import Measurement, Outcome
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 WORKER, TUNE = "RayTrainWorker", "ImplicitFunc"
-"""What Ray calls the processes that train, and the one that Tune runs the trial in."""
+"""Names that Ray gives the processes that train and the process in which Tune runs the trial."""
 SPACE = Path(__file__).with_name("space.py")
 QUICK = ("hang", "no import", "killed after a rung", "and the next", "memory of a rank", "and no more")
 HEAVY = ("dies twice", "memory of the host", "memory of Tune's process", "compile that never ends", "loss", "well")
@@ -37,7 +37,9 @@ class Hurt(Run):
 
     accounts: leaks.Accounts
     victims: Mapping[str, str]
-    """Whom the kernel killed for want of memory in the trials of these layouts; none without a control group."""
+    """The process that the kernel killed for want of memory, by the name of the layout; none without a control
+    group.
+    """
 
     def of(self, name: str) -> list[Measurement]:
         """Returns the journal's measurements of the layout with that name in the space."""
@@ -111,8 +113,8 @@ def _cannot_import(folder: Path, package: str) -> dict[str, str]:
 
 
 def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
-    """Follows the journal and injects into each layout the fault of its name, once; returns whom the kernel killed in
-    which.
+    """Follows the journal and injects into each layout the fault of its name, once; returns, by layout, the process
+    that the kernel killed.
     """
     victims: dict[str, str] = {}
 
@@ -136,7 +138,9 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
             victims[name] = group.run_out(session.family())
 
         def offer_tune(_: psutil.Process) -> None:
-            """Ray offers all processes that it starts alike."""
+            """Makes the kernel kill Tune's process first: Ray gives all processes that it starts the same
+            `oom_score_adj`.
+            """
             (process,) = session.workers([TUNE])
             before: dict[Path, str] = {}
             for each in session.family():
@@ -170,9 +174,10 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
 
 
 def _leave_no_more(session: Session, worker: psutil.Process) -> None:
-    """Once the rung that begins is over, this rank may have what that took and 64 MiB: the next one takes 300 more.
+    """Limits the memory of this rank, once the rung that begins is over, to what that rung took and 64 MiB: the next
+    rung takes 300 MiB more.
 
-    What its threads want besides is far less.
+    The threads of the rank need far less than 64 MiB besides.
     """
     peak_kib = 0
 
@@ -191,7 +196,7 @@ def _leave_no_more(session: Session, worker: psutil.Process) -> None:
 
 
 class TestTheStudy:
-    """What holds whatever happened."""
+    """Properties of the study that hold whatever happened."""
 
     def test_it_goes_on_to_its_end(self, hurt: Hurt) -> None:
         (ended,) = hurt.sessions
@@ -226,7 +231,7 @@ class TestKilled:
     """A worker that gets SIGKILL: its layout has one more trial."""
 
     def test_just_after_a_rung(self, hurt: Hurt) -> None:
-        """What was measured before is kept, and not run again."""
+        """Checks that what was measured before is kept and not run again."""
         first, second = hurt.ends("killed after a rung")
         assert (first.state, second.state) == ("interrupted", "done")
         found = hurt.of("killed after a rung")
@@ -313,7 +318,9 @@ class TestStarved:
 
 
 class TestItsOwnFault:
-    """What a layout or its environment is to blame for itself: recorded, and not tried again."""
+    """Failures for which a layout or its environment is itself to blame: they are recorded, and the layout is not tried
+    again.
+    """
 
     def test_a_worker_that_cannot_import(self, hurt: Hurt) -> None:
         (found,) = hurt.of("no import")

@@ -17,13 +17,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def chromium() -> str | None:
-    """The browser's path: that of CHROMIUM, else the first of the usual names that is installed."""
+    """Returns the browser's path: that of CHROMIUM, else that of the first of the usual names that is installed."""
     given = os.environ.get("CHROMIUM")
     return given or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Thrown(RuntimeError):
-    """What an expression threw in the page."""
+    """An error that an expression threw in the page."""
 
 
 class Page:
@@ -43,10 +43,10 @@ class Page:
         self._call("Page.navigate", url=url)
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression, JSON types only.
+        """Returns the value of a JavaScript expression, JSON types only.
 
         Raises:
-            Thrown: it threw.
+            Thrown: the expression threw.
         """
         given = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in given:
@@ -54,10 +54,11 @@ class Page:
         return given["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 900.0) -> Any:
-        """Asks until the value is true; the value. One that throws is not true yet: a page drawn anew lacks parts.
+        """Evaluates the expression until its value is true, and returns that value. An expression that throws is not
+        true yet: a page drawn anew lacks parts.
 
         Raises:
-            TimeoutError: it did not become true; with what the page shows.
+            TimeoutError: the value did not become true; the message holds what the page shows.
         """
         until_s = time.monotonic() + timeout_s
         while True:
@@ -73,7 +74,7 @@ class Page:
             time.sleep(0.2)
 
     def text(self) -> str:
-        """What a reader of the page can read."""
+        """Returns the text that a reader of the page can read."""
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
     def click(self, expression: str, timeout_s: float = 900.0) -> None:
@@ -140,7 +141,7 @@ class Page:
 
 @contextlib.contextmanager
 def page(program: str, profile: Path, *, width: int, height: int) -> Generator[Page]:
-    """A fresh browser with nothing in its `profile` folder, gone at the end."""
+    """Yields a page of a fresh browser with an empty `profile` folder; the browser is ended afterwards."""
     command_read, command_write = os.pipe()
     answer_read, answer_write = os.pipe()
     theirs = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (command_read, answer_write)]

@@ -20,14 +20,14 @@ Serve = Callable[[], subprocess.Popen[bytes]]
 
 @pytest.fixture(autouse=True)
 def no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' own conditions, whatever the shell has set."""
+    """Removes MLflow's variables from the environment, so that conditions do not depend on what the shell has set."""
     for name in [each for each in os.environ if each.startswith("MLFLOW_")]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sqlite file with MLflow's tables and nothing else to care about."""
+    """Returns the path of a sqlite file that holds MLflow's tables and nothing else that matters to a test."""
     folder = tmp_path_factory.mktemp("store")
     Runs(default_uri(folder), header("first", at="2026-01-01T00:00:00+00:00"))
     return folder / "mlflow.db"
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def studies(tmp_path: Path, store: Path) -> Path:
-    """A folder for studies, with a space in its name, whose mlflow.db is ready for use."""
+    """Returns a folder for studies, with a space in its name, whose mlflow.db is ready for use."""
     folder = tmp_path / "my studies"
     folder.mkdir()
     shutil.copy(store, folder / "mlflow.db")
@@ -44,7 +44,7 @@ def studies(tmp_path: Path, store: Path) -> Path:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port on which nobody listens."""
+    """Returns a port on which nobody listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

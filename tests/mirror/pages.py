@@ -24,7 +24,9 @@ WIDTH, HEIGHT = 1900, 1050
 
 @contextlib.contextmanager
 def served(look: str, folder: Path) -> Generator[dict[str, str]]:
-    """Runs the command that a search prints, on a port of its own; the address of each view that it prints."""
+    """Runs the command that a search prints, on a port of its own, and yields the address of each view that the search
+    prints.
+    """
     first, *lines = look.splitlines()
     command = first.removeprefix("MLflow: ").removesuffix(", then open")
     port = _free_port()
@@ -56,7 +58,7 @@ def _free_port() -> int:
 
 
 def opened(shown: Page, address: str) -> None:
-    """Opens the address afresh, without what MLflow shows newcomers."""
+    """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
     shown.open("about:blank")
     shown.open(address)
     with contextlib.suppress(TimeoutError):
@@ -65,7 +67,7 @@ def opened(shown: Page, address: str) -> None:
 
 
 def columns(shown: Page) -> list[str]:
-    """The table's columns from left to right, each moved into sight once: MLflow draws no others."""
+    """Returns the table's columns from left to right; scrolls each into sight once, because MLflow draws no others."""
     found: dict[str, None] = {}
     shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
     shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
@@ -83,7 +85,7 @@ def columns(shown: Page) -> list[str]:
 
 
 def rows(shown: Page) -> list[str]:
-    """The names of the table's runs from top to bottom."""
+    """Returns the names of the table's runs from top to bottom."""
     return shown.ask(
         """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
         .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
@@ -93,11 +95,13 @@ def rows(shown: Page) -> list[str]:
 
 CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
     plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
-"""What `curves` asks the page, which draws one after the other: a test may wait for all of them."""
+"""The expression that `curves` evaluates in the page, which draws one chart after the other: a test may wait for all of
+them.
+"""
 
 
 def charts(shown: Page, count: int) -> list[str]:
-    """Titles of the charts, once as many are drawn."""
+    """Waits until `count` charts are drawn and returns the lines of the page's text, which hold their titles."""
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
     parallel = "document.querySelectorAll('.parcoords').length"
     shown.wait_for(f"{drawn}.length + {parallel} >= {count}")
@@ -105,7 +109,7 @@ def charts(shown: Page, count: int) -> list[str]:
 
 
 def curves(shown: Page) -> list[list[list[float]]]:
-    """What line charts draw: for each chart the values of each curve."""
+    """Returns what line charts draw: for each chart the values of each curve."""
     return shown.ask(CURVES)
 
 

@@ -27,7 +27,7 @@ POINTS = (
 
 
 def write(studies: Path, name: str, *measurements: Measurement, end: int | None = 0) -> Path:
-    """A study with these measurements; the path of its folder."""
+    """Writes a study with these measurements and returns the path of its folder."""
     with Study.create(studies, name) as study:
         study.record(header(name))
         for each in measurements:
@@ -40,7 +40,7 @@ def write(studies: Path, name: str, *measurements: Measurement, end: int | None 
 
 
 def runs_of(uri: str, name: str):
-    """The study's parent run and its children, as anyone would ask for them."""
+    """Returns a client, the study's parent run and its children, by a query that any user of MLflow could make."""
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None
@@ -52,7 +52,7 @@ def runs_of(uri: str, name: str):
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until it holds."""
+    """Waits until the condition holds."""
     until = time.monotonic() + 900
     while not condition():
         assert time.monotonic() < until, "it did not happen within 900 s"

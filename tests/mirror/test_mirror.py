@@ -102,7 +102,7 @@ def test_a_study_is_mirrored_in_full(
 
 
 def table(client: MlflowClient, run_id: str, name: str, folder: Path) -> list[dict]:
-    """The rows of a table of a run that MLflow's pages know as one."""
+    """Returns the rows of a table of a run; checks that MLflow's pages know it as a table."""
     tables = json.loads(client.get_run(run_id).data.tags["mlflow.loggedArtifacts"])
     assert {"path": name, "type": "table"} in tables
     found = json.loads(Path(client.download_artifacts(run_id, name, str(folder))).read_text())

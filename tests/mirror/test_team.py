@@ -31,7 +31,9 @@ PATIENT = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a bucket in an S3 of moto's on loopback, which this process and its children are sent to."""
+    """Yields the name of a bucket in an S3 server of moto on loopback, to which this process and its children are
+    sent.
+    """
     from moto.server import ThreadedMotoServer
 
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -81,7 +83,7 @@ class Server:
 
     @contextlib.contextmanager
     def runs(self) -> Iterator[None]:
-        """The server answers; it has ended afterwards."""
+        """Starts the server and waits until it answers; ends it afterwards."""
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 self._command,
@@ -104,7 +106,7 @@ class Server:
         assert self.status() is None, "the server outlived its script"
 
     def status(self) -> int | None:
-        """The HTTP status of a question without a password, None where nobody answers."""
+        """Returns the HTTP status of a request without a password; None where nobody answers."""
         asked = f"{self.uri}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
         try:
             with urllib.request.urlopen(asked, timeout=60) as answer:
@@ -117,7 +119,9 @@ class Server:
 
 @pytest.fixture
 def server(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server that is yet to be started; a client waits for its answers for as long as a loaded machine needs."""
+    """Yields a server that is yet to be started; a client waits for its answers for as long as a loaded machine
+    needs.
+    """
     monkeypatch.setenv(*PATIENT)
     needs.tools(["initdb", "postgres"], "postgresql")
     with short_folder() as folder:  # PostgreSQL's socket lies in it

@@ -44,7 +44,7 @@ LOSSES = ((12.5, 12.0, 11.0), (12.5, 12.01, 11.0))
 
 @pytest.fixture
 def browser() -> str:
-    """Chromium; CI installs it (`.ci/run`)."""
+    """Returns the path of Chromium, which CI installs (`.ci/run`)."""
     return needs.browser()
 
 

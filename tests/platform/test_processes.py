@@ -101,7 +101,7 @@ WHERE = (
 
 
 def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:
-    """An environment that was set up for one checkout, used in a real copy of it."""
+    """Uses an environment that was set up for one checkout in a real copy of that checkout."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     python = str(tmp_path / "env" / "bin" / "python")
     _run([python, str(ROOT / "scripts" / "install_pth.py")], cwd=tmp_path)

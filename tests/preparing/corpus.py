@@ -1,4 +1,4 @@
-"""Inputs of `platform.prepare` for tests, and what a folder that it wrote holds."""
+"""Inputs of `platform.prepare` for tests, and the content of folders that it wrote."""
 
 import struct
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
-    """Documents of some bytes to some kilobytes, some with letters of several bytes, none empty."""
+    """Returns documents of some bytes to some kilobytes, some with letters of several bytes, none empty."""
     generator = np.random.default_rng(seed)
     words = np.array(["alpha", "beta", "gämma", "δelta", "\U0001d4d4psilon", "zeta\n", "eta"])
     return [" ".join(words[generator.integers(0, 7, size)]) for size in generator.integers(1, 700, count)]
@@ -20,7 +20,8 @@ def texts(count: int, seed: int = 0) -> list[str]:
 def write_megatron(
     path: Path, documents: Sequence[Sequence[Sequence[int]]], kind: str = "uint16", *, reverse: bool = False
 ) -> Path:
-    """The pair of `documents`, each of some sequences, by the layout that Megatron-LM writes.
+    """Writes `documents`, each of some sequences, as the pair of files that Megatron-LM writes; returns `path`, the
+    .bin.
 
     With `reverse` the sequences lie in the .bin from the last to the first.
     """
@@ -44,15 +45,15 @@ def write_megatron(
 
 
 def documents_of(folder: Path) -> list[list[int]]:
-    """The token ids of every document of a folder, in its order."""
+    """Returns the token ids of every document of a folder, in the order of its files."""
     return [ids for file in sorted(folder.glob("*.parquet")) for ids in pq.read_table(file)["tokens"].to_pylist()]
 
 
 def as_bytes(documents: Sequence[str]) -> list[list[int]]:
-    """The documents, a token a byte."""
+    """Returns the documents as token ids, one token for each byte."""
     return [list(text.encode()) for text in documents]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, hidden ones too."""
+    """Returns the bytes of every file of a folder, hidden ones too, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

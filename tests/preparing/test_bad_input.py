@@ -1,4 +1,4 @@
-"""What `platform.prepare` cannot read ends it with exit code 2 and one sentence, before or while it works."""
+"""Input that `platform.prepare` cannot read ends it with exit code 2 and one sentence, before or while it works."""
 
 import json
 import struct

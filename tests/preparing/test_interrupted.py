@@ -19,12 +19,12 @@ from trainers.data import ParquetTokens
 pytestmark = pytest.mark.slow
 
 MANY = 6
-"""Fewer than a whole run writes."""
+"""A number of shards below that of a whole run."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some MiB of JSON lines, a shard each."""
+    """Returns a file of more than 8 MiB of JSON lines, of which each MiB becomes a shard."""
     path = tmp_path_factory.mktemp("source") / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(4000)))
     assert path.stat().st_size > 8 * 2**20
@@ -33,7 +33,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a run without a kill writes."""
+    """Returns the files that an undisturbed run writes."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     assert _start(source, out, workers=2).wait() == 0
     return contents(out)
@@ -52,7 +52,7 @@ def _start(source: Path, out: Path, *, workers: int = 1) -> "subprocess.Popen[st
 
 
 def _stopped(source: Path, out: Path, *, workers: int = 1, shards: int = 1) -> "subprocess.Popen[str]":
-    """A run that SIGSTOP holds after at least `shards` of its shards, with several to come."""
+    """Returns a run that SIGSTOP holds after at least `shards` of its shards, with several to come."""
     end_s = time.monotonic() + 600
     while True:
         run = _start(source, out, workers=workers)

@@ -34,7 +34,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def _shards(path: Path, *, text_key: str = "text", separator: bytes | None = None) -> list[list[list[int]]]:
-    """The documents of each shard of about 10,000 bytes, token ids or a token a byte."""
+    """Returns the documents of each shard of about 10,000 bytes as token ids: those of the file, or one for each
+    byte.
+    """
     encode = Tokenizer(name=BYTES, vocab_size=256).encoder()
     files = inputs.find([path], path.parent / "out", text_key)
     return [

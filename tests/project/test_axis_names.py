@@ -153,7 +153,9 @@ def test_axes_are_named_only_where_they_belong():
 
 @pytest.mark.parametrize("axis", sorted(OF_ENGINES))
 def test_an_axis_of_engines_is_named_in_three_files(axis: str):
-    """In that of its declaration, which is a field, what its engines do, and what that costs; spaces may try it."""
+    """Checks the three files: that of its declaration, where it is a field, which counts as no use, that of what its
+    engines do, and that of what it costs; search spaces may try it.
+    """
     places = {name for name, _, _ in _places(frozenset({axis})) if not _covers("search_spaces/", name)}
     costs = {name for name in places if _covers("platform/cost_model/", name)}
     assert places - costs == {f"trainers/engines/axes/{axis}.py"}

@@ -20,7 +20,9 @@ def test_sources_are_called_by_what_they_are() -> None:
 
 
 def test_the_pages_stay_short() -> None:
-    """README, contributing and docs, what `make docs` writes included, without the laboratory notes."""
+    """Counts the words of README, contributing and docs, with the pages that `make docs` writes, without laboratory
+    notes.
+    """
     docs = [page for page in (ROOT / "docs").rglob("*.md") if "lab" not in page.relative_to(ROOT).parts]
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs]
     words = {str(page.relative_to(ROOT)): len(re.findall(r"\S*\w\S*", page.read_text("utf-8"))) for page in pages}

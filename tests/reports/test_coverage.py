@@ -1,4 +1,4 @@
-"""How much of the plan was tried, in sentence, table and JSON."""
+"""The share of the plan that was tried, in sentence, table and JSON."""
 
 import dataclasses
 import json

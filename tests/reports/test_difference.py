@@ -94,7 +94,7 @@ def test_the_surroundings_are_listed_once_each():
 
 
 def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
-    """A team learned of another version by a warning of c10d."""
+    """Checks a case from practice: a team learned of another version by a warning of c10d."""
 
     def warned(*texts: str) -> Measurement:
         return dataclasses.replace(FIRST, conditions=dataclasses.replace(CONDITIONS, warnings=texts))

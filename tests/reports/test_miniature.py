@@ -30,7 +30,7 @@ def _history(recipe: Recipe) -> History:
 
 @pytest.mark.parametrize("small", [True, False])
 def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFixture[str], small: bool) -> None:
-    """Of the model itself they are: what is looked for is what is left out."""
+    """Checks that days and cost are shown for the model itself: the test looks for the same words that are left out."""
     history = _history(miniature() if small else measurement().recipe)
     show(Result.of(history), [], as_object=False)
     shown = " ".join(capsys.readouterr().out.split())

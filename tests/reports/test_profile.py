@@ -1,4 +1,4 @@
-"""Where a step goes: the table beside the prediction, the rows and the JSON."""
+"""The parts of a step's time: the table beside the prediction, the rows and the JSON."""
 
 import dataclasses
 

@@ -114,7 +114,7 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
 def test_a_line_that_cannot_be_used_is_told_and_nothing_is_said_to_be_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The report sets nothing aside: that is for the search that goes on with the study."""
+    """Checks that the report sets no line aside: only a search that continues the study does."""
     _study(tmp_path, "one", measurement())
     with (tmp_path / "one" / "journal.jsonl").open("a") as file:
         file.write('{"kind": "measurem')

@@ -72,7 +72,9 @@ def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
 
 
 def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
-    """A session that ended by itself left nothing out, and the winner has curves only as a reference."""
+    """Checks that the sentence appears only where a session ended by itself and left nothing out, and where the winner
+    has curves only as a reference, if any.
+    """
     output = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
     at = "2026-01-01T00:00:01+00:00"
     end = End(at=at, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
@@ -124,7 +126,7 @@ def test_each_recipe_has_its_own_verdict() -> None:
 
 @pytest.mark.parametrize("tried_all", [True, False])
 def test_what_was_skipped_beforehand_is_no_verdict_where_nothing_was_tried(tried_all: bool) -> None:
-    """A budget, or Ctrl-C, may end a search before its first trial with a recipe."""
+    """Checks the verdict of a search that a budget, or Ctrl-C, may have ended before its first trial with a recipe."""
     history = _history(skipped(), recipes=(RECIPE,))
     history.extend([End(at="2026-01-01T00:00:01+00:00", exit_code=1, wall_s=1, gpu_s=0, tried_all=tried_all)])
     (output,) = verdicts(Result.of(history))

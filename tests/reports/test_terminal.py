@@ -114,7 +114,7 @@ def test_a_point_has_one_row_and_its_runs_a_table_of_their_own(width: int) -> No
 
 
 def test_one_run_has_no_deviation_to_be_told() -> None:
-    """As without repeats, where the winner alone is run once more."""
+    """Checks a layout that ran once more, as the winner alone does in a search without repeats."""
     once = (measurement(tokens_per_s=43000.0), measurement(tokens_per_s=41000.0, repeat=1))
     text = _render(*once, width=220)
     assert "runs: in fresh processes; the row is the one of median speed." in text and "std" not in text
@@ -147,7 +147,7 @@ def test_color_changes_no_letter() -> None:
 
 
 def test_of_a_large_study_the_best_and_a_count() -> None:
-    """Ten thousand rows are for a file, not for a terminal."""
+    """Checks that the terminal shows 100 rows of each kind and counts the others: ten thousand rows are for a file."""
     ran = [measurement(on=layout(bucket_mib=n + 1), tokens_per_s=1000.0 + n) for n in range(130)]
     failed = [oom(on=layout(bucket_mib=n + 1), micro_batch=2) for n in range(104)]
     text = _render(*ran, *failed, width=200)
@@ -158,7 +158,9 @@ def test_of_a_large_study_the_best_and_a_count() -> None:
 
 
 def test_rows_that_were_stopped_as_slow_have_one_note_together() -> None:
-    """An exhaustive search has dozens of them, and a line each would bury what it found."""
+    """Checks that such rows share one note: an exhaustive search has dozens, and a line for each would bury its
+    results.
+    """
     slow = [
         measurement(on=layout(bucket_mib=n + 100), tokens_per_s=30000.0, outcome=Outcome.SLOW, reason="stopped after 3")
         for n in range(20)

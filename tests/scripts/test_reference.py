@@ -99,7 +99,7 @@ def test_there_is_a_cell_for_each_architecture_and_a_sentence_for_what_is_missin
 
 
 def test_every_degree_that_is_missing_has_a_reason() -> None:
-    """But in a degree's row its name, which would say nothing."""
+    """Checks every degree beside every axis, except an axis beside itself, where a reason would say nothing."""
     for axis, value in degrees.axis_values():
         for degree in degrees.SPLIT_BY:
             reasons: degrees.Refusals = {}

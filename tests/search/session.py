@@ -89,7 +89,7 @@ def write_space(path: Path, **fields: Any) -> Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a session ended and what it printed."""
+    """The end of a session and what the session printed."""
 
     code: int
     out: str
@@ -214,7 +214,9 @@ class Session:
         self.process.kill()
 
     def end(self) -> Ended:
-        """Waits for its end; everything that it started must be gone soon after."""
+        """Waits for the end of the search and checks that all processes that it started end soon after; returns the
+        end.
+        """
         until_s = time.monotonic() + LONGEST_S
         while self.process.poll() is None:
             assert time.monotonic() < until_s, f"no end within {LONGEST_S} s: {self.text('err')}"

@@ -20,12 +20,15 @@ from trainers.values.measurement import Measurement, Outcome
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
-"""Layouts one after another, so that a test knows which one it hurts."""
+"""Options that try layouts one after another, so that a test knows into which one it injects a fault."""
 FOUND = frozenset({0, NOT_RESOLVED})
-"""Which of the two a search of small layouts ends with depends on what else the machine did: a test of something else
-takes both."""
+"""Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
+small layouts ends: a test of something else accepts both.
+"""
 RAN = frozenset({Outcome.OK, Outcome.SLOW})
-"""Which of the two a rung gets hangs on how busy the machine was with the best so far: no test may want the one."""
+"""Outcomes of a rung that ran. The load of the machine during the best rung so far decides which of the two a rung
+gets: no test may require one of them.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +99,7 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
     """Checks that every layout's ladder ran, upwards, each rung once, unless its trial left the rest out as hopeless.
 
-    A machine that is twice as busy as it was with the best so far makes it so.
+    A trial does so where the machine is twice as busy as it was during the best rung so far.
     """
     done = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 
 def _searched(folder: Path, name: str, *argv: str) -> Run:
-    """The search; once more as long where a disturbed machine left open which layout is fastest."""
+    """Runs the search, and resumes it for 900 s where a disturbed machine left open which layout is fastest."""
     with start(folder, name, 1, *argv, "--name", name) as session:
         ended = [session.end()]
     if ended[0].code == NOT_RESOLVED:
@@ -89,7 +89,7 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
 def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: Path) -> None:
-    """In the space's own budget: which layouts it tries is the search's choice."""
+    """Runs a search in the space's own budget; the search chooses which layouts it tries."""
     run = _searched(tmp_path, name, name, "--gpus", "4")
     assert run.sessions[-1].code in FOUND, run.sessions[-1].err
     assert {each.layout.world_size for each in run.measured} == {4}
@@ -118,7 +118,9 @@ def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(nam
 
 @pytest.mark.heavy
 def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) -> None:
-    """Whatever the search chose to try: that it tried both kinds of layouts, and all of them train one model."""
+    """Checks that the search, whatever else it chose to try, tried layouts that split the model and layouts that do
+    not, and that all of them train one model.
+    """
     sizes = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8}
     words = {"vocab_size": 256, "max_position_embeddings": 64, "intermediate_size": 128}
     config = tmp_path / "config.json"
@@ -133,8 +135,8 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
 
 
 def _passes_the_gate(run: Run) -> None:
-    """The plainest layout of a space is what others' gates are held against, and has none to pass; where no layout is
-    resolved to be the fastest, there is no winner.
+    """Checks that a winner passed its gate, and that no gate failed. The plainest layout of a space, with which gates
+    compare the others, has none to pass; where no layout is resolved to be the fastest, there is no winner.
     """
     has_none = "Numerics gate: none to pass" in run.sessions[-1].out or run.sessions[-1].code == NOT_RESOLVED
     assert has_none or [gate.is_reference for gate in run.history.gates].count(False) >= 1

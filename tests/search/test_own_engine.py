@@ -91,7 +91,7 @@ class TestSearched:
         assert _engines_in_mlflow(searched.path.parent) == {ENGINE}
 
     def test_each_accumulation_has_its_ladder_its_winner_and_its_row(self, searched: Searched) -> None:
-        """Each row states the global batch that its accumulation makes."""
+        """Checks also that each row states the global batch that its accumulation makes."""
         (ended,) = searched.sessions
         points = {
             (each.batch.grad_accum, each.batch.micro_batch): each for each in searched.measured if not each.repeat
@@ -137,7 +137,7 @@ def _engines_in_mlflow(studies: Path) -> set[str]:
 
 
 def test_a_layout_of_it_is_read_and_named_where_it_cannot_be_imported() -> None:
-    """A journal may be somebody else's: nothing of it is imported to read it."""
+    """Checks that the engine is not imported to read the layout: a journal may be somebody else's."""
     layout = Layout(engine="nowhere.at_all:ENGINE", dp_replicate=2)
     assert layout.label.startswith("nowhere.at_all:ENGINE, ")
     assert strategy(layout) == "ddp"
@@ -190,7 +190,9 @@ def _name_costs(engine_file: Path) -> None:
 def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
     engine_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DDP's measured rows, called the engine's: predicted by the same costs, their errors are the same."""
+    """Checks that DDP's measured rows, labelled as the engine's, have the same errors when the same costs predict
+    them.
+    """
     known = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
     monkeypatch.setattr(cost_engines, "_COSTS", {name: known[name] for name in cost_engines.ENGINES})
     with (MEASURED / "gpt2-exhaustive-1xH200.csv").open(newline="") as file:

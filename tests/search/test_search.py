@@ -1,4 +1,6 @@
-"""Whole searches on two CPU workers, as a user starts them, run to the end. What hurts them is in `tests/faults`."""
+"""Whole searches on two CPU workers, as a user starts them, run to the end. Searches with faults are in
+`tests/faults`.
+"""
 
 import dataclasses
 import gzip
@@ -43,7 +45,7 @@ def whole(folder: Path) -> Run:
     """Searches a layout that fits at micro-batch 1 and runs out of memory at 4, another like it, and two that cannot
     run.
 
-    Searched anew, three times at most, where other processes disturbed the machine so much that no winner is named.
+    Searches again, three times at most, where other processes disturbed the machine so much that no winner is named.
     """
     space = write_space(
         folder / "capped.py",
@@ -110,7 +112,9 @@ class TestAWholeSearch:
         assert shown["gpu_s"] == pytest.approx(whole.history.gpu_s) and shown["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, whole: Run) -> None:
-        """Micro-batch 4 failed to allocate in a worker, under the cap; all else ran; two layouts were never run."""
+        """Checks that micro-batch 4 failed to allocate in a worker, under the cap, that all else ran, and that two
+        layouts were never run.
+        """
         found = Counter(
             (each.batch.micro_batch, each.outcome) for each in whole.history.measurements if not each.repeat
         )
@@ -169,7 +173,9 @@ class TestAWholeSearch:
         assert len({each.id for each in confirmed}) == len(confirmed)
 
     def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
-        """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
+        """Checks that every part that the model has takes a share of the profiled time, and that the kept trace gives
+        the same sums again.
+        """
         shown = whole.sessions[0].object["profile"]
         (profile,) = whole.history.profiles
         winner, sums = whole.sessions[0].object["winner"], profile.sums
@@ -292,7 +298,7 @@ class TestNothingFits:
 
 
 def test_the_miniature_promises_what_the_default_search_must_show() -> None:
-    """Layouts of all engines and rungs enough, on any machine with two workers."""
+    """Checks that its plan has layouts of all engines and enough rungs on any machine with two workers."""
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None and miniature.num_workers == 2
     cluster = Cluster(device_kind="cpu", device="any", device_memory_gib=8.0, devices_per_node=2)

@@ -1,4 +1,4 @@
-"""What a worker imports and what it does without."""
+"""Tests of the modules that a worker imports and of those that it does without."""
 
 import subprocess
 import sys
@@ -32,7 +32,9 @@ import scipy.optimize  # what was hidden is there again
 
 @pytest.mark.slow
 def test_an_engine_comes_without_what_its_libraries_import_for_others() -> None:
-    """In a process of its own, as on a worker: seconds of every trial."""
+    """Loads the engine in a process of its own, as a worker does: the imports left out would take seconds of every
+    trial.
+    """
     done = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 

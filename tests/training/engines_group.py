@@ -1,4 +1,4 @@
-"""What every rank of a group does in the tests of checkpoints: train, save, load into another engine, train on."""
+"""The work of every rank of a group in the tests of checkpoints: train, save, load into another engine, train on."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ MODEL = ModelSpec(name="tiny", architecture="bloom", num_layers=2, hidden_size=2
 
 
 def recipe(**fields: Any) -> Recipe:
-    """Of a model whose parameters no number of ranks divides evenly."""
+    """Returns a recipe of a model whose parameters no number of ranks divides evenly."""
     known: dict[str, Any] = {"compute_precision": "fp32", "learning_rate": 1e-2}
     return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**known, **fields})
 
@@ -46,7 +46,7 @@ FP_RECIPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hop:
-    """A checkpoint of one layout that others go on from."""
+    """A checkpoint of one layout, from which other layouts go on."""
 
     recipe: Recipe
     saved_by: Layout | None
@@ -62,11 +62,11 @@ class Curves:
     undisturbed: list[float]
     continued: list[list[float]]
     weights: list[dict[str, torch.Tensor]]
-    """After loading, of each engine that went on."""
+    """The weights of each engine that went on, after it had loaded the checkpoint."""
 
 
 def hops(wanted: list[Hop]) -> list[Curves]:
-    """Plays them one after the other."""
+    """Plays the hops one after the other and returns the curves of each."""
     return [_play(hop) for hop in wanted]
 
 
@@ -95,7 +95,7 @@ def _play(hop: Hop) -> Curves:
 
 
 def train(engine: Engine, of: Recipe, layout: Layout, first: int) -> list[float]:
-    """The losses of steps `first` and on, in two micro-steps each."""
+    """Trains from step `first` on, in two micro-steps each, and returns the losses."""
     batch = BatchPoint.of(of, layout, max(1, GLOBAL_BATCH // (2 * layout.data_parallel)))
     source, rank = data.source(of), layout.data_parallel_rank(dist.get_rank())
     losses: list[float] = []
@@ -111,7 +111,7 @@ def train(engine: Engine, of: Recipe, layout: Layout, first: int) -> list[float]
 
 
 def manifest(of: Recipe, engine: Engine) -> Manifest:
-    """Of a checkpoint after the first steps."""
+    """Returns the manifest of a checkpoint after the first steps."""
     counters = engine.counters()
     return Manifest(
         format=FORMAT,

@@ -1,4 +1,4 @@
-"""What every rank of a group does in the tests of the loop: the attempts of a training, one after the other."""
+"""The work of every rank of a group in the tests of the loop: the attempts of a training, one after the other."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,13 @@ from trainers.values.training import Plan, TrainingJob
 from trainers.values.training_files import ATTEMPT
 
 ALLOWED = "allowed"
-"""Of the file with what the watchdog of an attempt may wait for each part of a step: where, and the seconds."""
+"""First part of the name of the file that lists, for each part of a step of an attempt, where the worker was and for
+how many seconds the watchdog may wait.
+"""
 
 
 def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
-    """An attempt at the plan's first phase, with a checkpoint every four steps."""
+    """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
     known: dict[str, Any] = {
         "plan": of,
@@ -40,13 +42,13 @@ def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt, and what happens in it before the step of that number."""
+    """An attempt, and the numbers of the steps before which something happens in it."""
 
     job: TrainingJob
     dies_before: int | None = None
-    """All ranks are gone without a word."""
+    """All ranks end without a message before this step."""
     full_before: int | None = None
-    """The disk of the training's folder becomes full."""
+    """The disk of the training's folder becomes full before this step."""
     free_before: int | None = None
 
 
@@ -55,7 +57,7 @@ class Gone(Exception):
 
 
 def attempts(wanted: list[Attempt]) -> list[str]:
-    """Plays them; why each ended."""
+    """Plays the attempts one after the other and returns why each ended."""
     return [_play(each) for each in wanted]
 
 
@@ -87,7 +89,7 @@ def _play(attempt: Attempt) -> str:
 
 @contextlib.contextmanager
 def _disturbed(attempt: Attempt) -> Generator[None]:
-    """Has the loop's steps go wrong as the attempt says."""
+    """Injects, before steps of the loop, the events that the attempt states."""
     loop: Any = Loop
     one_step, filler = loop._one_step, Path(attempt.job.folder) / "filler"
 

@@ -27,7 +27,7 @@ STEPS = 1000
 
 
 def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subprocess.Popen[bytes]":
-    """The command as a process of its own, in a process group of its own."""
+    """Starts the command as a process of its own, in a process group of its own."""
     target = write_layout(folder / f"{name}-{layout.world_size}.json", layout)
     given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder), "--address", "local"]
     command = [sys.executable, "-m", "platform.train", str(target), *given, "--checkpoint-steps", "20", *argv]
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> list[float]:
-    """The losses of a training that nothing disturbed."""
+    """Returns the losses of a training that nothing disturbed."""
     assert start(folder, "whole").wait() == 0, (folder / "whole.err").read_text()
     return losses(folder / "whole")
 

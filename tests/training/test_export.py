@@ -29,7 +29,9 @@ def probe(recipe: Recipe) -> torch.Tensor:
 
 
 def _played(wanted: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
-    """On every rank: trains with DDP, saves and exports; begins with the export in ZeRO-3 and FSDP2."""
+    """Plays each recipe on every rank: trains with DDP, saves and exports; then begins from the export with ZeRO-3 and
+    FSDP2.
+    """
     return [_one(recipe, Path(folder)) for recipe, folder in wanted]
 
 

@@ -26,11 +26,11 @@ PAGE = ROOT / "docs" / "first-training.md"
 
 
 RESUMED = "{ [ $? = 4 ] && for _ in 1 2 3; do python -m platform.search --resume first && break; done; }"
-"""What the page says to do where a disturbed machine leaves the search unresolved."""
+"""The command that follows the page's advice for a search that a disturbed machine left unresolved."""
 
 
 def commands() -> list[str]:
-    """The indented lines of the page; a search that is not resolved (exit code 4) is resumed."""
+    """Returns the indented lines of the page; a search that is not resolved (exit code 4) is resumed."""
     assert RESUMED.split(" do ")[1].split(" &&")[0] in PAGE.read_text()
     lines = [line.removeprefix("    ") for line in PAGE.read_text().splitlines() if line.startswith("    ")]
     return [f"{line} || {RESUMED}" if line.startswith("python -m platform.search") else line for line in lines]
@@ -45,7 +45,9 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Path]:
-    """Where all commands ran, one after the other, in one shell; what they leave running is ended afterwards."""
+    """Yields the folder in which all commands ran, one after the other, in one shell; the processes that they leave
+    running are killed afterwards.
+    """
     folder = tmp_path_factory.mktemp("first")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     shutil.copytree(ROOT / "docs", folder / "docs")

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> dict[str, str]:
-    """Why each attempt ended; all are played in one group of two ranks."""
+    """Returns why each attempt ended; all are played in one group of two ranks."""
     wanted = {
         "undisturbed": Attempt(job=job(folder / "undisturbed", plan())),
         "cut": Attempt(job=job(folder / "cut", plan()), dies_before=7),
@@ -116,7 +116,9 @@ def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folde
 
 
 def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[str, str]):
-    """The data's place counts sequences, not steps: at its end the ramp stands where the plain training does."""
+    """Checks that the place in the data counts sequences, not steps: the ramp ends at the same place as the plain
+    training.
+    """
     places = [
         checkpoint.read_manifest(path)
         for name in ("undisturbed", "ramp")
@@ -127,7 +129,9 @@ def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[s
 
 @pytest.mark.parametrize(("training", "steps"), [("undisturbed", {"step 1"}), ("ramp", {"step 1", "step 9"})])
 def test_what_is_compiled_anew_has_its_time(folder: Path, ended: dict[str, str], training: str, steps: set[str]):
-    """The first step after a held-out loss too, and the first step of a phase with another batch."""
+    """Checks that the watchdog allows time to compile for held-out losses, for the first step, although a held-out loss
+    comes before it, and for the first step of a phase with another batch.
+    """
     found = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
     generous = {where for where, allowed_s in found if allowed_s is not None}
     assert {where for where in generous if where.startswith("step ")} == steps

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> list[str]:
-    """Why each attempt ended; all are played in one group of four ranks, with a checkpoint every four steps."""
+    """Returns why each attempt ended; all are played in one group of four ranks, with a checkpoint every four steps."""
     return run_group(
         attempts,
         [

@@ -41,7 +41,7 @@ def follow(uri: str, records: Path, state: str = "FINISHED") -> None:
 
 
 def history(uri: str) -> dict[str, list[tuple[int, float]]]:
-    """The one run's series."""
+    """Returns the series of the only run, by metric."""
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None

@@ -1,4 +1,6 @@
-"""From options to a plan, and what is refused before any device is touched, each with one sentence."""
+"""Tests of the plan that options make, and of the options that are refused, each with one sentence, before any device
+is touched.
+"""
 
 import dataclasses
 import json
@@ -27,7 +29,9 @@ Make = Callable[..., Plan]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """The plan of a command with these arguments, on `layout.json` unless `target` says otherwise."""
+    """Returns a function that makes the plan of a command with the given arguments, for `layout.json` unless `target`
+    is given.
+    """
     write_layout(tmp_path / "layout.json")
 
     def made(

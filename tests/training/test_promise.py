@@ -1,4 +1,4 @@
-"""What is said of a throughput below the search's, from made-up records."""
+"""Tests, on made-up records, of the sentences on a throughput below the search's and on memory that grows."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ BEGUN = Begun(
 
 
 def records(speed: float, *, between_s: float = 0.0, **fields: Any) -> list[Record]:
-    """Twenty reports of ten steps of 1000 tokens each, with `between_s` of other work before each."""
+    """Returns twenty reports of ten steps of 1000 tokens each, with `between_s` of other work before each report."""
     found: list[Record] = [BEGUN]
     for i in range(20):
         known: dict[str, Any] = {

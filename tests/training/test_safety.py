@@ -1,4 +1,6 @@
-"""What the first steps of a winner's training say against it, from made-up records; and `search --safe` for real."""
+"""Tests of the objections to a winner that the first steps of its training raise, from made-up records, and a real run
+of `search --safe`.
+"""
 
 import dataclasses
 import math
@@ -46,7 +48,7 @@ def test_each_reason_is_told(records: list[Record], why: str):
 
 
 def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    """A search for the fastest way to train a small GPT-2 on two CPU workers, with `--safe`."""
+    """Runs a search for the fastest way to train a small GPT-2 on two CPU workers, with `--safe`."""
     command = [sys.executable, "-m", "platform.search", *argv, "--safe", "--studies", str(folder), "--address", "local"]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

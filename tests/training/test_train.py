@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> dict[str, Any]:
-    """How each training ended: exit code and summary."""
+    """Returns how each training ended: its exit code and its summary."""
     command = [sys.executable, "-m", "tests.training.trainings", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -40,12 +40,12 @@ def losses(folder: Path) -> list[float]:
 
 
 def begun(folder: Path) -> list[int]:
-    """The steps after which its attempts began."""
+    """Returns the steps after which the attempts of the training began."""
     return [each.step for each in TrainingFolder(folder).read_records() if isinstance(each, Begun)]
 
 
 def held_out(folder: Path, steps: int) -> dict[int, float]:
-    """The held-out losses by step, up to so many steps."""
+    """Returns the held-out losses by step, up to step `steps`."""
     found = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
     return {each.step: each.loss for each in found if each.step <= steps}
 

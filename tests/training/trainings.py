@@ -1,6 +1,6 @@
 """Trainings by the command's own parts on one Ray with two CPU workers: `python -m tests.training.trainings FOLDER`.
 
-A process of its own, since Ray reads its settings at import. What it ends with stands in FOLDER/ended.json.
+A process of its own, since Ray reads its settings at import. The exit codes and summaries stand in FOLDER/ended.json.
 """
 
 import json
@@ -54,7 +54,7 @@ def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path,
 
 
 def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
-    """The command's exit code and its summary."""
+    """Runs the training as the command does; returns the command's exit code and its summary."""
     target = write_layout(folder / f"{name}.json", layout)
     given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
     options = train.parse([str(target), *given, "--checkpoint-steps", "20", "--val-tokens", "160"])

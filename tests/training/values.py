@@ -21,7 +21,7 @@ STEP = RECIPE.tokens_per_step
 
 
 def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> Plan:
-    """A plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
+    """Returns a plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
     batch = BatchPoint(micro_batch=1, grad_accum=4 // layout.data_parallel)
     known: dict[str, Any] = {
         "recipe": RECIPE,
