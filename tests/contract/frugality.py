@@ -1,4 +1,4 @@
-"""Measurements of an engine's thrift: the memory that a rank holds while an engine is made, what a step gathers and
+"""Measurements of what an engine spends: the memory that a rank holds while an engine is made, what a step gathers and
 launches more than once, and where our own code or the model's waits for the device.
 """
 

@@ -28,7 +28,7 @@ ENGINE = Rules(
 
 
 class AllReduceEngine(TorchEngine):
-    """An engine that sums gradients over micro-steps, and over ranks once, after the last backward pass of a step."""
+    """An engine that sums gradients over micro-steps and averages them over ranks after a step's last backward pass."""
 
     def _lay_out(self, model: Model) -> nn.Module:
         weights.materialise(
