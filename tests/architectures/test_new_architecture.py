@@ -58,7 +58,7 @@ STARCODER2_3B: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry line."""
+    """Adds the registry line."""
     registry = architectures._REGISTRY  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setitem(registry, "starcoder2", f"{__name__}:STARCODER2")
 

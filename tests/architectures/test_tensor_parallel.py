@@ -1,4 +1,4 @@
-"""How each architecture's blocks are cut, against transformers' own tables and its modules."""
+"""The plan by which each architecture's blocks are cut, compared with transformers' own tables and its modules."""
 
 import pytest
 import torch

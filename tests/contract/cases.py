@@ -1,4 +1,4 @@
-"""The cases of the contract: tiny models, every engine and stage, degrees 1, 2 and 4, and the faults to be seen."""
+"""The cases of the contract: tiny models, every engine and stage, degrees 1, 2 and 4, and faults that must show."""
 
 import dataclasses
 
@@ -62,11 +62,11 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """A fault must show early."""
+        """The number of steps; fewer with a fault, which must show early."""
         return 4 if self.fault else STEPS
 
     def batch_at(self, step: int) -> BatchPoint:
-        """How the global batch is cut in step `step`."""
+        """Returns the micro-batch and the accumulation into which step `step` divides the global batch."""
         if not self.climbs or step < 2:
             return self.batch
         grad_accum = 4 if step < 4 else 2
@@ -75,7 +75,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What pytest shows."""
+        """The case's name in pytest's output."""
         recipe, batch = self.recipe, self.batch
         parts = [recipe.model.name, recipe.compute_precision, self.layout.label, f"accum {batch.grad_accum}"]
         if self.climbs:
@@ -98,7 +98,7 @@ def recipe(
     states: str = "fp32",
     compression: str = "none",
 ) -> Recipe:
-    """The recipe of the contract: clipping bites, the optimizer decays."""
+    """Returns the recipe of the contract, in which gradients are clipped and the optimizer applies weight decay."""
     return Recipe(
         model=model,
         seq_len=SEQ_LEN,
@@ -113,7 +113,7 @@ def recipe(
 
 
 def layouts(world_size: int) -> list[Layout]:
-    """Every engine and stage on `world_size` ranks, checkpointing none and full, HSDP from 4 ranks on."""
+    """Returns layouts of every engine and stage on `world_size` ranks, checkpointing none and full; HSDP at 4 ranks."""
     found = []
     for engine, stages in ENGINES.items():
         for stage, syncs in stages.items():
@@ -137,9 +137,11 @@ def layouts(world_size: int) -> list[Layout]:
 
 
 def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
-    """Every kernel in every kind of engine on 2 ranks; two or three ride in one run, since each must change nothing.
+    """Returns cases of every kernel in every kind of engine on 2 ranks, two or three kernels in a case, since none may
+    change the result.
 
-    FlexAttention has no backward pass on a CPU: here it is sdpa behind the same seam. A compiler's code runs on 1 rank.
+    FlexAttention has no backward pass on a CPU: sdpa runs in its place behind the same interface. Code that a compiler
+    generates runs in a case of 1 rank.
     """
     if world_size == 1:
         block = Layout(engine="ddp", attention="flex", loss="chunked", compile="block", checkpointing="selective")
@@ -184,7 +186,10 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
 
 
 def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
-    """Offload in each engine that has it; on a CPU it moves nothing, but the code that steps is the host's."""
+    """Returns cases of offload in each engine that has it.
+
+    On a CPU offload moves nothing, but the optimizer steps by the code that steps on the host beside a GPU.
+    """
     if world_size != 2:
         return []
     fsdp = Layout(engine="fsdp", zero_stage=3, dp_shard=2, offload="all", grad_sync="every")
@@ -200,7 +205,7 @@ def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
 
 
 def _own_engine(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
-    """An engine outside this project, by its import path."""
+    """Returns cases of an engine outside this project, named by its import path."""
     if world_size != 2:
         return []
     layout = Layout(engine="tests.contract.own_engine:ENGINE", dp_replicate=2)
@@ -208,7 +213,10 @@ def _own_engine(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
 
 
 def cases(world_size: int) -> list[Case]:
-    """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree."""
+    """Returns the cases of `world_size` ranks.
+
+    At 2 ranks these are all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree.
+    """
     found: list[Case] = []
 
     def add_recipe(chosen: Recipe, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False) -> None:

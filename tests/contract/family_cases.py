@@ -1,4 +1,4 @@
-"""The families of today: each on layouts of four ranks that meet what is its own, and the faults to be seen."""
+"""Recent model families, each on layouts of four ranks that exercise its own features, and faults that must show."""
 
 import itertools
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from trainers.values.spec import ModelSpec
 
 WORLD_SIZE = 4
 WINDOW = 7
-"""Of 24 tokens: shorter than a context-parallel rank's part, and a divisor of no length."""
+"""Tokens of the window, in sequences of 24: fewer than a context-parallel rank has, and a divisor of no length."""
 
 
 def _spec(name: str, **facts: Any) -> ModelSpec:
@@ -58,7 +58,7 @@ def _case(family: str, precision: str, layout: Mapping[str, Any], fault: str = "
 
 
 def quick() -> list[MeshCase]:
-    """Cases and faults that run at every change."""
+    """Returns the cases and faults that run at every change."""
     plain = {**_DDP, "dp_replicate": 4, "attention": "sdpa"}
     return [
         *(_case(*each) for each in _QUICK),
@@ -67,7 +67,7 @@ def quick() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Every family, engine, attention and degree, with either loss by turns, where that is not refused."""
+    """Returns a case of every family, engine, attention and degree that is not refused; the two losses alternate."""
     degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2})
     found: list[MeshCase] = []
     chosen = itertools.product(FAMILIES, (_DDP, _STAGE_2, _STAGE_3), ("eager", "sdpa", "flex"), degrees)

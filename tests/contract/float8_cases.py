@@ -1,4 +1,4 @@
-"""FP8 recipes on two and four ranks, and the faults to be seen."""
+"""FP8 recipes on two and four ranks, and faults that must show."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ _SPLIT: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama", "fp8_rowwise", {**_STAGE_2, "cp": 2, "attention": "sdpa"}),
     ("llama", "fp8_tensorwise", {"engine": "fsdp", "zero_stage": 3, "pp": 2, "cp": 2, "attention": "sdpa"}),
 )
-"""On four ranks."""
+"""Models, precisions and layouts of cases on four ranks."""
 # Fault -> precision; planted on shards.
 FAULTS: Mapping[str, str] = {
     "scale along the wrong axis": "fp8_rowwise",
@@ -50,7 +50,7 @@ FAULTS: Mapping[str, str] = {
 
 
 def cases() -> list[MeshCase]:
-    """Each engine with each kind of scale, checkpointed, accumulated and compiled; then the faults."""
+    """Returns cases of each engine and scale, with checkpointing, accumulation and compiled blocks; then the faults."""
     found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
     faulty = [
         MeshCase(recipe=float8_recipe("llama", precision), layout=Layout(**_STAGE_3), fault=fault)
@@ -60,8 +60,9 @@ def cases() -> list[MeshCase]:
 
 
 def wide_cases() -> list[MeshCase]:
-    """Hybrid shards, pipelines and context parallelism, each with both kinds of scale; every family after Llama; then a
-    fault in hybrid shards, whose two groups agree on scales that are wrong alike.
+    """Returns the cases of four ranks: hybrid shards, pipelines and context parallelism, each with both kinds of scale;
+    every family of `FAMILIES`; then a fault in hybrid shards, whose two groups compute the same wrong scales and
+    therefore agree.
     """
     families: list[tuple[str, str, dict[str, Any]]] = [
         each
@@ -76,14 +77,14 @@ def wide_cases() -> list[MeshCase]:
 
 
 def float8_recipe(model: str, precision: str) -> Recipe:
-    """The recipe of the contract at a length that FP8 takes."""
+    """Returns the recipe of the contract with a sequence length that FP8 supports."""
     known = {**MODELS, **FAMILIES}[model]
     longer = dataclasses.replace(known, max_positions=SEQ_LEN) if known.max_positions else known
     return dataclasses.replace(recipe(longer, precision), seq_len=SEQ_LEN)
 
 
 def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """`mesh_group.run_all` with the faults of FP8."""
+    """Runs `mesh_group.run_all` with the faults of FP8."""
     results: list[dict[str, Any]] = []
     for each in cases:
         with planted(each.fault):
@@ -93,7 +94,7 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def planted(fault: str) -> Generator[None, None, None]:
-    """Breaks what torchao scales, while an engine is made and runs."""
+    """Breaks torchao's scales in the way that `fault` names, while an engine is made and runs."""
     to_float8 = float8_linear.hp_tensor_to_float8_dynamic
 
     def along_other_axis(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,7 @@
-"""What FP8 recipes are held against: torchao's emulation in one process, which rounds what each rank rounds alone."""
+"""The reference for FP8 recipes: torchao's emulation in one process.
+
+What each rank rounds by itself is rounded separately here too.
+"""
 
 import contextlib
 import copy
@@ -24,12 +27,14 @@ from trainers.values.recipe import Recipe
 
 
 def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
-    """The same steps in one process, micro-batch by micro-batch and part by part of a sequence that context-parallel
-    ranks have, since each has scales of its own: transformers' model with torchao's layers in its blocks, by nothing
-    of the engines' code.
+    """Runs the case's steps in one process, without the engines' code, and returns the expected result.
 
-    The second step is that of the weights `stepped` that the ranks have after their first: sums in another order differ
-    in the last bit, one bf16 weight that is rounded up for down in an FP8 row's largest moves gradients by a hundredth.
+    The model is transformers', with torchao's FP8 layers in its blocks. Each micro-batch is computed by itself, and so
+    is each part of a sequence that a context-parallel rank has, since each of them has FP8 scales of its own.
+
+    The second step starts from the weights `stepped`, which the ranks have after their first step, and not from those
+    computed here. The two differ in their last bit, because sums run in another order. Where that rounds one weight to
+    the other bf16 number, and this weight is the largest of an FP8 row, gradients change by a hundredth.
     """
     chosen, layout = case.recipe, case.layout
     master = dense_model(chosen)
@@ -75,8 +80,8 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
 
 
 class _Attention:
-    """Attention of models that each have a part of every sequence: a thread each, which wait here for one another's
-    keys and values.
+    """Attention across models that each have a part of every sequence. Each model runs in a thread of its own, and the
+    threads wait here for one another's keys and values.
     """
 
     def __init__(self, size: int, seq_len: int) -> None:
@@ -87,13 +92,13 @@ class _Attention:
         self._of_thread = threading.local()
 
     def take(self, model: torch.nn.Module) -> None:
-        """Makes a model's attention this one."""
+        """Makes this object the attention of `model` where sequences are in parts, and sdpa where they are whole."""
         AttentionInterface.register("parts", self._attend)
         whole: Any = model
         whole.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
 
     def loss(self, models: "list[_Computing]", tokens: torch.Tensor) -> torch.Tensor:
-        """The mean of the parts' losses."""
+        """Returns the mean of the parts' losses."""
         with ThreadPoolExecutor(len(models)) as threads:
             losses = threads.map(lambda rank: self._loss_of(rank, models[rank], tokens), range(len(models)))
             return torch.stack([*losses]).mean()
@@ -122,32 +127,36 @@ class _Attention:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Computing:
-    """A copy of the model that computes as an engine lets it, beside fp32 weights."""
+    """A copy of the model that computes in the precision of an engine, beside the fp32 weights of the master."""
 
     model: torch.nn.Module
     autocasts: bool
     rounded: frozenset[str]
-    """Weights that are rounded to bf16 before anything else."""
+    """The names of weights that are rounded to bf16 before anything else."""
 
     def context(self) -> Any:
         return torch.autocast("cpu", torch.bfloat16) if self.autocasts else contextlib.nullcontext()
 
     @torch.no_grad()
     def take(self, master: torch.nn.Module) -> None:
-        """Takes the master's weights."""
+        """Copies the master's weights and clears the gradients."""
         for (name, mine), whole in zip(self.model.named_parameters(), master.parameters(), strict=True):
             mine.copy_(whole.bfloat16() if name in self.rounded else whole)
             mine.grad = None
 
     def give(self, master: torch.nn.Module) -> None:
-        """Adds the gradients to the master's."""
+        """Adds this copy's gradients to the master's."""
         for mine, whole in zip(self.model.parameters(), master.parameters(), strict=True):
             assert mine.grad is not None
             whole.grad = mine.grad.float() if whole.grad is None else whole.grad + mine.grad.float()
 
 
 def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
-    """What DDP runs. torchao casts the inputs of its layers as CUDA's autocast does, and not on a CPU."""
+    """Returns a copy of the model that computes as under DDP: fp32 weights, and bf16 by autocast.
+
+    torchao casts the inputs of its layers under CUDA's autocast, but not under a CPU's, so hooks cast them here. With
+    rowwise scales the weights of these layers are rounded to bf16 first.
+    """
     model = copy.deepcopy(master)
     layers = _converted(model, chosen)
     for layer in layers.values():
@@ -157,7 +166,9 @@ def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
 
 
 def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
-    """What FSDP2 runs: all weights in bf16, but those that are cast from fp32 where they are gathered."""
+    """Returns a copy of the model that computes as under FSDP2: all weights are bf16, except that with tensorwise
+    scales the weights of FP8 layers stay fp32, from which FSDP2 casts them when it gathers them.
+    """
     model = copy.deepcopy(master)
     for parameter in model.parameters():  # and not the buffers, which FSDP2 leaves as they are
         parameter.data = parameter.data.bfloat16()
@@ -172,13 +183,13 @@ def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
 
 
 def _start(chosen: Recipe) -> str:
-    """How the names of what lies in blocks begin."""
+    """Returns the prefix that the names of all modules in blocks begin with."""
     in_blocks = {"bloom": "transformer.h.", "gpt_neox": "gpt_neox.layers."}
     return in_blocks.get(chosen.model.architecture, "model.layers.")
 
 
 def _cast_all(_module: torch.nn.Module, *given: Any) -> Any:
-    """Arguments of a call with every fp32 tensor in bf16."""
+    """Returns a call's arguments with every fp32 tensor cast to bf16."""
     return tree_map_only(torch.Tensor, lambda each: each.bfloat16() if each.dtype is torch.float32 else each, given)
 
 

@@ -1,5 +1,5 @@
-"""What a rank holds while an engine is made, what a step gathers and launches more than once, and when our own code or
-the model's waits for the device.
+"""Measurements of what an engine spends: the memory that a rank holds while an engine is made, what a step gathers and
+launches more than once, and where our own code or the model's waits for the device.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from trainers.values.layout import Layout
 from trainers.values.spec import ModelSpec
 
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
-"""76 M parameters, 0.28 GiB in fp32, of which the largest unit is a twenty-fourth."""
+"""A model of 76 M parameters, 0.28 GiB in fp32, whose largest unit is a twenty-fourth of it."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
 PADDED = ModelSpec.from_config({**GPT2.to_config(), "pad_token_id": 3}, name="padded")
 WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, transformers))
 
 
 def start_gib(layout: Layout) -> float:
-    """Most that this rank holds beyond what it held before, from before an engine is made until it is ready."""
+    """Returns the most GiB that this rank holds, beyond what it held before, until an engine is made and ready."""
     engines.load(layout.engine)  # its imports are no part of what it holds
     gc.collect()  # an engine before this one may have left tensors, which would not be counted
     meter = CpuMeter(64.0)
@@ -44,8 +44,8 @@ def start_gib(layout: Layout) -> float:
 
 
 def waits(model: ModelSpec, layout: Layout) -> list[str]:
-    """Lines of `trainers/` and of transformers that read a value out of a tensor within two steps: on a GPU the host
-    would wait there.
+    """Returns the lines of `trainers/` and of transformers that read a value out of a tensor within two steps; on a GPU
+    the host would wait at each of them.
     """
     half = recipe(model, "bf16")
     engine = engines.create(half, layout, torch.device("cpu"))
@@ -74,7 +74,7 @@ class _Reads(TorchDispatchMode):
 
 
 def gathers(layout: Layout) -> list[int]:
-    """Units of a model of two blocks that FSDP2 gathers in each of a step's three micro-steps."""
+    """Returns how many units of a model of two blocks FSDP2 gathers in each of a step's three micro-steps."""
     engine = engines.create(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
     with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
@@ -85,7 +85,7 @@ def gathers(layout: Layout) -> list[int]:
 
 
 class _Starts:
-    """Marks that count the calls before each phase, and look whether degrees can be read back then."""
+    """Marks that count the calls before each phase and check that degrees can be read back then."""
 
     def __init__(self, seen: "_Calls", holds: Callable[[], bool]) -> None:
         self._seen, self._holds = seen, holds
@@ -97,9 +97,10 @@ class _Starts:
 
 
 def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
-    """Types of gradients and of what clipping multiplies them by, where states are bf16.
+    """Returns the types of gradients and of the factors by which clipping multiplies them, where states are bf16.
 
-    CUDA multiplies many tensors in one launch where the factor is of their type, else a launch each.
+    CUDA multiplies many tensors in one launch where the factor is of their type, and launches once for each tensor
+    otherwise.
     """
     pure = recipe(GPT2, "bf16", states="bf16")
     engine = engines.create(pure, layout, torch.device("cpu"))
@@ -125,7 +126,7 @@ class _Calls(TorchDispatchMode):
 
 
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
-    """(GiB at the start, lines that wait) of each layout."""
+    """Returns for each layout the GiB that a rank holds at the start, and the lines that wait."""
     found = []
     for each in layouts:
         fused = dataclasses.replace(each, attention="sdpa")

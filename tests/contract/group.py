@@ -1,7 +1,7 @@
 """Groups of gloo processes, each of which runs many cases one after another.
 
-The processes of all groups are forks of one server, which has imported the engines: seconds of processor time for each
-rank of each group.
+The processes of all groups are forks of one server that has imported the engines. Importing them in every process would
+take seconds of processor time for each rank of each group.
 """
 
 import contextlib
@@ -31,13 +31,17 @@ from trainers.measuring.steps import losses_of
 
 _IMPORTED = ("tests.contract.group", *(f"trainers.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")))
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-"""With more threads ranks would fight over the cores, and where there are GPUs the contract is still held on gloo."""
+"""Environment variables of the ranks. They have one thread each, since more would compete for the cores, and no GPU,
+since the contract runs on gloo even where there are GPUs.
+"""
 MAX_THREADS = 120
-"""Of a rank at its end: gloo has two for each process group, and DTensor's caches keep groups from being destroyed."""
+"""The most threads that a rank may have at its end. gloo starts two for each process group, and groups are never
+destroyed, because DTensor's caches hold them: a rank with more has cases that do not share groups.
+"""
 
 
 def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
-    """One result a case: `run`, `mismatches` and `digests` (of start weights, a rank each), or `error`."""
+    """Returns for each case `run`, `mismatches` and `digests` (of start weights, one for each rank), or `error`."""
     try:
         return run_group(_run_all, cases, world_size)
     except TimeoutError as error:
@@ -45,10 +49,10 @@ def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
 
 
 def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, deadline_s: float = 1200) -> Any:
-    """What rank 0's `work(argument)` returns; every rank of a fresh gloo group does it.
+    """Runs `work(argument)` on every rank of a fresh gloo group and returns what rank 0's call returned.
 
     Raises:
-        TimeoutError: the ranks were not done in time; they are ended.
+        TimeoutError: the ranks were not done in time, and were killed.
     """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +100,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
 
 
 def _share_groups() -> None:
-    """Lets all cases that cut this process's ranks alike use the same process groups."""
+    """Lets all cases that divide the ranks into the same groups use the same process groups."""
     make: Any = dist.new_subgroups_by_enumeration
     made: dict[str, Any] = {}
 
@@ -163,7 +167,7 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 class Noted:
-    """Marks that are remembered."""
+    """Marks that remember the phases."""
 
     def __init__(self) -> None:
         self.phases: list[Phase] = []
@@ -179,7 +183,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 def _plant_in_step(case: Case, engine: Any) -> None:
-    """Breaks the engine's steps in the way that the case's fault names, if that is one of these."""
+    """Breaks the engine's steps in the way that the case's fault names, if it is a fault of steps."""
     if case.fault == "missing sync" and case.layout.engine == "deepspeed":
         engine._engine.enable_backward_allreduce = False
         return
@@ -194,7 +198,7 @@ def _plant_in_step(case: Case, engine: Any) -> None:
 
 @contextlib.contextmanager
 def _planted(fault: str) -> Generator[None, None, None]:
-    """Breaks the model or its gradients in the way that `fault` names; see `_plant_in_step` for those of a step."""
+    """Breaks the model or its gradients in the way that `fault` names; `_plant_in_step` plants the faults of steps."""
     modeling_bloom = cast(Any, bloom_library)
     causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
     tensor = cast(Any, torch.Tensor)

@@ -1,4 +1,4 @@
-"""Attention masks that follow the data: what the dense model makes of flagged tokens, the cases, the faults to be seen.
+"""Attention masks that depend on the data: the dense model's logits for flagged tokens, the cases, and the faults.
 
 The reference shares no code with what is tested. Each document runs alone through transformers' eager model. A prefix
 is given to that model as a mask of [seq_len, seq_len].
@@ -28,12 +28,12 @@ _FLAG = 2**40
 
 
 def labels_of(tokens: torch.Tensor) -> torch.Tensor:
-    """The labels of [batch, seq_len + 1] tokens; cross-entropy leaves out those of flagged ones."""
+    """Returns the labels of [batch, seq_len + 1] tokens, with -100 for flagged ones, which cross-entropy leaves out."""
     return torch.where(tokens[:, 1:] < _FLAG, tokens[:, 1:], -100)
 
 
 def dense_logits(model: torch.nn.Module, tokens: torch.Tensor, of: Recipe) -> torch.Tensor:
-    """Logits of [batch, seq_len] flagged tokens, under the recipe's attention mask."""
+    """Returns the logits of [batch, seq_len] flagged tokens under the recipe's attention mask."""
     if of.attention_mask == "causal":
         return model(tokens).logits
     return torch.cat([_dense_sequence(model, row, of) for row in tokens])
@@ -68,7 +68,9 @@ _ENGINES = (_DDP, _STAGE_2, _STAGE_3)
 
 
 def quick() -> list[MeshCase]:
-    """Cases that run at every change: each mask with each position, axis, attention and loss, in twos and threes."""
+    """Returns the cases that run at every change: each mask with each position, axis, attention and loss, two or three
+    of these in a case; then the faults.
+    """
     return [
         _case("gpt2", "document", **_DDP, dp_replicate=4, attention="eager"),
         _case("bloom", "document", **_STAGE_3, cp=2, dp_shard=2, attention="sdpa", loss="chunked"),
@@ -85,7 +87,7 @@ def quick() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Every model, mask, engine, attention and degree, with either loss by turns, where that is not refused."""
+    """Returns a case of every model, mask, engine, attention and degree that is not refused; losses alternate."""
     degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2}, {"pp": 2, "cp": 2})
     found: list[MeshCase] = []
     chosen = itertools.product(

@@ -1,4 +1,4 @@
-"""Layouts of 8 ranks over which tensor, context and data parallelism split a tiny model, and the faults to be seen."""
+"""Layouts of 8 ranks over which tensor, context and data parallelism split a tiny model, and faults that must show."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "grad_sync": ("last", "every"),
     "offload": ("none", "all"),
 }
-"""What is paired; degrees are (cp, tp)."""
+"""The values that `pairwise` combines; degrees are (cp, tp)."""
 
 # Fault -> model and (cp, tp) on which it is planted.
 FAULTS: Mapping[str, tuple[str, tuple[int, int]]] = {
@@ -58,7 +58,7 @@ FAULTS: Mapping[str, tuple[str, tuple[int, int]]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshCase:
-    """One layout whose first gradients, and losses and norms of some steps, are compared with the dense model's."""
+    """A run whose first gradients, and whose losses and norms of some steps, are compared with the dense model's."""
 
     recipe: Recipe
     layout: Layout
@@ -66,7 +66,7 @@ class MeshCase:
 
     @property
     def name(self) -> str:
-        """What pytest shows."""
+        """The case's name in pytest's output."""
         precision = "bf16 states" if self.recipe.state_precision == "bf16" else self.recipe.compute_precision
         mask = "" if self.recipe.attention_mask == "causal" else f"{self.recipe.attention_mask} mask"
         parts = [self.recipe.model.name, precision, mask, self.layout.degrees, self.layout.label, self.fault]
@@ -74,7 +74,7 @@ class MeshCase:
 
 
 def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | None:
-    """The case of these values of `VALUES`; None where it is refused."""
+    """Returns the case with these values of `VALUES`; None where it is refused or degrees do not divide the ranks."""
     cp, tp = values["degrees"]
     data_parallel = {"zero_stage": 0, "dp_replicate": 1, **DATA_PARALLEL[values["data parallel"]]}
     ranks, replicas = world_size // (cp * tp), data_parallel["dp_replicate"]
@@ -90,10 +90,10 @@ def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | 
 
 
 def pairwise() -> list[MeshCase]:
-    """Cases in which every two values stand together that may.
+    """Returns cases in which every two values that may be combined occur together.
 
-    Each case is, of some drawn ones with a pair that is still missing, the one that adds most pairs. A pair with which
-    no case can be drawn is one that is refused.
+    Each case is the one that adds most pairs among some that are drawn with a pair that is still missing. A pair with
+    which no case can be drawn counts as refused.
     """
     drawn = random.Random(0)
     axes = list(itertools.combinations(VALUES, 2))
@@ -110,7 +110,7 @@ def pairwise() -> list[MeshCase]:
 
 
 def lone_ends() -> list[MeshCase]:
-    """Pipelines whose first stage has an embedding alone and the last one a head alone, each cut over ranks."""
+    """Returns pipelines whose first stage has only an embedding and whose last only a head, each split over ranks."""
     layouts = (Layout(engine="ddp", pp=4, tp=2), Layout(engine="fsdp", zero_stage=3, pp=4, tp=2, loss="chunked"))
     return [
         MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout)
@@ -119,7 +119,7 @@ def lone_ends() -> list[MeshCase]:
 
 
 def product() -> list[MeshCase]:
-    """Every model, data parallelism, degrees and checkpointing, with either loss by turns."""
+    """Returns a case of every model, data parallelism, degrees and checkpointing not refused; losses alternate."""
     plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     names = ("model", "data parallel", "degrees", "checkpointing")
     chosen = (dict(zip(names, each, strict=True)) for each in itertools.product(*(VALUES[name] for name in names)))
@@ -128,7 +128,9 @@ def product() -> list[MeshCase]:
 
 
 def compiled() -> list[MeshCase]:
-    """Blocks compiled, on 2 ranks: torch 2.13 loses gradients of DTensors there; checkpoints stand inside."""
+    """Returns cases on 2 ranks with blocks compiled, and their checkpoints inside the compiled code. torch 2.13 loses
+    gradients of DTensors in such blocks.
+    """
     plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     chosen = (
         {"model": "llama", "data parallel": "stage 3", "degrees": (1, 2), "checkpointing": "full"},
@@ -140,7 +142,7 @@ def compiled() -> list[MeshCase]:
 
 
 def faulty() -> list[MeshCase]:
-    """A case for each fault, on 2 ranks: what is broken shows there as on 8, in a quarter of the time."""
+    """Returns a case for each fault, on 2 ranks: a fault shows there as it does on 8, in a quarter of the time."""
     plain = {"attention": "sdpa", "loss": "plain", "checkpointing": "none", "precision": "fp32"}
     same = {**plain, "grad_sync": "last", "offload": "none", "data parallel": "stage 3"}
     made = {

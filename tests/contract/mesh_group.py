@@ -1,4 +1,4 @@
-"""Runs the cases of the mesh in one group: first gradients, losses, norms, logits, and what is in effect."""
+"""Runs the cases of the mesh in one group, and returns first gradients, losses, norms, logits and mismatches."""
 
 # pyright: reportPrivateUsage=false
 
@@ -29,13 +29,13 @@ from trainers.mesh import collectives, context, tensor
 from trainers.values.batch import BatchPoint
 
 STEPS = 2
-"""The first shows gradients, the second what the optimizer and the engine made of them."""
+"""The number of steps: the first shows gradients, the second what the optimizer and the engine made of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What some steps of one model show: weights before them and after the first one, the first step's clipped
-    gradients, losses and norms.
+    """The results of a short training run of one model: weights before it and after its first step, logits before it,
+    the clipped gradients of its first step, and the loss and gradient norm of each step.
     """
 
     weights: dict[str, torch.Tensor]
@@ -47,7 +47,10 @@ class Trained:
 
 
 def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """One result a case: `trained` and `mismatches`, or `error`; the same work on every rank."""
+    """Runs the cases, with the same work on every rank.
+
+    Returns one result for each case: `trained`, `mismatches` and `whole_logits`, or `error`.
+    """
     results: list[dict[str, Any]] = []
     for each in cases:
         try:
@@ -63,7 +66,7 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
 
 
 def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """`run_all`, with blocks compiled into the code that a training runs."""
+    """Runs `run_all` with blocks compiled by inductor, into the code that a real training runs."""
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # a daemon, as a rank is here, has no processes of its own
@@ -131,7 +134,7 @@ class _Widths(TorchDispatchMode):
 
 
 def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    """Whole gradients of every parameter, once the first optimizer step has begun."""
+    """Returns a dict that gets the whole gradient of every parameter when the first optimizer step begins."""
     found: dict[str, torch.Tensor] = {}
     step = engine._optimizer.step
 
@@ -167,7 +170,7 @@ def _gather(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def planted(fault: str) -> Generator[None, None, None]:
-    """Switches off what prevents the fault, while an engine is made and runs."""
+    """Plants `fault` while an engine is made and runs, by changing the code that prevents it."""
     make = {
         "ALiBi of local heads": lambda: _change(context.ContextParallel, "__init__", _with_local_heads),
         "gradients of norms not summed": lambda: _change(
@@ -231,7 +234,7 @@ def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _without_ties(made: Any) -> Any:
-    """Each module gets parameters of its own, as `to_empty` leaves a model on the meta device."""
+    """Returns `made` changed to give each module parameters of its own, as `to_empty` does on the meta device."""
 
     def apart(module: torch.nn.Module, **how: Any) -> None:
         made(module, **how)
@@ -250,7 +253,7 @@ def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
 
 
 def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Trained:
-    """The same steps of the plain model in one process."""
+    """Trains the plain model for the same steps in one process and returns the results."""
     recipe = case.recipe
     source = data.source(recipe)
     weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}

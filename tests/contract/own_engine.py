@@ -1,7 +1,8 @@
-"""An engine of a user's own, in one file: whole models, gradients summed by one all-reduce a parameter.
+"""An engine of a user's own, in one file: whole models, and gradients summed by one all-reduce for each parameter.
 
-Searched by its import path (`tests/search/test_own_engine.py`) and held against the reference beside this project's
-engines. Its rules and its runtime may lie in two files; then a driver does without torch.
+A test searches with it by its import path (`tests/search/test_own_engine.py`), and the contract compares it with the
+reference as it does this project's engines. Its rules and its runtime may be in two files; then a driver does not
+import torch.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ ENGINE = Rules(
 
 
 class AllReduceEngine(TorchEngine):
-    """Gradients are summed over micro-steps, and once over ranks, after the last backward pass of a step."""
+    """An engine that sums gradients over micro-steps and averages them over ranks after a step's last backward pass."""
 
     def _lay_out(self, model: Model) -> nn.Module:
         weights.materialise(

@@ -1,4 +1,4 @@
-"""Pipelines of four ranks, with data, tensor and context parallelism inside stages, and the faults to be seen."""
+"""Pipelines of four ranks with data, tensor and context parallelism inside stages, and faults that must show."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -55,13 +55,13 @@ def _case(model: str, precision: str, layout: Mapping[str, Any], fault: str = ""
 
 
 def quick() -> list[MeshCase]:
-    """Cases and faults that run at every change."""
+    """Returns the cases and faults that run at every change."""
     faulty = [_case(model, "fp32", layout, fault) for fault, (model, layout) in FAULTS.items()]
     return [*(_case(*each) for each in _QUICK), *faulty]
 
 
 def product() -> list[MeshCase]:
-    """Every architecture, engine, schedule and inner axis with every checkpointing that is not refused."""
+    """Returns a case of every architecture, engine, schedule, inner axis and checkpointing that is not refused."""
     return [case for case in _product() if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None]
 
 

@@ -1,4 +1,4 @@
-"""What the engines are held against: a plain transformers model in one process, the whole batch at once."""
+"""The reference for the engines: a plain transformers model in one process, with the whole batch at once."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from trainers.weights import draw
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a training run shows: start weights by name, logits before the first step, a loss and norm per step."""
+    """The results of a training run: start weights by name, logits before the first step, each step's loss and norm."""
 
     weights: dict[str, torch.Tensor]
     logits: torch.Tensor
@@ -39,14 +39,14 @@ class Run:
 
 
 def probe(recipe: Recipe) -> torch.Tensor:
-    """The token ids [2, seq_len] whose logits are compared."""
+    """Returns the token ids [2, seq_len] whose logits are compared."""
     stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=1000)
     return torch.from_numpy(stream.sequences(0, range(2)))[:, :-1]
 
 
 @functools.cache
 def reference(recipe: Recipe) -> Run:
-    """The run of `recipe` in fp32, in bf16 where its states are, by nothing of the engines' code."""
+    """Returns the results of `recipe` without the engines' code: in bf16 where its states are, in fp32 otherwise."""
     model = dense_model(recipe)
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
@@ -70,7 +70,7 @@ def reference(recipe: Recipe) -> Run:
 
 
 def dense_model(recipe: Recipe) -> torch.nn.Module:
-    """The plain model with its first weights, in bf16 where the recipe's states are."""
+    """Returns the plain model with its first weights: in bf16 where the recipe's states are, in fp32 otherwise."""
     model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
         value = draw(
@@ -86,12 +86,15 @@ def dense_model(recipe: Recipe) -> torch.nn.Module:
 
 
 def learning_rate_at(step: int, recipe: Recipe) -> float:
-    """The recipe's, but for two steps in the middle: an engine must take another one and go back."""
+    """Returns the recipe's learning rate, but a tenth of it in two steps in the middle.
+
+    An engine must take the other rate and go back.
+    """
     return recipe.learning_rate * (0.1 if 3 <= step < 5 else 1.0)
 
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's, of transformers or torch as they come."""
+    """Returns the recipe's optimizer as transformers or torch provides it."""
     if recipe.optimizer == "adafactor":
         return Adafactor(
             model.parameters(),
@@ -149,7 +152,7 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
 
 
 def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
-    """A model whose configuration has a window, heads of their own width or a cap, as its makers write these."""
+    """Returns a model of a recent family; window, head width and soft cap are in the keys of its own configuration."""
     settings: dict[str, Any] = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
     if spec.architecture in ("qwen2", "qwen3"):
         # The last block of two has no window: `max_window_layers` says that of the first ones only.
@@ -172,7 +175,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
 
 
 def differences(run: Run, recipe: Recipe) -> list[str]:
-    """Each way in which `run` leaves the reference by more than the contract allows; empty when it holds."""
+    """Returns a sentence for each difference of `run` from the reference that exceeds what the contract allows."""
     expected = reference(dataclasses.replace(recipe, compute_precision="fp32", compression="none"))
     half = recipe.compute_precision != "fp32"
     found = []

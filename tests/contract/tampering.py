@@ -1,4 +1,4 @@
-"""Engines that run something else than they were asked for, made for real in a process of their own."""
+"""Real engines, made in a process of their own and changed to run something else than they were asked for."""
 
 # pyright: reportPrivateUsage=false
 
@@ -28,7 +28,7 @@ BF16_SUMS = recipe(BLOOM, compression="bf16")
 
 
 def _higher_stage(engine: Any) -> None:
-    """DeepSpeed's own configuration is the one that was tampered with (see `_other_stage`)."""
+    """Leaves the engine as it is: DeepSpeed's own configuration was changed before it was made (see `_other_stage`)."""
 
 
 def _tf32(engine: Any) -> None:
@@ -76,7 +76,7 @@ def _two_steps(engine: Any) -> None:
 
 
 def _nothing(engine: Any) -> None:
-    """As asked for."""
+    """Leaves the engine as it was asked for."""
 
 
 TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
@@ -102,11 +102,11 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     ),
     "Adafactor over flat shards": (ZERO, _nothing, "optimizer in effect is adafactor, nothing factored", ADAFACTOR),
 }
-"""What is done, to which layout, how the mismatch must begin, and the recipe that was asked for."""
+"""The layout, the tampering, the start of each expected mismatch (empty for none), and the recipe asked for."""
 
 
 def mismatches_of(names: list[str]) -> dict[str, list[str]]:
-    """The sentences that each tampering brings; run in a group of one rank."""
+    """Returns the mismatches that each tampering causes, by its name; runs in a group of one rank."""
     found = {}
     for name in names:
         layout, tamper, _, wanted = TAMPERINGS[name]
@@ -131,7 +131,9 @@ _HONEST = deepspeed.engine_config
 
 
 def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
-    """fp16 steps, the second with a loss scale that overflows: what was skipped, and how the loss went."""
+    """Runs fp16 steps in each layout, the second with a loss scale that overflows; returns losses, norms, counts of
+    skipped steps, whether each step kept the weights, and mismatches.
+    """
     # Nothing but this answer keeps DeepSpeed from fp16 on a CPU; the code below it is the GPU's.
     cast(Any, get_accelerator()).is_fp16_supported = lambda: True
     found = []
@@ -158,14 +160,14 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
 
 
 def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:
-    """Whether all ranks keep their weights where a gradient overflows in rank 0's shard alone."""
+    """Returns whether all weights stay as they are when a gradient overflows in rank 0's shard alone."""
     before = {name: weight.clone() for name, weight in engine.named_full_weights()}
     engine.step([tokens], _Overflow(engine))
     return all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights())
 
 
 class _Overflow:
-    """Marks that spoil a gradient in rank 0's shard where the optimizer step begins."""
+    """Marks that set a gradient in rank 0's shard to infinity where the optimizer step begins."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

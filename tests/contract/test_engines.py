@@ -1,4 +1,4 @@
-"""Every engine, stage and degree gives the reference weights, logits, losses and norms; every fault shows."""
+"""Every engine, stage and degree has the reference's weights, logits, losses and norms; every fault shows."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
 
 
 def test_powersgd_is_one_recipe_however_a_batch_is_cut() -> None:
-    """Its factors follow from the mean gradient alone, and from nothing that an engine before it left behind."""
+    """Checks that factors depend on the mean gradient alone, and on nothing that an engine before left behind."""
     found = [i for i, case in enumerate(CASES[2]) if case.recipe.powersgd_rank]
     (_, first), (_, second) = (_result(2, i) for i in found)
     assert first["run"].losses == pytest.approx(second["run"].losses, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Each family of today trains as transformers' own eager model does, gradient by gradient; planted faults are seen."""
+"""Each recent family trains as transformers' own eager model does, gradient by gradient; planted faults show."""
 
 import functools
 from typing import Any

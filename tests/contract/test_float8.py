@@ -1,4 +1,4 @@
-"""FP8 trains as torchao's emulation in one process does, gradient by gradient; planted faults are seen."""
+"""FP8 trains as torchao's emulation in one process does, gradient by gradient; planted faults show."""
 
 import contextlib
 import functools
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.contract
 CASES, WIDE = cases(), wide_cases()
 _NAMES = [each.name for each in CASES]
 TOLERANCE = 1e-5
-"""Largest relative difference of a gradient, of what a step does to a weight, of a loss and of a norm. Up to 1.3e-6 was
-seen: the reference rounds to bf16 and FP8 what each rank does, and only fp32 sums are in another order.
+"""The largest relative difference allowed in a gradient, in a weight's change by a step, in a loss and in a norm. Up to
+1.3e-6 was seen: the reference rounds to bf16 and FP8 what each rank rounds, and only the order of fp32 sums differs.
 """
 
 
@@ -47,7 +47,7 @@ def _threads(count: int) -> Generator[None]:
 
 
 def differences(run: Trained, case: MeshCase) -> list[str]:
-    """Each way in which a run leaves the emulation's; empty when it holds."""
+    """Returns a sentence for each difference from the emulation's results that exceeds the tolerance."""
     with _threads(1):  # as the ranks have: sums in another order round to other FP8 numbers
         reference = expected(case, run.stepped)
     found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]

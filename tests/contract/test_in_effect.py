@@ -1,4 +1,4 @@
-"""What is read back from an engine is what runs: a tampered engine is found out, an fp16 overflow is counted."""
+"""The settings read back from an engine are those that run: tampering is detected, and an fp16 overflow is counted."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ def two_ranks() -> dict[str, Any]:
 
 
 def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
-    """Both in one group, so that its start is paid once."""
+    """Runs all that takes two ranks in one group, so that the group's start is paid once."""
     return {
         "frugality": frugality(layouts[1]),
         "overflows": overflows(layouts[0]),
@@ -90,7 +90,7 @@ def test_no_rank_holds_the_model_twice_at_the_start_nor_waits_within_a_step(name
 
 
 def test_what_is_whole_between_two_passes_stays_so_until_the_step() -> None:
-    """Three units, of which stage 3 frees the two blocks after each pass."""
+    """Checks how often FSDP2 gathers a model of three units, of which stage 3 frees the two blocks after each pass."""
     assert two_ranks()["gathers"] == {2: [3, 0, 0], 3: [5, 4, 4]}
 
 

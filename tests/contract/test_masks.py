@@ -1,4 +1,4 @@
-"""Document and prefix masks train as the dense model does, gradient by gradient; each planted fault is seen."""
+"""Document and prefix masks train as the dense model does, gradient by gradient; each planted fault shows."""
 
 import functools
 from typing import Any

@@ -26,13 +26,13 @@ def results(world_size: int = WORLD_SIZE) -> list[dict[str, Any]]:
 
 @functools.cache
 def expected(recipe: Recipe) -> Trained:
-    """The dense model's run; in fp32, but for weights and states that are bf16."""
+    """Returns the dense model's results, in fp32 except that weights and states are bf16 where the recipe's are."""
     model = dense_model(recipe)
     return dense(MeshCase(recipe=recipe, layout=CASES[0].layout), model, make_optimizer(model, recipe))
 
 
 def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, Any]:
-    """What is wrong in the runs of these cases, by name; empty when all of it holds."""
+    """Runs the cases and returns the error, or the differences and mismatches, of those that have any, by name."""
     found = run_group(run_all, cases, world_size, deadline_s=3600)
     wrong = {
         case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
@@ -42,7 +42,7 @@ def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, A
 
 
 def differences(run: Trained, recipe: Recipe) -> list[str]:
-    """Each way in which a run leaves the dense model's; empty when it holds."""
+    """Returns a sentence for each difference from the dense model's results that exceeds the tolerances."""
     reference = expected(dataclasses.replace(recipe, compute_precision="fp32", state_precision="fp32"))
     half = recipe.compute_precision != "fp32"
     found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
@@ -97,7 +97,9 @@ def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> Non
 
 @pytest.mark.heavy
 def test_generated_code_loses_no_gradient() -> None:
-    """Torch 2.11's inductor lost those of collectives that write into a tensor, where a graph traced alone did not."""
+    """Checks gradients with inductor's code: torch 2.11's lost gradients of collectives that write into a tensor, which
+    a graph that was only traced did not lose.
+    """
     found = run_group(run_generated, COMPILED, 2)
     wrong = [
         each.get("error") or differences(each["trained"], case.recipe)

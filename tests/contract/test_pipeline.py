@@ -1,4 +1,4 @@
-"""Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault is seen."""
+"""Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault shows."""
 
 # Faults are planted in private places.
 # pyright: reportPrivateUsage=false
@@ -30,7 +30,7 @@ PRODUCT = {model: [each for each in product() if each.recipe.model.name == model
 
 
 def _run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
-    """As `mesh_group.run_all`, with the faults of pipelines too."""
+    """Runs `mesh_group.run_all` with the faults of pipelines too."""
     results: list[dict[str, Any]] = []
     for case in cases:
         with _PLANTED[case.fault]() if case.fault in _PLANTED else contextlib.nullcontext():
@@ -47,7 +47,7 @@ class _AllPositions(nn.Module):
 
 
 def _last_alone(module: Any) -> Callable[[Any, nn.Module, bool], bool]:
-    """Loses what was accumulated before the last micro-batch."""
+    """Returns `module` changed to lose the gradients accumulated before the last micro-batch."""
 
     def exchanges(self: Any, stage: nn.Module, last: bool) -> bool:
         if last:
@@ -83,7 +83,7 @@ def _with_second_copy(named: Any) -> Any:
 
 @functools.cache
 def results(model: str = "") -> list[dict[str, Any]]:
-    """Those of the product's cases of this model, else of the quick ones."""
+    """Returns the results of the product's cases with `model`, or those of the quick cases where no model is named."""
     return run_group(_run_all, PRODUCT[model] if model else QUICK, WORLD_SIZE)
 
 

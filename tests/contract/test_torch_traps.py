@@ -1,8 +1,8 @@
-"""What torch's own tensor parallelism does to gradients where blocks are compiled under FSDP2, by version of torch.
+"""The effect of torch's own tensor parallelism on gradients where blocks are compiled under FSDP2, by version of torch.
 
-This project's ranks hold plain parameters instead of DTensors for it (`trainers/mesh/tensor.py`). A version with
-another outcome than stated here is a reason to look at that choice anew; `test_mesh` holds our own parts to the dense
-model on every version.
+This effect is why this project's ranks hold plain parameters instead of DTensors (`trainers/mesh/tensor.py`). A version
+that behaves otherwise than stated here is a reason to reconsider that choice; `test_mesh` compares our own parts with
+the dense model on every version.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from tests.contract.group import run_group
 pytestmark = [pytest.mark.contract, pytest.mark.heavy]
 
 KEEPS_THE_GRADIENT = {"2.11": True, "2.13": False}
-"""Version of torch -> whether the embedding has its gradient where nothing waits for the embedding's collective."""
+"""Version of torch -> whether the embedding keeps its gradient where nothing waits for the embedding's collective."""
 _WIDTH, _VOCAB, _LENGTH = 16, 40, 8
 
 
@@ -68,7 +68,10 @@ def _loss(model: nn.Module) -> torch.Tensor:
 
 
 def _worst_errors(waits: list[bool]) -> list[dict[str, float]]:
-    """Of each case the relative error of every gradient; with `waits` a hook waits for the embedding's collective."""
+    """Returns for each case the relative error of every gradient.
+
+    Where a case is true, a hook waits for the embedding's collective.
+    """
     return [_errors(each) for each in waits]
 
 

@@ -1,4 +1,4 @@
-"""The kernels by themselves, in one process: attention and loss give what the plain ones give, graphs are reused."""
+"""The kernels alone, in one process: attention and loss give what the plain ones give, and graphs are reused."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ SPECS = {
 
 
 def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
-    """A model of `spec` with weights, ready for a layout with these kernels."""
+    """Returns a model of `spec` with weights, prepared for a layout with these kernels, and that layout."""
     wanted = Layout(engine="ddp", **layout)
     model = build(spec, attention=wanted.attention)
     model = prepare(model, wanted)
@@ -67,7 +67,7 @@ def test_attention_gives_what_eager_attention_gives(name: str, kernel: str) -> N
 
 
 def test_the_seam_into_bloom_is_still_there() -> None:
-    """A release of transformers that calls its attention otherwise must show here, not in a wrong loss."""
+    """Checks transformers' call of BLOOM's attention: a release that changes it must show here, not in a wrong loss."""
     known = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
     assert list(known)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in known
     model, layout = filled(SPECS["bloom"], attention="sdpa")
@@ -88,7 +88,7 @@ def test_slopes_are_those_of_transformers(num_heads: int) -> None:
 
 
 def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
-    """FlexAttention's forward pass runs on a CPU: what the GPU's kernel is told is held against the bias."""
+    """Checks the score modification of the GPU's kernel against the bias; FlexAttention's forward pass runs on CPUs."""
     query, key, value = torch.randn(3, 2, 6, 128, 16).unbind(0)
     module: Any = nn.Module()
     module.score_mod = attention.alibi_score(attention.Share(num_heads=6, heads=range(6)))
@@ -131,7 +131,7 @@ def test_chunks_give_the_loss_and_gradients_of_all_logits(
 
 
 def test_a_compiled_chunk_is_the_plain_one() -> None:
-    """The function that a compiler gets, run as it stands."""
+    """Checks the function that a compiler gets, run without being compiled."""
     logits = torch.randn(5, 12)
     logits[:, 10:] = float("-inf")
     labels = torch.tensor([0, 3, 9, 9, 1])
@@ -157,7 +157,7 @@ def test_checkpointing_saves_less_and_changes_nothing(checkpointing: str) -> Non
 
 @pytest.mark.slow
 def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partitioner is torch's own whatever the compiler behind it; here nothing is compiled further."""
+    """Checks budgets with nothing compiled further: the partitioner is torch's own whatever the compiler behind it."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     tokens = torch.randint(97, (2, 22), generator=torch.Generator().manual_seed(0))
 
@@ -184,9 +184,10 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it.
+    """Checks that three blocks take one compilation, and that another micro-batch takes one more.
 
-    Which compiler takes the graphs makes no difference; inductor runs in the contract of one rank.
+    Dynamo's own limit of 8 graphs does not end this. It makes no difference which compiler takes the graphs; inductor
+    runs in the contract of one rank.
     """
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
@@ -213,7 +214,7 @@ def test_layouts_tell_which_blocks_are_checkpointed() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_share_of_attention_is_the_same_by_flex_as_by_a_bias(rank: int) -> None:
-    """Some heads, for some positions, as tensor and context parallelism give them to a rank."""
+    """Checks some heads at some positions, as tensor and context parallelism give them to a rank."""
     orders = [order_of(each, 2, 512) for each in range(2)]
     share = attention.Share(num_heads=6, heads=range(3, 6), queries=orders[rank], keys=torch.cat(orders))
     query, (key, value) = torch.randn(2, 3, 256, 16), torch.randn(2, 2, 3, 512, 16).unbind(0)
@@ -229,7 +230,7 @@ def test_a_share_of_attention_is_the_same_by_flex_as_by_a_bias(rank: int) -> Non
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama", "llama with a window"])
 def test_the_host_reads_nothing_back_for_a_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers would look at the positions, where the host waits for a GPU in each forward pass."""
+    """Checks that transformers does not look at the positions: the host would wait for a GPU in each forward pass."""
     window = ModelSpec(name="mistral", architecture="mistral", num_heads=4, window=8, window_layers=3, **SIZES)
     model, layout = filled(window if "window" in name else SPECS[name], attention="flex")
     mesh = Mesh(layout, "cpu")

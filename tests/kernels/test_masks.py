@@ -1,4 +1,4 @@
-"""Attention masks that follow the data, by parts: flags, spans, block masks, losses without some labels, costs."""
+"""Attention masks that depend on the data, by parts: flags, spans, block masks, losses without some labels, costs."""
 
 import dataclasses
 from pathlib import Path
@@ -78,7 +78,7 @@ def _tokens(recipe: Recipe, length: int) -> torch.Tensor:
 
 
 def _by_hand(tokens: torch.Tensor, mask: str, window: int | None) -> torch.Tensor:
-    """Whether queries see keys, by the numbers of their documents: [batch, queries, keys]."""
+    """Returns whether queries see keys, from the numbers of documents or the prefix: [batch, queries, keys]."""
     flags, places = tokens >= FLAG, torch.arange(tokens.shape[1])
     document, distance = flags.cumsum(1), places[:, None] - places[None]
     past = (distance >= 0) & (distance < (window or len(places)))

@@ -1,4 +1,4 @@
-"""Which device errors count as out of memory: by the memory that is left, never by the words alone."""
+"""Device errors count as out of memory by the memory that is left, never by their words alone."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ LIBRARY = (
 
 @pytest.fixture
 def free_gib(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Free GiB of a made-up device of 80 GiB."""
+    """Returns the free GiB of a made-up device of 80 GiB, in a list that tests change."""
     free = [40.0]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free[0] * GIB), 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 70 * GIB)
@@ -53,7 +53,10 @@ def test_a_refused_allocation_of_cpp_is_out_of_memory_under_a_cap_only() -> None
 
 
 def test_a_refused_tensor_is_out_of_memory_under_a_cap_though_it_would_fit_by_now() -> None:
-    """What the step held is freed while its error travels: 4 MiB of an activation fit again then."""
+    """Checks a refusal of 4 MiB of an activation.
+
+    They fit again while the error travels, since what the step held is freed then.
+    """
     meter = CpuMeter(4.0)
     text = (
         "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4194304 bytes. Error code 12"
@@ -115,7 +118,7 @@ meter.release()
 @pytest.mark.parametrize(("cap_mib", "row"), [("95", "100.0 10.0 90.0"), ("101", "100.0")])
 @pytest.mark.slow
 def test_the_cap_of_a_cpu_worker_counts_the_same_bytes_whatever_the_heap_held_before(cap_mib: str, row: str) -> None:
-    """50 MiB were there before the model: they do not count."""
+    """Checks that 50 MiB which were there before the model do not count."""
     command = [sys.executable, "-c", CAPPED, cap_mib]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -150,7 +153,10 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
-    """It holds a gathered tensor a second time while this thread allocates: the peak was 130 MiB, or 100 by chance."""
+    """Checks the peak where a thread of gloo holds a gathered tensor a second time while this thread allocates.
+
+    Where such copies counted, the peak was 130 MiB, or 100 by chance.
+    """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GLOO], capture_output=True, text=True, cwd=ROOT, env=environment
@@ -160,13 +166,13 @@ def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
 
 
 OURS, GLOO_S = 1, 2
-"""Threads of recorded changes."""
+"""The threads of recorded changes: this one and one of gloo's."""
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collective_s_end(is_late: bool) -> None:
-    """As recorded of an all-reduce that ended at 50: its tensor was freed, without a report, before the allocation at
-    60 or after it.
+    """Checks changes as recorded of an all-reduce that ended at 50. Its tensor was freed, without a report, before the
+    allocation at 60 or after it.
     """
     changes = [
         Change(at_ns=10, thread=OURS, address=1, size=4, held=104),
@@ -178,7 +184,7 @@ def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collect
 
 
 def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
-    """A copy that a thread of gloo held while this one allocated, and whose time is later than that allocation's."""
+    """Checks a copy that a thread of gloo held while this one allocated, with a time later than the allocation's."""
     changes = [
         Change(at_ns=10, thread=OURS, address=1, size=1, held=101),
         Change(at_ns=20, thread=OURS, address=2, size=2, held=133),

@@ -1,4 +1,4 @@
-"""Student's t, against scipy."""
+"""Student's t, compared with scipy's, and the intervals that it gives."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from trainers.measuring.intervals import interval, t_quantile
 
 
 def test_quantiles() -> None:
-    """Workers import no scipy, so the quantiles are written out; scipy's hold them."""
+    """Checks the quantiles against scipy's: they are written out, because workers do not import scipy."""
     degrees = range(1, 400)
     assert [t_quantile(each) for each in degrees] == pytest.approx(list(t.ppf(0.975, degrees)), abs=5e-4)
 

@@ -92,7 +92,7 @@ def test_a_confirming_run_stays_within_the_longest_step():
 
 
 def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
-    """By the smallest head-room of all ranks."""
+    """Checks that the smallest head-room of all ranks decides."""
     rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8, 16))
     cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
     job = Job(

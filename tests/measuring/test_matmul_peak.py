@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""The measured matmul peak; the products' seconds are made up."""
+"""The measured matmul peak, from made-up seconds of the products."""
 
 import itertools
 from typing import Any

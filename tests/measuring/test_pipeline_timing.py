@@ -1,4 +1,4 @@
-"""Timing of a pipeline at two accumulations, whose slope gives time, memory and bubble at the recipe's own."""
+"""Timing of a pipeline at two accumulations, whose slope gives time, memory and bubble at the recipe's accumulation."""
 
 import dataclasses
 from types import SimpleNamespace

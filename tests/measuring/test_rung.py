@@ -26,7 +26,7 @@ from trainers.values.measurement import Outcome
 
 
 class Clock:
-    """Marks at equal distances."""
+    """A clock whose marks are at equal distances."""
 
     def __init__(self, each_s: float = 0.1) -> None:
         self.marks, self.each_s = 0, each_s
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Meter:
-    """Memory by hand: forward and backward take 1 GiB, the optimizer step takes 5."""
+    """A meter whose peak is set by hand: forward and backward take 1 GiB, the optimizer step takes 5."""
 
     def __init__(self) -> None:
         self.peak = 0.0
@@ -58,7 +58,7 @@ class Meter:
 
 
 class Engine:
-    """Touches the meter as an engine would."""
+    """An engine that sets the meter's peak as a real one would raise it."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -75,7 +75,7 @@ class Engine:
 
 
 class Scheduled(Engine):
-    """Interleaves its micro-steps."""
+    """An engine that interleaves its micro-steps."""
 
     marks_micro_steps = False
 
@@ -86,7 +86,7 @@ class Scheduled(Engine):
 
 
 def result(num_micro_steps: int, *, loss: float = 1.0, num_tokens: int = 1, norm: float = 1.0) -> StepResult:
-    """A step's result by hand, of a schedule where there are no micro-steps."""
+    """Returns a made-up result of a step; without micro-steps it is that of a schedule."""
     return StepResult(
         loss_sum=torch.tensor(loss * num_tokens),
         num_tokens=torch.tensor(num_tokens),
@@ -122,7 +122,7 @@ def test_a_window_s_peak_is_not_put_down_to_the_wrong_phase(monkeypatch: Any) ->
 
 
 def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None:
-    """At 300 s a micro-step a rung takes an hour, and each part of it must be allowed for before it begins."""
+    """Checks deadlines: at 300 s a micro-step a rung takes an hour, and each part is allowed for before it begins."""
     made = rung(monkeypatch)
     promised: list[float] = []
     made._c.promise = promised.append
@@ -144,7 +144,7 @@ def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None
 
 
 def window(total_s: float, *sampled: Sampled | None) -> Window:
-    """A window of one step in equal parts."""
+    """Returns a window of one step in equal parts."""
     part = total_s / 4
     return Window(
         total_s=total_s,
@@ -160,14 +160,14 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 
 def job(timing: Timing, **fields: Any) -> Any:
-    """What a rung asks of its job."""
+    """Returns the fields that a rung reads of its job."""
     known = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
     known["layout"] = SimpleNamespace(data_parallel=1)
     return SimpleNamespace(timing=timing, **{**known, **fields})
 
 
 def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> Any:
-    """What is timed of a rung whose n-th window left out so many optimizer steps."""
+    """Times a rung whose n-th window skips `overflows[n]` optimizer steps; where that is None, no window skips any."""
     made._c.meter.alloc_retries = lambda: 0
     made._c.sampler = made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     if overflows is None:
@@ -180,7 +180,7 @@ def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> An
 
 
 def judged(monkeypatch: Any, overflows: list[int]) -> tuple[Any, Any, Outcome, str]:
-    """Good and void windows, and what is made of them."""
+    """Returns the good and the void windows of a timed rung, its outcome and the reason."""
     made = rung(monkeypatch)
     made._c.job = job(Timing(rung_s=0.0))
     found = timed(monkeypatch, made, overflows)
@@ -244,7 +244,7 @@ def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
 
 
 class Slowing(Clock):
-    """Each window's steps take a little longer than those of the one before."""
+    """A clock whose steps differ a little from window to window: 0.1 s in every third, slightly more in the others."""
 
     made = 0
 
@@ -257,7 +257,7 @@ class Slowing(Clock):
 def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
     monkeypatch: Any, incumbent: float | None, windows: int
 ) -> None:
-    """A step takes about 0.3 s, so a hundred tokens a step are at most 332 a second, interval and all."""
+    """Checks the bound: steps take about 0.3 s, so 100 tokens a step are at most 332 a second, interval included."""
     made = rung(monkeypatch)
     made._c.clock = Slowing
     made._c.job = job(Timing(), incumbent_tokens_per_s=incumbent)
@@ -302,7 +302,7 @@ def test_a_rate_is_told_as_a_share_of_both_peaks(datasheet: float | None) -> Non
 
 
 def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypatch: Any) -> None:
-    """Eight micro-steps of 300 s: nothing but the first step's own limit is known of the first one."""
+    """Checks schedules of eight micro-steps of 300 s; the first has nothing but the first step's own limit."""
     made = rung(monkeypatch, Scheduled, grad_accum=8)
     allowed: list[float] = []
     seen: list[float] = []
@@ -330,7 +330,7 @@ def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypa
 
 
 def test_the_loss_is_that_of_the_ranks_that_computed_one_weighted_by_tokens() -> None:
-    """As in a pipeline, of which the last stage alone has a loss."""
+    """Checks losses as in a pipeline, where the last stage alone has one."""
     own = [result(1, loss=3.0, num_tokens=10), result(1, loss=1.0, num_tokens=30)]
     other = [(20.0, 10), (0.0, 0)]
     assert losses_of(own, lambda value: [value, other, [(math.nan, 0), (0.0, 0)]]) == [2.5, 1.0]

@@ -10,11 +10,11 @@ import pytest
 from trainers.measuring.sampling import NvmlSampler, Sampled
 
 Reading = tuple[int, int, int, int]
-"""Utilization in %, clock in MHz, power in mW, NVML's bits of what lowers the clock."""
+"""Utilization in %, clock in MHz, power in mW, and NVML's bits for what lowers the clock."""
 
 
 class Nvml:
-    """Gives the readings one after another, then fails, as a driver does that is gone."""
+    """A stand-in for NVML that gives the readings one after another, then fails as a driver does that is gone."""
 
     NVML_CLOCK_SM = 1
 

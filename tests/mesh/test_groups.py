@@ -20,7 +20,7 @@ LAYOUTS = {
 
 
 def _seen(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
-    """What every rank sees of its groups: their ranks, the mesh of shards, and a sum over dp_shard and cp."""
+    """Returns what every rank sees of its groups: their ranks, the mesh of shards, and a sum over dp_shard and cp."""
     found: dict[str, list[Any]] = {}
     for name, layout in layouts.items():
         mesh = Mesh(layout, "cpu")

@@ -1,4 +1,4 @@
-"""What tensor and context parallelism cannot do is refused with the numbers, before anything starts."""
+"""Tensor and context parallelism that is impossible is refused with the numbers, before anything starts."""
 
 import dataclasses
 from typing import Any

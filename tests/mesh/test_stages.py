@@ -1,4 +1,4 @@
-"""Where a pipeline cuts a model, and what is refused before anything starts."""
+"""The places where a pipeline cuts a model, and the layouts refused before anything starts."""
 
 import dataclasses
 from typing import Any
@@ -43,7 +43,7 @@ def counts(spec: ModelSpec, pp: int, virtual: int = 1, seq_len: int = 2048) -> l
 
 
 def test_llama_405b_is_cut_as_its_authors_cut_it() -> None:
-    """A block less on the first and the last of 16 stages (arXiv 2407.21783, section 3.3.2)."""
+    """Checks that the first and the last of 16 stages have a block less (arXiv 2407.21783, section 3.3.2)."""
     assert counts(LLAMA_405B, 16, seq_len=8192) == [7, *[8] * 14, 7]
     assert counts(LLAMA_405B, 16, 8, seq_len=8192) == [0, *[1] * 126, 0]
 

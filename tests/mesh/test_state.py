@@ -1,4 +1,4 @@
-"""What ranks save of a model that is cut over them is the plain model's state, each value once."""
+"""The state that ranks save of a model that is split over them is the plain model's, each value once."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +27,7 @@ LAYOUTS = {
 
 
 def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
-    """By layout: whole weights, all that ranks save by key, the validation loss of every rank."""
+    """Returns for each layout the whole weights, all that ranks save by key, and the validation loss of every rank."""
     found: dict[str, Any] = {}
     for name, (model, layout) in layouts.items():
         chosen = recipe(MODELS[model])
@@ -73,6 +73,6 @@ def test_each_value_is_saved_once_where_it_stands_in_the_plain_model(name: str, 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_loss_of_every_rank_is_that_of_its_whole_sequences(name: str, states: dict[str, Any]) -> None:
-    """All ranks are given the same sequences here."""
+    """Checks the losses where all ranks are given the same sequences."""
     losses = states[name]["losses"]
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Ranks of a probe without Ray, that take themselves for several machines."""
+"""Ranks of a probe without Ray that pose as several machines."""
 
 import json
 import sys
@@ -11,7 +11,10 @@ from trainers.probe import probe
 
 
 def main() -> None:
-    """Arguments: rank, the ranks' machines with commas, rendezvous file, seconds. Rank 0 prints the findings."""
+    """Runs one rank of a probe; rank 0 prints the findings.
+
+    The command's arguments are the rank, the ranks' machines separated by commas, the rendezvous file, and seconds.
+    """
     rank, nodes, meeting, seconds = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3], float(sys.argv[4])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What is read out of a probe, without running one."""
+"""The findings of a probe, without running one."""
 
 import dataclasses
 import json
@@ -111,7 +111,7 @@ def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pyt
 
 
 def test_the_search_tries_what_the_probe_favours_first() -> None:
-    """Links at a hundredth of the catalogue's put what exchanges least before what exchanges most."""
+    """Checks that links at a hundredth of the catalogue's speed put what exchanges least before what exchanges most."""
     space = search_spaces.load("bloom7b")
     candidates, _ = space.candidates(8)
     slow = probe(collectives=(*collectives("node", (0,), 2, 3.0), *collectives("cluster", (0, 1, 2, 3), 8, 0.4)))

@@ -1,4 +1,4 @@
-"""`python -m platform.probe` for real: on two CPU workers through Ray, and on ranks that play several machines."""
+"""`python -m platform.probe` in earnest: on two CPU workers through Ray, and on ranks that pose as several machines."""
 
 import json
 import subprocess
@@ -14,11 +14,11 @@ from tests.search.session import ROOT
 from trainers.values.probed import OPERATIONS
 
 BUSY_S = 300.0
-"""What the start and the end of Ray may take beyond the probe's own limit, on a machine that others use too."""
+"""Seconds that Ray's start and end may take beyond the probe's own limit, on a machine that others use too."""
 
 
 def play(tmp_path: Path, nodes: str, seconds: float) -> dict[str, Any]:
-    """What rank 0 finds where the ranks stand on `nodes`."""
+    """Runs a rank on each of `nodes` and returns what rank 0 finds."""
     command = [sys.executable, "-m", "tests.probing.ranks"]
     ranks = [
         subprocess.Popen(
@@ -61,7 +61,7 @@ def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: P
 
 
 def run(*arguments: str) -> str:
-    """Standard output of a command of ours that ends well."""
+    """Runs a command of ours that must end well, and returns its standard output."""
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
@@ -70,8 +70,8 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.ray
 def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> None:
-    """Within a minute on a machine of their own. On a busy one Ray's start alone may take that: then in flight is
-    little, and the end takes what Ray takes.
+    """Checks a probe, which takes less than a minute on a machine of its own. On a busy machine Ray's start alone may
+    take that long: then little is in flight when the probe's time is over, and the end takes as long as Ray does.
     """
     where = ("--address", "local", "--studies", str(tmp_path))
     result = json.loads(run("platform.probe", *where, "--json"))

@@ -1,4 +1,4 @@
-"""Exposed communication by mesh axis, of real steps on two gloo ranks under torch.profiler."""
+"""Exposed communication by mesh axis in real steps on two gloo ranks under torch.profiler."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ class _Ranges:
 
 
 def _profiled(layouts: dict[str, Layout]) -> dict[str, Sums]:
-    """The sums of two steps of each layout on this rank, of which the second counts."""
+    """Profiles two steps of each layout and returns this rank's sums of the second step."""
     return {axis: _sums(layout) for axis, layout in layouts.items()}
 
 

@@ -1,4 +1,7 @@
-"""Names to kinds. Those of CUDA kernels are as torch, cuBLAS, NCCL and Inductor write them; they were not run here."""
+"""Kinds of work by the names of kernels and ranges.
+
+The names of CUDA kernels are as torch, cuBLAS, NCCL and Inductor write them; the kernels were not run here.
+"""
 
 import pytest
 
@@ -80,7 +83,7 @@ def test_a_collective_is_one_wherever_it_was_launched() -> None:
 def test_communication_goes_along_the_axis_of_its_process_group(
     kernel: str, around: tuple[str, ...], description: str, axis: str
 ) -> None:
-    """The group of all ranks goes along the axes that the layout has, here tensor parallelism alone."""
+    """Checks the axis of a collective; the group of all ranks has the layout's axes, here tensor parallelism alone."""
     assert axis_of(kernel, around, description, default="tp") == axis
 
 

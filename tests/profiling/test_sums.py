@@ -14,7 +14,7 @@ def busy(kind: Kind, start_s: float, end_s: float, axis: Axis = "dp") -> Busy:
 
 
 def by_millisecond(pieces: list[Busy], start: int, end: int) -> dict[str, int]:
-    """The same sums the slow way: each millisecond by itself."""
+    """Returns the same sums computed the slow way, each millisecond by itself."""
     found = dict.fromkeys(FIELDS, 0)
     for moment in range(start, end):
         at_once = [each for each in pieces if each.start_s <= moment < each.end_s]

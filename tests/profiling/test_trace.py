@@ -26,7 +26,7 @@ NAMES = ("matmul", "attention", "loss", "optimizer", "other", "communication_exp
 
 
 def traced(path: Path, **kernels: Any) -> dict[str, Any]:
-    """The trace of two steps of two micro-steps of a small model, in this process."""
+    """Returns the trace, made in this process, of two steps of two micro-steps of a small model."""
     layout = Layout(engine="ddp", **kernels)
     model = build(SPEC, attention=layout.attention)
     prepare(model, layout)
@@ -55,12 +55,12 @@ def traced(path: Path, **kernels: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def eager(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Eager attention, the plain loss, every block computed again."""
+    """Returns a trace with eager attention and the plain loss, and with every block computed again."""
     return traced(tmp_path_factory.mktemp("trace") / "t.json", attention="eager", checkpointing="full")
 
 
 def second_step(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """The three ranges of the step that counts."""
+    """Returns the three ranges of the second step, which is the one that counts."""
     ranges = [each for each in trace["traceEvents"] if each.get("name") in (MICRO_STEP, OPTIMIZER_STEP)]
     return sorted(ranges, key=lambda each: each["ts"])[3:]
 
@@ -77,7 +77,10 @@ class TestARealTrace:
         assert not has_kernels(eager)
 
     def test_the_head_counts_as_loss_forward_and_backward(self, eager: dict[str, Any]) -> None:
-        """Its three products, by their shapes in the trace: with no other rule they would be products like any."""
+        """Checks the head's three products, recognized by their shapes in the trace.
+
+        Without a rule for the head they would count as ordinary products.
+        """
         ranges = second_step(eager)
         first_us, last_us = ranges[0]["ts"], ranges[-1]["ts"]
         products = [
@@ -91,7 +94,10 @@ class TestARealTrace:
         assert step_sums(eager, grad_accum=2).loss_s > head_s
 
     def test_without_names_shapes_tell_the_head(self, eager: dict[str, Any]) -> None:
-        """As in a model compiled whole; eager attention's element-wise part is then told from nothing."""
+        """Checks a trace without names, as of a model compiled whole.
+
+        Nothing identifies eager attention's element-wise part in it.
+        """
         bare = {"traceEvents": [each for each in eager["traceEvents"] if each.get("name") not in (LOSS, ATTENTION)]}
         with_names = step_sums(eager, grad_accum=2)
         by_name, by_shape = (step_sums(bare, grad_accum=2, head_widths=frozenset(w)) for w in ((), (512,)))
@@ -148,14 +154,14 @@ class Device:
     thread = 1
 
     def arrow(self, forward: tuple[int, float], backward: tuple[int, float]) -> None:
-        """What the profiler draws from a forward operation to its backward node."""
+        """Adds the arrow that the profiler draws from a forward operation to its backward node."""
         number = len(self.events)
         for end, (tid, ts) in (("s", forward), ("f", backward)):
             self.events.append({"ph": end, "cat": "fwdbwd", "name": "fwdbwd", "id": number, "tid": tid, "ts": ts})
 
 
 def step_on(device: Device, at: float) -> None:
-    """One step of 100 us: its kernels run 20 us behind their launches, backward ones are launched by another thread."""
+    """Adds a step of 100 us, whose kernels run 20 us behind their launches; another thread launches backward ones."""
     device.host(MICRO_STEP, at, at + 40, "user_annotation")
     device.host("aten::mm", at + 2, at + 4)
     device.kernel("nvjet_tst", at + 3, at + 20, at + 40)
@@ -175,7 +181,10 @@ def step_on(device: Device, at: float) -> None:
 
 
 def test_a_device_s_time_line() -> None:
-    """Steps of 100 us, the last one of 105: its part begins where its first compute does on the device."""
+    """Checks steps of 100 us, the last one of 105.
+
+    A step's part of the time line begins where its first compute begins on the device.
+    """
     device = Device()
     for number in range(3):
         step_on(device, 1000.0 + 100 * number)

@@ -1,4 +1,4 @@
-"""Classification of what ended a trial by its cause."""
+"""Classification, by cause, of what ended a trial."""
 
 import pickle
 
@@ -38,7 +38,10 @@ def test_a_failure_of_a_rank_whose_peers_live_is_its_own():
 
 
 def test_a_broken_connection_alone_is_a_silent_death():
-    """A peer whose node is gone says nothing, and nobody else of it: the layout had no part in it."""
+    """Checks that a peer whose node is gone is a silent death.
+
+    It reports nothing, and nobody else reports anything of it: the layout had no part in its end.
+    """
     verdict = classify({0: COLLATERAL}, dead={})
     assert verdict.silent and verdict.rank is None
     assert verdict.reason == "rank 0 lost its connection to another: RuntimeError: connection closed by peer"

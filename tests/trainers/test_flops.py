@@ -35,7 +35,7 @@ def model_and_tokens(spec: ModelSpec) -> tuple[Any, torch.Tensor]:
 
 
 def counted_by_torch(spec: ModelSpec) -> float:
-    """Of a forward and a backward pass, a token."""
+    """Returns torch's count of FLOPs of a forward and a backward pass, for each token."""
     module, tokens = model_and_tokens(spec)
     with FlopCounterMode(display=False) as counter:
         module(tokens).logits.sum().backward()
@@ -43,7 +43,10 @@ def counted_by_torch(spec: ModelSpec) -> float:
 
 
 def counted_by_deepspeed(spec: ModelSpec) -> float:
-    """Of a forward pass, by its multiply-accumulates, times three: the backward pass does each product twice."""
+    """Returns three times the FLOPs for each token of a forward pass, by DeepSpeed's count of its multiply-accumulates.
+
+    The backward pass does each product twice.
+    """
     from deepspeed.profiling.flops_profiler import FlopsProfiler
 
     module, tokens = model_and_tokens(spec)

@@ -47,7 +47,7 @@ def test_parameters_are_counted_exactly_and_hold_no_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_declared_paths_lead_to_the_parts_of_the_model(name: str) -> None:
-    """Every parameter is in one part, and a head that is tied has the token embedding's."""
+    """Checks that every parameter is in one part, and that a tied head has the token embedding's."""
     declared, model = architecture_of(SPECS[name].architecture), build(SPECS[name], attention="eager")
     token_embedding = model.module.get_submodule(declared.embeddings[0])
     assert token_embedding is model.module.get_input_embeddings()

@@ -58,7 +58,7 @@ def test_a_hang_in_a_rung_is_the_rung_s(recorder: Recorder, journal: Path) -> No
 
 
 def test_a_hang_between_rungs_is_the_next_rung_s(recorder: Recorder, journal: Path) -> None:
-    """The rank that sees it still has the batch point that was written, or has not heard that it was."""
+    """Checks a rank that sees the hang while it has the batch point that was written, or before it heard of that."""
     tell(recorder, measurement(micro_batch=1))
     tell(recorder, measurement(micro_batch=2))
     tell(recorder, bad(Outcome.HUNG, 2))
@@ -77,7 +77,7 @@ def test_a_hang_after_the_last_rung_costs_nothing(recorder: Recorder, journal: P
 def test_a_hang_in_the_gate_is_the_first_rung_s_and_nothing_of_a_trial_without_rungs(
     recorder: Recorder, journal: Path
 ) -> None:
-    """The gate cuts its own sequences, into a batch that is no point of the recipe."""
+    """Checks a hang in the gate, which cuts its own sequences into a batch that is no point of the recipe."""
     hung = to_json(dataclasses.replace(bad(Outcome.HUNG, 1), batch=BatchPoint(micro_batch=2, grad_accum=4)))
     assert recorder.measured("reference", hung, []) == "known" and not journal.exists()
     assert recorder.measured("last", hung, to_json(RUNGS)) == "hung"
@@ -121,7 +121,7 @@ def test_a_trace_lies_beside_the_journal_that_names_it(recorder: Recorder, journ
 def test_a_trial_that_waits_for_a_node_out_of_reach_has_not_hung(
     recorder: Recorder, journal: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    """Ray counts a node as alive for a minute after its link was cut: its own port is asked."""
+    """Checks that the node's own port is asked: Ray counts a node as alive for a minute after its link was cut."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         if not answers:

@@ -56,7 +56,7 @@ class TestWhoseWordCounts:
         assert "host memory ran out: 1 worker" in verdict.reason and "(IP: 10.0.0.7" in verdict.reason
 
     def test_any_other_death_is_silent_whatever_its_text_says(self) -> None:
-        """Ray's text on every lost worker names the OOM killer among the common causes."""
+        """Checks deaths that name the OOM killer: Ray's text on every lost worker has it among the common causes."""
         raised, dead = trial.by_rank(died(ActorDiedError()))
         assert classify(raised, dead=dead).silent
         raised, dead = trial.by_rank(died(RuntimeError("exit: killed, out of memory")))
@@ -94,7 +94,7 @@ class TestTheTrialsEnd:
         return reported[0], written[0] if written else None
 
     def test_a_peer_s_closed_connection_is_no_cause_where_memory_ran_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is often seen before Ray has noted the death."""
+        """Checks that a closed connection is no cause: it is often seen before Ray has noted the death."""
         report, entry = self.end_of(monkeypatch, WorkerGroupError("", {0: BROKEN}), "process 7 on node 10.0.0.7: so")
         assert entry is not None and (entry.outcome, entry.rank, entry.phase) == (Outcome.OOM, None, "rung")
         assert entry.reason.startswith("a process of the trial was killed because host memory ran out: process 7")
@@ -182,7 +182,7 @@ def test_workers_that_fit_on_one_gpu_node_are_not_spread(kind: Any, num_nodes: i
 
 
 def test_train_asks_no_autoscaler_for_what_the_driver_asked() -> None:
-    """There is no Ray here that could be asked."""
+    """Checks that Train asks no autoscaler: there is no Ray here that could be asked."""
     trains_own = create_scaling_policy(ScalingConfig(num_workers=3))
     policy = trial.lean({"callbacks": [], "scaling_policy": trains_own})["scaling_policy"]
     policy.after_controller_start(None)

@@ -1,5 +1,5 @@
-"""The watchdog ends a process that stands still, and only such a one. It exits the process, so each runs in a child;
-all children wait at the same time.
+"""The watchdog ends a process that stands still, and only such a one. It exits the process, so each case runs in a
+child; all children wait at the same time.
 """
 
 import subprocess
