@@ -1,6 +1,6 @@
 """Runs this project's search and others, one after another on this machine, each under a time limit. Run
 
-python -m benchmarks.beside_peers [--peers ours,optuna_processes] [--seeds 0,1] [--limit-s 480] [--out DIR]
+python -m benchmarks.beside_peers [--peers ours,optuna_processes] [--seeds 0,1] [--limit-s 480] [--gpus 2] [--out DIR]
 
 Trials of a run that is there already are read, not run again. Prints a table, and writes each trial to DIR.
 """
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--limit-s", type=float, default=480.0)
     parser.add_argument("--space", default="gpt2")
+    parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out", type=Path, default=Path("studies/beside-peers"))
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one peer, in this process
@@ -32,7 +33,8 @@ def main() -> None:
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.run:
         peer = importlib.import_module(f"benchmarks.beside_peers.{options.run}")
-        peer.main(options.space, changes, seeds[0], options.limit_s, options.out / f"{options.run}-{seeds[0]}.jsonl")
+        out = options.out / f"{options.run}-{seeds[0]}.jsonl"
+        peer.main(options.space, changes, options.gpus, seeds[0], options.limit_s, out)
         return
     runs = {}
     for seed in seeds:
@@ -42,6 +44,7 @@ def main() -> None:
                 print(f"{name}, seed {seed}, {options.limit_s:g} s at most", file=sys.stderr, flush=True)
                 command = [sys.executable, "-m", "benchmarks.beside_peers", "--run", name, "--seeds", str(seed)]
                 command += ["--limit-s", str(options.limit_s), "--space", options.space, "--out", str(options.out)]
+                command += ["--gpus", str(options.gpus)]
                 command += [part for change in changes for part in ("--set", change)]
                 with path.with_suffix(".out").open("w") as log:
                     # A peer that does not end by itself in time is a result too.

@@ -16,12 +16,12 @@ from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
 
 
-def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Path) -> None:
+def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: float, out: Path) -> None:
     """Runs the Autotuner until the limit; its experiments are this peer's trials."""
     began_unix_s = time.time()
     folder = out.parent.absolute() / f"{out.stem}-autotuner"
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = trial.space_of(name, changes).recipe
+    recipe = trial.space_of(name, changes, gpus).recipe
     config: dict[str, Any] = {
         "train_batch_size": recipe.global_batch,
         "train_micro_batch_size_per_gpu": "auto",
@@ -40,13 +40,14 @@ def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Pa
     (folder / "ds.json").write_text(json.dumps(config))
     script = [str(Path(__file__).absolute()), "--space", name, "--deepspeed_config", str(folder / "ds.json")]
     script += [part for change in changes for part in ("--set", change)]
-    launcher = Path(sys.executable).parent / "deepspeed"
-    start = [str(launcher)] if launcher.exists() else [sys.executable, "-m", "deepspeed.launcher.runner"]
+    launcher = _commands(folder / "bin")
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    environment["PATH"] = os.pathsep.join([str(launcher.parent), os.environ.get("PATH", os.defpath)])
+    environment |= {**_mlflow_run(folder), "PYTHONWARNINGS": "ignore"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [*start, "--num_gpus", "1", "--autotuning", "tune", *script],
+            [str(launcher), "--num_gpus", str(gpus), "--autotuning", "tune", *script],
             cwd=folder,
             env=environment,
             stdout=log,
@@ -69,6 +70,30 @@ def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Pa
         )
 
 
+def _commands(folder: Path) -> Path:
+    """Writes the commands by which the Autotuner starts its experiments and ends them, which need not be on the path;
+    returns the first.
+
+    It ends them by `pdsh -f N -w HOSTS COMMAND`, here on this host alone.
+    """
+    folder.mkdir(exist_ok=True)
+    runner = f'exec "{sys.executable}" -m deepspeed.launcher.runner "$@"'
+    for name, line in {"deepspeed": runner, "pdsh": 'shift 4; "$@" || true'}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return folder / "deepspeed"
+
+
+def _mlflow_run(folder: Path) -> dict[str, str]:
+    """Returns the environment of a new MLflow run, to which the Autotuner logs wherever MLflow is installed."""
+    import mlflow
+
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    client = mlflow.MlflowClient(uri)
+    run = client.create_run(client.create_experiment("autotuner", str(folder / "artifacts")))
+    return {"MLFLOW_TRACKING_URI": uri, "MLFLOW_RUN_ID": run.info.run_id}
+
+
 def _train() -> None:
     """Trains a transformers GPT-2 under `deepspeed.initialize`, as the user's script."""
     import deepspeed
@@ -81,7 +106,7 @@ def _train() -> None:
     parser.add_argument("--local_rank", type=int, default=0)
     parser.add_argument("--micro-batch", type=int, default=1)
     options = deepspeed.add_config_arguments(parser).parse_args()
-    recipe = trial.space_of(options.space, tuple(options.set)).recipe
+    recipe = trial.space_of(options.space, tuple(options.set), 1).recipe
     sizes = recipe.model
     config = transformers.GPT2Config(
         n_layer=sizes.num_layers,
@@ -101,4 +126,12 @@ def _train() -> None:
 
 
 if __name__ == "__main__":
-    _train()
+    # An experiment whose standard error has the word "error" in any line, as warnings have, counts as failed.
+    seen = os.dup(2)
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123  # no path of ours
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        _train()
+    except BaseException:
+        os.dup2(seen, 2)
+        raise

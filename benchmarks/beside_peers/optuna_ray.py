@@ -1,4 +1,4 @@
-"""Optuna over Ray Tune, each trial a Ray Train `TorchTrainer` of one worker: what a user of Ray writes."""
+"""Optuna over Ray Tune, each trial a Ray Train `TorchTrainer`: what a user of Ray writes."""
 
 import os
 import time
@@ -16,49 +16,50 @@ from benchmarks.beside_peers.record import Record, outcome_of
 
 
 def _worker(config: dict[str, Any]) -> None:
-    space = trial.space_of(config["space"], config["changes"])
-    record = Record(Path(config["out"]), config["began_unix_s"])
-    try:
-        speed = trial.tokens_per_s(space, config["choice"])
-    except Exception as error:
-        record.trial(outcome=outcome_of(error), choice=config["choice"], tokens_per_s=None)
-        raise
-    record.trial(outcome="ok", choice=config["choice"], tokens_per_s=speed)
+    space = trial.space_of(config["space"], config["changes"], config["gpus"])
+    record, rank = Record(Path(config["out"]), config["began_unix_s"]), ray.train.get_context().get_world_rank()
+    speed = trial.tokens_per_s(space, config["choice"], rank)
+    if rank == 0:
+        record.trial(outcome="ok", choice=config["choice"], tokens_per_s=speed)
     ray.train.report({"tokens_per_s": speed})
 
 
-def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Path) -> None:
+def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: float, out: Path) -> None:
     """Searches until the limit; trials run one after another."""
     import torch
 
     began_unix_s = time.time()
-    space = trial.space_of(name, changes)
+    space = trial.space_of(name, changes, gpus)
     axes = trial.values(space)
     on_gpu = torch.cuda.is_available()
     storage = str(out.parent.absolute() / f"{out.stem}-ray")
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    ray.init(address="local", include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
+    # The controller of a trainer and the trial each take a CPU beside the workers.
+    cpus = max(os.cpu_count() or 1, gpus + 3)
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
 
     def objective(choice: dict[str, Any]) -> dict[str, float]:
-        if trial.candidate_of(trial.space_of(name, changes), choice) is None:
+        if trial.candidate_of(space, choice) is None:
             return {"tokens_per_s": 0.0}
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
                 "space": name,
                 "changes": changes,
+                "gpus": gpus,
                 "choice": choice,
                 "out": str(out.absolute()),
                 "began_unix_s": began_unix_s,
             },
             torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
-            scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=on_gpu),
+            scaling_config=ray.train.ScalingConfig(num_workers=gpus, use_gpu=on_gpu),
             run_config=ray.train.RunConfig(storage_path=storage),
         )
         try:
             metrics = trainer.fit().metrics or {}
-        except Exception:  # an out-of-memory error is a bad choice, not the end of the search
+        except Exception as error:  # an out-of-memory error is a bad choice, not the end of the search
+            Record(out.absolute(), began_unix_s).trial(outcome=outcome_of(error), choice=choice, tokens_per_s=None)
             return {"tokens_per_s": 0.0}
         return {"tokens_per_s": float(metrics.get("tokens_per_s", 0.0))}
 

@@ -14,12 +14,12 @@ from trainers.values import journal, journal_lines
 from trainers.values.measurement import Measurement, Outcome
 
 
-def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Path) -> None:
+def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: float, out: Path) -> None:
     """Searches until the limit, then writes the journal's measurements as trials of this peer."""
     began_unix_s = time.time()
     studies = out.parent.absolute() / f"{out.stem}-studies"
     command = [sys.executable, "-m", "platform.search", name, "--studies", str(studies), "--name", "ours"]
-    command += ["--repeats", "0", "--seed", str(seed), "--gpus", "1", "--address", "local"]
+    command += ["--repeats", "0", "--seed", str(seed), "--gpus", str(gpus), "--address", "local"]
     command += [part for change in changes for part in ("--set", change)]
     log = out.with_suffix(".log").open("w")
     with subprocess.Popen([*command, "--time-budget-s", f"{limit_s:g}"], stderr=log, stdout=log) as process:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import search_spaces
 from search_spaces.candidate import Candidate
@@ -12,25 +13,31 @@ from trainers.values.batch import BatchPoint
 
 WARM_UP_STEPS = 2
 TIMED_STEPS = 4
-AXES = ("engine", "zero_stage", "compile", "loss", "checkpointing")
+AXES = ("engine", "zero_stage", "dp_shard", "tp", "pp", "cp", "compile", "loss", "checkpointing")
 
 Choice = Mapping[str, str | int]
 
 
-def space_of(name: str, changes: tuple[str, ...]) -> Space:
-    """Returns the searched space; on machines without a GPU its miniature, on one device."""
+def space_of(name: str, changes: tuple[str, ...], gpus: int) -> Space:
+    """Returns the searched space on `gpus` devices; on machines without a GPU its miniature, on as many CPU workers."""
     import torch
 
     space = search_spaces.load(name).with_changes(changes)
-    if torch.cuda.is_available():
-        return space
-    small = space.miniature or space
-    return dataclasses.replace(small, num_workers=1)
+    if not torch.cuda.is_available() and space.miniature is not None:
+        space = space.miniature
+    return dataclasses.replace(space, num_workers=gpus)
+
+
+def workers(space: Space) -> int:
+    """Returns the number of devices that `space_of` gave the space."""
+    assert space.num_workers is not None
+    return space.num_workers
 
 
 def candidates(space: Space) -> dict[tuple[str | int, ...], Candidate]:
-    """Returns each valid layout on one device by its values of `AXES`."""
-    return {tuple(getattr(each.layout, axis) for axis in AXES): each for each in space.candidates(1)[0]}
+    """Returns each valid layout by its values of `AXES`."""
+    every = space.candidates(workers(space))[0]
+    return {tuple(getattr(each.layout, axis) for axis in AXES): each for each in every}
 
 
 def values(space: Space) -> dict[str, list[str | int]]:
@@ -45,8 +52,10 @@ def candidate_of(space: Space, choice: Choice) -> Candidate | None:
     return candidates(space).get(tuple(choice[axis] for axis in AXES))
 
 
-def tokens_per_s(space: Space, choice: Choice) -> float:
-    """Trains a few optimizer steps of the choice in this process, on one device, and times the last ones.
+def tokens_per_s(space: Space, choice: Choice, rank: int = 0, store: Path | None = None) -> float:
+    """Trains a few optimizer steps of the choice in this process, one of `space.num_workers`, and times the last ones.
+
+    A process without a process group joins one, through the file `store` where there are several.
 
     Raises:
         ValueError: no engine runs that combination, or the micro-batch does not divide the global batch.
@@ -64,17 +73,16 @@ def tokens_per_s(space: Space, choice: Choice) -> float:
     recipe, layout = candidate.recipe, candidate.layout
     batch = BatchPoint.of(recipe, layout, int(choice["micro_batch"]))
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    # Ray shows each worker a GPU of its own, as its first.
+    device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     if not dist.is_initialized():
-        os.environ |= {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "0",
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            "LOCAL_RANK": "0",
-        }
-        store = dist.HashStore()
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
+        world = workers(space)
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        os.environ["WORLD_SIZE"] = str(world)
+        joined = torch.distributed.HashStore() if store is None else torch.distributed.FileStore(str(store), world)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=joined, rank=rank, world_size=world)
     engine = engines.create(recipe, layout, device)
     tokens = torch.randint(recipe.model.vocab_size, (batch.micro_batch, recipe.seq_len + 1), device=device)
     micro_batches = [tokens] * batch.grad_accum

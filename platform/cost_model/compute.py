@@ -15,6 +15,7 @@ from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, chec
 from platform.cost_model.engines import costs_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
+ADAFACTOR_PASSES = constants.number("compute", "ADAFACTOR_PASSES")
 TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
 SMALLER_TILES = tuple((float(parts), share) for parts, share in constants.words("compute", "SMALLER_TILES").items())
 FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
@@ -272,9 +273,11 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     states are away.
 
     Adam reads gradient, master and two moments and writes three (28 bytes in fp32), writes the low-precision copy, and
-    the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held).
+    the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held). Adafactor has no
+    moments, and passes over tensors of a gradient's size `ADAFACTOR_PASSES` times.
     """
-    held = columns.state_bytes * (2 + columns.moments) + columns.state_bytes * (1 + columns.moments)
+    passes = np.where(columns.moments > 0, 3 + 2 * columns.moments, ADAFACTOR_PASSES)
+    held = columns.state_bytes * passes
     traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
     on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
     return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

@@ -43,6 +43,24 @@ def start_gib(layout: Layout) -> float:
     return peak
 
 
+def steps_gib(layout: Layout) -> float:
+    """Returns the most GiB that this rank holds, beyond what it held before, in two steps of two micro-batches with an
+    optimizer that has hardly any states.
+    """
+    thin = recipe(MIDDLE, "bf16", optimizer="adafactor")
+    gc.collect()
+    meter = CpuMeter(64.0)
+    meter.start(None)
+    meter.reset_peak()
+    engine = engines.create(thin, layout, torch.device("cpu"))
+    tokens = torch.from_numpy(source(thin).sequences(0, range(1)))
+    for _ in range(2):
+        engine.step([tokens] * 2, Unmarked())
+    peak = meter.peak_allocated_gib()
+    engine.close()
+    return peak
+
+
 def waits(model: ModelSpec, layout: Layout) -> list[str]:
     """Returns the lines of `trainers/` and of transformers that read a value out of a tensor within two steps; on a GPU
     the host would wait at each of them.

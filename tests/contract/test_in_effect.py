@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.cases import BLOOM, recipe
-from tests.contract.frugality import WHOLE_GIB, factors, frugality, gathers
+from tests.contract.frugality import WHOLE_GIB, factors, frugality, gathers, steps_gib
 from tests.contract.group import run_group
 from tests.contract.reference import reference
 from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
@@ -65,6 +65,7 @@ def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
         "overflows": overflows(layouts[0]),
         "gathers": {stage: gathers(Layout(engine="fsdp", zero_stage=stage, dp_shard=2)) for stage in (2, 3)},
         "factors": factors(dataclasses.replace(FSDP, dp_shard=2)),
+        "ddp_steps": steps_gib(dataclasses.replace(DDP, dp_replicate=2, checkpointing="none")),
     }
 
 
@@ -87,6 +88,13 @@ def test_no_rank_holds_the_model_twice_at_the_start_nor_waits_within_a_step(name
     peak_gib, lines = two_ranks()["frugality"][list(SPARING).index(name)]
     assert 0.3 * WHOLE_GIB < peak_gib < SPARING[name][1] * WHOLE_GIB
     assert lines == []
+
+
+def test_ddp_holds_its_gradients_once_also_while_it_orders_its_buckets_anew() -> None:
+    """Checks for weights and gradients, two wholes, and what autocast and Adafactor hold beside; DDP's second set of
+    gradients would be a third whole.
+    """
+    assert 2 * WHOLE_GIB < two_ranks()["ddp_steps"] < 2.75 * WHOLE_GIB
 
 
 def test_what_is_whole_between_two_passes_stays_so_until_the_step() -> None:

@@ -26,9 +26,10 @@ class DdpEngine(TorchEngine):
     """Runs DDP. Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they exist once.
 
     They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
-    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated. A pipeline
-    alone has a second set within its first step: DDP orders its buckets anew after one exchange, and several passes of
-    one step would disturb that.
+    whatever the layout says, which gives the same sum. After its first exchange DDP orders its buckets anew and copies
+    gradients from the old ones into a second set; so the first micro-batch is run twice, and the gradients of its first
+    pass are dropped. A pipeline alone has a second set within its first step: several passes of one step would disturb
+    the order.
 
     Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
     in the bf16 buckets, which are then all-reduced in bf16.
@@ -52,6 +53,7 @@ class DdpEngine(TorchEngine):
         for unit in model.units:
             float8.convert(unit, recipe, self._device, gathered=False)
         self._views = False
+        self._ordered = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
@@ -70,6 +72,14 @@ class DdpEngine(TorchEngine):
         if module is self._modules[0]:
             self._syncs.append(last)
         return last
+
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        if not self._ordered:
+            self._ordered = True
+            super()._micro_step(tokens, last=True)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._syncs.clear()
+        return super()._micro_step(tokens, last=last)
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
