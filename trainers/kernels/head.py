@@ -170,7 +170,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 table_gradient = product if table_gradient is None else table_gradient.add_(product)
                 del logits, slope, gradient, product
         assert table_gradient is not None
-        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient[: len(weight)]
+        # A slice would share its memory: autograd could not add a tied table's other gradient to it in place.
+        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient.resize_(weight.shape)
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
         ctx.num_labels = len(rows) if num_labels is None else num_labels
         return loss / ctx.num_labels

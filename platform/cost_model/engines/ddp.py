@@ -51,9 +51,11 @@ class Ddp(EngineCosts):
             yield Copies(at_loss=cached + head, in_block=cached, at_end=passing)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns the bytes of the table's gradient, which under autocast has the type of the sums."""
+        """Returns the bytes of the table's gradient, which under autocast has the type of the sums. A tied table has
+        two, the head's and the lookup's, until autograd adds one to the other.
+        """
         width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
-        return c.table_parameters / c.tp * width
+        return c.table_parameters / c.tp * width * np.where(c.pp > 1, 1.0, 1 + c.tied)
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,

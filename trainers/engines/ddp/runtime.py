@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 import warnings
 from collections.abc import Generator, Mapping
 from typing import Any, cast
@@ -20,6 +21,9 @@ from trainers.engines.state import Counters
 from trainers.kernels import float8
 from trainers.models import Model
 from trainers.values.recipe import Recipe
+
+_WATCHDOG_S = 0.3
+"""Seconds within which NCCL's watchdog has looked at what has ended."""
 
 
 class DdpEngine(TorchEngine):
@@ -79,7 +83,17 @@ class DdpEngine(TorchEngine):
             super()._micro_step(tokens, last=True)
             self._optimizer.zero_grad(set_to_none=True)
             self._syncs.clear()
+            self._release_buckets()
         return super()._micro_step(tokens, last=last)
+
+    def _release_buckets(self) -> None:
+        """Lets NCCL give up the buckets that it has reduced. It holds them until its watchdog, which looks every
+        tenth of a second, has seen the end, and a further collective begins (torch's `ProcessGroupNCCL::workEnqueue`).
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            time.sleep(_WATCHDOG_S)
+            torch.distributed.all_reduce(torch.zeros(1, device=self._device), group=self._module.process_group)
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
