@@ -98,8 +98,9 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes per value of the hidden width that such norms save beside."""
-    rope_saved_bytes: Array
-    """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
+    copies_attention: Array
+    """1 where fused attention's output is copied for the projection of several sequences, which saves the copy beside
+    what attention saves of it."""
     saves_gathered: Array
     """1 where autograd saves what sequence parallelism gathered for column-parallel products, as it saves the input of
     any linear layer, 0 where a stack's own autograd function decides."""

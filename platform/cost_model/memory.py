@@ -86,8 +86,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
     gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
     replicated = (a_value / split + gathered) * c.hidden
-    turned = c.rope_saved_bytes * (c.attention_width + c.kv_width)
-    sharded = (c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + inner) + turned) / c.tp
+    copied = c.attention_width * ((c.copies_attention > 0) & (c.micro_batch > 1))
+    sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
         casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0

@@ -8,6 +8,7 @@ import numpy as np
 
 from platform.cost_model.calibration import calibrate, places_of_rows
 from platform.cost_model.columns import Array, Mask, from_rows
+from platform.cost_model.memory import PeakMemory, outside_gib
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.stalls import interval
 from platform.cost_model.table import Run, axes_of
@@ -149,7 +150,6 @@ def _measured_s(runs: Sequence[Run]) -> Array:
 def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mask) -> Scored:
     total, low, high, expected = times
     memory = prediction.memory
-    is_allocated = np.array([run.peak_is_allocated for run in runs])
     return Scored(
         runs=runs,
         measured_s=_measured_s(runs),
@@ -160,11 +160,19 @@ def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mas
         low_s=low,
         high_s=high,
         expected_s=expected,
-        predicted_gib=np.where(is_allocated, memory.allocated_gib, memory.device_gib),
+        predicted_gib=_printed_gib(runs, memory),
         predicted_fits=np.asarray(prediction.fits),
         rate=np.array([model_flops(run) / run.cluster.num_devices for run in runs]),
         used=used,
     )
+
+
+def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
+    """Returns the predicted peak of each run, of the kind that its software prints."""
+    kinds = np.array([run.peak_kind for run in runs])
+    reserved = memory.device_gib - np.array([outside_gib(run.values) for run in runs])
+    gib = np.where(kinds == "reserved", reserved, memory.device_gib)
+    return np.where(kinds == "allocated", memory.allocated_gib, gib)
 
 
 def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
-from platform.cost_model.memory import outside_gib
+from platform.cost_model.memory import FRAGMENTATION, outside_gib
 from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.published import (
@@ -44,6 +44,9 @@ GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
+
+PeakKind = Literal["allocated", "reserved", "device"]
+"""What a peak counts: the allocator's tensors, these with what it has reserved besides, or the whole device."""
 
 AXES = {
     "words": ("engine", "checkpointing", "offload", "grad_sync"),
@@ -75,12 +78,18 @@ class Run:
     step_time_s: float | None
     peak_memory_gib: float | None
     """Published figures are nvidia-smi's, whose GB are 2**30 bytes."""
-    peak_is_allocated: bool
-    """Whether the peak is the allocator's own figure, or the whole device's."""
+    peak_kind: PeakKind
     out_of_memory: bool
     assumed: tuple[str, ...] = ()
     """Assumptions about what the row does not state, in words that rows share."""
     num_merged: int = 1
+
+    @property
+    def allocated_gib(self) -> float | None:
+        """Memory of the allocator's tensors at the peak, as far as the printed peak tells."""
+        if self.peak_memory_gib is None or self.peak_kind == "device":
+            return None
+        return self.peak_memory_gib / (1 + FRAGMENTATION * (self.peak_kind == "reserved"))
 
 
 def _model(row: Row) -> ModelSpec:
@@ -326,7 +335,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
         values=values,
         step_time_s=step_time_s,
         peak_memory_gib=peak,
-        peak_is_allocated=own or bool(fact(software_of(row), "memory_is_allocated", False)),
+        peak_kind="allocated" if own else fact(software_of(row), "memory_printed", "device"),
         out_of_memory=oom,
     )
 

@@ -234,6 +234,18 @@ def test_what_tensor_parallelism_divides_depends_on_the_stack() -> None:
     assert held["gathers"].logit_bytes > 8 * held["split"].logit_bytes
 
 
+def test_a_copy_of_attentions_output_is_saved_for_more_than_one_sequence() -> None:
+    """Checks the bytes of nanotron's copy: two a value of attention's width, none where the copy is a view."""
+    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
+    row |= {"tp": "1", "dp": "32", "iter_time_s": "3", "activation_ckpt": "none", "notes": "", "software": "nanotron"}
+    for micro_batch in (1, 2):
+        values = interpret({**row, "micro_batch": f"{micro_batch}", "grad_accum": f"{16 // micro_batch}"}).values
+        more = [peak_parts(from_rows([{**values, "copies_attention": each}])).activations[0] for each in (1.0, 0.0)]
+        tokens = micro_batch * values["seq_len"] * values["layers"]
+        copies = 2 * tokens * values["attention_width"] / 2**30 * (micro_batch > 1)
+        assert more[0] - more[1] == pytest.approx(copies)
+
+
 def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None:
     """Checks that the step's flat copies need memory of their own beside cached activations. With Megatron-DeepSpeed's
     GPT 200B under ZeRO-1 over 1 and 2 replicas of 80 A100, nvidia-smi showed 73 and 51 GB.

@@ -17,6 +17,7 @@ from platform.cost_model.columns import from_rows
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.memory import outside_gib
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
@@ -342,8 +343,20 @@ def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     (row,) = read_rows(_table(tmp_path, **own))
     run = interpret(row)
     assert run.values["zero_stage"] == 2 and run.values["flash"] == 1 and run.values["fused"] == 1
-    assert run.peak_is_allocated and run.peak_memory_gib == pytest.approx(10.0)
+    assert run.peak_kind == "allocated" and run.peak_memory_gib == pytest.approx(10.0)
     assert 10 < run.values["capacity_gib"] < 12
+
+
+def test_a_printed_peak_is_compared_by_what_it_counts(tmp_path: Path) -> None:
+    """Checks that nanotron's peak is the allocator's reserved memory, without the context that nvidia-smi shows."""
+    (row,) = read_rows(_table(tmp_path, software="nanotron", peak_mem_gb="55", iter_time_s="3"))
+    run = interpret(row)
+    memory = predict(from_rows([run.values])).memory
+    assert run.peak_kind == "reserved" and run.allocated_gib == pytest.approx(50.0)
+    assert score_table([run]).predicted_gib == pytest.approx(memory.device_gib - outside_gib(run.values))
+    device = dataclasses.replace(run, peak_kind="device")
+    assert device.allocated_gib is None
+    assert score_table([device]).predicted_gib == pytest.approx(memory.device_gib)
 
 
 @pytest.mark.parametrize(
