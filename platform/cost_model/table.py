@@ -46,7 +46,7 @@ CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
 
 PeakKind = Literal["allocated", "reserved", "device"]
-"""What a peak counts: the allocator's tensors, these with what it has reserved besides, or the whole device."""
+"""Kinds of a peak: of the allocator's tensors, of all that it has reserved, or of the whole device."""
 
 AXES = {
     "words": ("engine", "checkpointing", "offload", "grad_sync"),
