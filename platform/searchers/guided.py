@@ -36,7 +36,7 @@ FRONT = 2048
 """Number of points whose exact posterior is computed: the best of the whole space by the posterior's linear part."""
 PASSED_OVER = 0.05
 """Share of the largest expected saving for a device second below which measurements pass a point over. Over drawn parts
-of the recorded tables 0.02 to 0.1 serve alike, and 0.2 to 1 need a tenth more trials (docs/lab/2026-11-25.md).
+of recorded tables 0.02 to 0.1 serve alike, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
 """
 
 
