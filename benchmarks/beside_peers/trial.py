@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
+from typing import Any, cast
 
 import search_spaces
 from search_spaces.candidate import Candidate
@@ -73,7 +74,7 @@ def tokens_per_s(space: Space, choice: Choice) -> float:
             "WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
         }
-        store = dist.HashStore()
+        store = cast(Any, dist).HashStore()
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
     engine = engines.create(recipe, layout, device)
     tokens = torch.randint(recipe.model.vocab_size, (batch.micro_batch, recipe.seq_len + 1), device=device)
