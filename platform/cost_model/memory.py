@@ -35,6 +35,9 @@ class PeakMemory:
     allocated_gib: Array
     device_gib: Array
     """Memory that nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    first_allocated_gib: Array
+    first_device_gib: Array
+    """The same of the first rank of a pipeline, whose memory most software prints."""
     needed_gib: Array
     """Memory that must fit: allocated, context and communicators. The allocator gives cached blocks back before it
     fails, so fragmentation slows a run down (outcome "thrash") before it ends it.
@@ -279,7 +282,7 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the largest instant of each row."""
-    best = code = cached = np.zeros(c.shape)
+    best = code = cached = first = first_cached = np.zeros(c.shape)
     backward = np.zeros(())
     for rank, phase, large, parts in _instants(c):
         total = parts.total
@@ -291,6 +294,8 @@ def peak_memory(c: Columns) -> PeakMemory:
         elif np.any(large):
             # Large tensors find no room among cached blocks of activations, each a segment of its own.
             cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
+        if rank == 0:
+            first, first_cached = best, cached
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     needed = allocated * (1 + c.rounding) + outside
@@ -298,6 +303,8 @@ def peak_memory(c: Columns) -> PeakMemory:
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=np.maximum(best, cached) / GIB * (1 + FRAGMENTATION) + outside,
+        first_allocated_gib=first / GIB,
+        first_device_gib=np.maximum(first, first_cached) / GIB * (1 + FRAGMENTATION) + outside,
         needed_gib=needed,
         pooled_gib=needed + costs_of(c).unpooled(c, owned) / GIB,
         phase=code % 4,

@@ -168,11 +168,15 @@ def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mas
 
 
 def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
-    """Returns the predicted peak of each run, of the kind that its software prints."""
+    """Returns the predicted peak of each run, of the kind and of the rank that it prints: this project's runs that of
+    the fullest rank, others mostly that of the first.
+    """
     kinds = np.array([run.peak_kind for run in runs])
-    reserved = memory.device_gib - np.array([outside_gib(run.values) for run in runs])
-    gib = np.where(kinds == "reserved", reserved, memory.device_gib)
-    return np.where(kinds == "allocated", memory.allocated_gib, gib)
+    own = np.array([bool(run.row.get("engine")) for run in runs])
+    allocated = np.where(own, memory.allocated_gib, memory.first_allocated_gib)
+    device = np.where(own, memory.device_gib, memory.first_device_gib)
+    reserved = device - np.array([outside_gib(run.values) for run in runs])
+    return np.select([kinds == "allocated", kinds == "reserved"], [allocated, reserved], device)
 
 
 def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
