@@ -79,7 +79,7 @@ class Columns:
     """The values of `ENGINE_AXES` as the layouts have them; of words, the `code_of` each."""
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
-    kept_checkpoints: Array
+    checkpoint_device_share: Array
     """Share of what a checkpoint keeps that stays on the device: less where a block's input is cut or sent to the host,
     or where selective checkpointing keeps only some products."""
     flash: Array

@@ -97,18 +97,18 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
-    kept_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
+    saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
     # Compiled, the last product is not kept: nothing of the backward pass reads it, unless a norm follows it.
     products = (2 - (c.fused > 0)) * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
-    kept = np.where(
+    saved = np.where(
         ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
-        residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
-        replicated + sharded + kept_scores,
+        residual * c.hidden / split + c.compute_bytes * products * c.checkpoint_device_share / c.tp,
+        replicated + sharded + saved_scores,
     )
-    return tokens * kept, tokens * residual * c.hidden / split, transient
+    return tokens * saved, tokens * residual * c.hidden / split, transient
 
 
 def _casts_again(c: Columns) -> Mask:
@@ -142,14 +142,14 @@ class _Activations:
 
 
 def _activations(c: Columns) -> _Activations:
-    everything, kept_input, transient = _block_bytes(c)
-    saved = np.maximum(c.budget * everything, kept_input)
+    everything, saved_input, transient = _block_bytes(c)
+    saved = np.maximum(c.budget * everything, saved_input)
     full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
     boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
     return _Activations(
-        of_block=share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved,
-        again=np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved,
+        of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
+        again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
         of_stage=costs_of(c).stage_buffers(c, boundary) + c.micro_batch * c.mask_bytes,
     )
 
@@ -259,8 +259,8 @@ def _phases(
     at_end = np.where(is_last, copies.at_last_end, copies.at_end)
     step = owned * per.step_copies
 
-    def parts(gradients: Array, copied: Array, kept: Array, logits: Array = NOTHING) -> MemoryParts:
-        return MemoryParts(states=states, gradients=gradients, copies=copied, activations=kept, logits=logits)
+    def parts(gradients: Array, copied: Array, saved: Array, logits: Array = NOTHING) -> MemoryParts:
+        return MemoryParts(states=states, gradients=gradients, copies=copied, activations=saved, logits=logits)
 
     yield NOTHING, parts(held, copies.at_loss * exists + buckets, saved, rank.logits * exists)
     yield NOTHING, parts(held, copies.in_block * exists + buckets, saved + activations.again * exists)

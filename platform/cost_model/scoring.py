@@ -120,13 +120,13 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
 def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     """Predicts merged `runs` with what `teaching`, none of them, measured of other cells."""
     prediction = predict(from_rows([run.values for run in runs]))
-    taught = [run for run in teaching if run.step_time_s is not None]
-    both = [*taught, *runs]
+    timed = [run for run in teaching if run.step_time_s is not None]
+    both = [*timed, *runs]
     columns = from_rows([run.values for run in both])
     every = predict(columns)
-    places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(taught) or None)
-    corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
-    return _scored(runs, prediction, _times(corrected)[:, len(taught) :], np.zeros(len(runs), dtype=bool))
+    places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(timed) or None)
+    corrected = calibrate(places, every, np.arange(len(timed)), _measured_s(timed)).corrected
+    return _scored(runs, prediction, _times(corrected)[:, len(timed) :], np.zeros(len(runs), dtype=bool))
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -231,8 +231,8 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
         return None
     fitting = timed[scored.predicted_fits[timed] | scored.used[timed]]
     among = fitting if len(fitting) else timed
-    known = _known_s(scored)
-    best = among[_is_least(known[among])]
+    seconds = _best_known_s(scored)
+    best = among[_is_least(seconds[among])]
     return float(scored.measured_s[best].mean() / scored.measured_s[timed].min() - 1)
 
 
@@ -245,11 +245,11 @@ def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
     among = fitting if len(fitting) else index
     if len(among) < 2:
         return False
-    known = _known_s(scored)
-    return bool(scored.out_of_memory[among[_is_least(known[among])]].mean() > 0.5)
+    seconds = _best_known_s(scored)
+    return bool(scored.out_of_memory[among[_is_least(seconds[among])]].mean() > 0.5)
 
 
-def _known_s(scored: Scored) -> Array:
+def _best_known_s(scored: Scored) -> Array:
     """Returns the measured seconds of the rows that calibrated, expected seconds of the others."""
     return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
 

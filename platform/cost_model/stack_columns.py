@@ -8,7 +8,7 @@ TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT_COLUMNS = {
     "checkpoint_blocks": 1.0,
-    "kept_checkpoints": 1.0,
+    "checkpoint_device_share": 1.0,
     "repeats_core_alone": 0.0,
     "reduces_whole": 1.0,
     "metric_losses": 0.0,

@@ -245,7 +245,7 @@ def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[s
         ({"source": "llm-foundry", "strategy": "fsdp"}, "metric_losses", 2.0),
         ({"source": "torchtitan", "strategy": "fsdp"}, "metric_losses", 0.0),
         ({"strategy": "fsdp", "cp": "4", "dp": "8", "grad_accum": "4"}, "shard", 32.0),
-        ({"source": "torchtitan", "strategy": "fsdp", "activation_ckpt": "selective"}, "kept_checkpoints", 0.5),
+        ({"source": "torchtitan", "strategy": "fsdp", "activation_ckpt": "selective"}, "checkpoint_device_share", 0.5),
         # 24 blocks of 12 h^2 and a table of 51,200 words: the table's two moments stay in fp32.
         ({"notes": "8-bit optimizer"}, "moments", 0.5 + 1.5 * 0.0737),
     ],
