@@ -20,7 +20,8 @@ from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
+from platform.cost_model.scores import regret, scores, spearman
+from platform.cost_model.scoring import constant_mfu, merged, score_table
 from platform.cost_model.step_time import step_time
 from platform.cost_model.table import Run, interpret
 from platform.validate import main
