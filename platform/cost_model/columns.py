@@ -197,7 +197,9 @@ class Columns:
     inter_hop: Array
     """Latency of one step of a ring from node to node."""
     rounding: Array
-    """See `stack_columns.ROUNDING`."""
+    """Share of states and gradients that the allocator holds besides; see `stack_columns.ROUNDING`."""
+    transient_rounding: Array
+    """The same of what comes and goes within a step."""
     spread: Array
     """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
     link_sigma: Array

@@ -69,7 +69,12 @@ class MemoryParts:
     @property
     def total(self) -> Array:
         """All of it."""
-        return self.states + self.gradients + self.copies + self.activations + self.logits
+        return self.resident + self.copies + self.activations + self.logits
+
+    @property
+    def resident(self) -> Array:
+        """The part that is held through the whole step, in few large blocks."""
+        return self.states + self.gradients
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
@@ -282,13 +287,17 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the largest instant of each row."""
-    best = code = cached = first = first_cached = np.zeros(c.shape)
+    best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
+    uneven = np.any(c.transient_rounding != c.rounding)
     for rank, phase, large, parts in _instants(c):
         total = parts.total
         higher = total > best
         code = np.where(higher, float(4 * rank + phase), code)
         best = np.where(higher, total, best)
+        if uneven:
+            tails = c.rounding * parts.resident + c.transient_rounding * (total - parts.resident)
+            rounded = np.maximum(rounded, total + tails)
         if phase <= BLOCK_BACKWARD:
             backward = total
         elif np.any(large):
@@ -298,7 +307,7 @@ def peak_memory(c: Columns) -> PeakMemory:
             first, first_cached = best, cached
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
-    needed = allocated * (1 + c.rounding) + outside
+    needed = (rounded / GIB if uneven else allocated * (1 + c.rounding)) + outside
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(
         allocated_gib=allocated,

@@ -131,6 +131,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
+        "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
         "hidden_gathers": PREFETCH["current" if own or flash else "2021"],
         "reduces_whole": float(own or flash),
         "dropout": float(not own and not flash),

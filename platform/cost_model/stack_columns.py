@@ -15,6 +15,7 @@ THIS_PROJECT_COLUMNS = {
     "dropout": 0.0,
     "blocking": 0.0,
     "rounding": ROUNDING["expandable"],
+    "transient_rounding": ROUNDING["expandable"],
     "unfused_norm_passes": 0.0,
     "unfused_norm_bytes": 0.0,
     "copies_attention": 0.0,
