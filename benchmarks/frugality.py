@@ -63,10 +63,11 @@ def _print_peak(device: torch.device, recipe: Recipe, layout: Layout) -> None:
 
 
 def _layouts(world: int, *, offloads: bool) -> list[Layout]:
-    common: dict[str, Any] = {"dp_shard": world, "checkpointing": "full", "grad_sync": "every", "attention": "sdpa"}
-    made = [Layout(engine="fsdp", zero_stage=3, **common)]
+    made = [
+        Layout(engine="fsdp", zero_stage=3, dp_shard=world, checkpointing="full", grad_sync="every", attention="sdpa")
+    ]
     made += [
-        Layout(engine="deepspeed", zero_stage=stage, **{**common, "grad_sync": "every" if stage > 1 else "last"})
+        dataclasses.replace(made[0], engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last")
         for stage in (1, 2, 3)
     ]
     if offloads:

@@ -201,7 +201,7 @@ def resumed(studies: Path) -> Costs:
     importlib.import_module("platform.searchers.guided")  # a search does while its Ray starts, which is not counted
     began_s, began_cpu_s = time.monotonic(), time.process_time()
 
-    def run(loop: Loop, **_: object) -> None:
+    def run(loop: Loop, **unused: object) -> None:
         for _ in range(WARM_TRIALS + TRIALS):
             before_s = time.process_time()
             job = loop.next_job()

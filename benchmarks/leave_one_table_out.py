@@ -22,7 +22,8 @@ from pathlib import Path
 from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import Scored, Scores, cells_of, join, merged, score_by_others, score_table, scores
+from platform.cost_model.scores import Scores, scores
+from platform.cost_model.scoring import Scored, cells_of, join, merged, score_by_others, score_table
 from platform.cost_model.table import Run, interpret
 from scripts.accuracy import keep
 

@@ -22,6 +22,7 @@ from trainers.engines.step import Unmarked
 from trainers.measuring import conditions
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter
+from trainers.measuring.host import HostSampler
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler
 from trainers.values.batch import BatchPoint
@@ -41,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     on_cuda = torch.cuda.is_available()
     os.environ.update(LOCAL_RANK="0", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("nccl" if on_cuda else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("nccl" if on_cuda else "gloo", store=cast(Any, dist).HashStore(), rank=0, world_size=1)
     device = torch.device("cuda", 0) if on_cuda else torch.device("cpu")
     name = torch.cuda.get_device_name() if on_cuda else "CPU"
     print(f"{name}, torch {torch.__version__}; a trial's window, then the bare loop, a step each")
@@ -74,6 +75,7 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
         rank=0,
         meter=CudaMeter() if on_cuda else CpuMeter(1.0),
         sampler=NvmlSampler() if on_cuda else CpuSampler(),
+        host=HostSampler(),
         clock=CudaClock if on_cuda else CpuClock,
         watchdog=Watchdog(floor_s=600, on_hang=lambda where, waited_s: None),
         gather=lambda value: [value],
@@ -104,7 +106,8 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
         return (time.perf_counter() - began_s) / steps
 
     for _ in range(2):
-        measured(), bare()
+        measured()
+        bare()
     pairs_s = alternate(measured, bare, pairs)
     engine.close()
     return pairs_s

@@ -147,7 +147,7 @@ def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.dev
         losses += losses_of([result], _gathered)
         norms.append(result.grad_norm.item())
     engine.close()
-    return Trained(weights={}, logits=torch.empty(0), gradients=gradients, losses=losses, grad_norms=norms)
+    return Trained(weights={}, stepped={}, logits=torch.empty(0), gradients=gradients, losses=losses, grad_norms=norms)
 
 
 def _gathered(value: Any) -> list[Any]:

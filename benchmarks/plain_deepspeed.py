@@ -11,7 +11,7 @@ import argparse
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import search_spaces
 from benchmarks.pairs import alternate
@@ -35,7 +35,8 @@ def main() -> None:
         if str(each.layout.zero_stage) in stages and each.recipe.compute_precision in precisions:
             with _Side(_ours, each) as ours, _Side(_plain, each) as plain:
                 for _ in range(2):
-                    ours.window(), plain.window()
+                    ours.window()
+                    plain.window()
                 print(f"{each.name:30} {alternate(ours.window, plain.window, options.pairs)}", flush=True)
 
 
@@ -97,7 +98,7 @@ def _join_group() -> None:
 
     os.environ.update(LOCAL_RANK="0", RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     torch.cuda.set_device(0)
-    torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("nccl", store=cast(Any, torch.distributed).HashStore(), rank=0, world_size=1)
 
 
 def _ours(candidate: Candidate, pipe: Connection) -> None:
@@ -123,8 +124,8 @@ def _plain(candidate: Candidate, pipe: Connection) -> None:
 
     recipe, stage = candidate.recipe, candidate.layout.zero_stage
     config = transformers.GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    model = transformers.GPT2LMHeadModel(config).cuda()
-    engine, *_ = deepspeed.initialize(
+    model = cast(Any, transformers.GPT2LMHeadModel(config)).cuda()
+    engine, *_ = cast(Any, deepspeed).initialize(
         model=model,
         model_parameters=list(model.parameters()),
         config={

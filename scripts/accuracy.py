@@ -15,7 +15,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import Scores
+from platform.cost_model.scores import Scores
 from platform.validating.report import JSON_KEYS, to_json, validate
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
@@ -116,7 +116,7 @@ def _train() -> None:
         n_positions=sizes.max_positions,
     )
     model = transformers.GPT2LMHeadModel(config)
-    engine, *_ = deepspeed.initialize(args=options, model=model, model_parameters=model.parameters())
+    engine, *_ = cast(Any, deepspeed).initialize(args=options, model=model, model_parameters=model.parameters())
     size = engine.train_micro_batch_size_per_gpu()
     tokens = torch.randint(sizes.vocab_size, (size, recipe.seq_len), device=engine.device)
     for _ in range(20 * engine.gradient_accumulation_steps()):

@@ -34,7 +34,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def objective(chosen: optuna.Trial) -> float:
-        choice = {axis: chosen.suggest_categorical(axis, each) for axis, each in axes.items()}
+        choice: Any = {axis: chosen.suggest_categorical(axis, each) for axis, each in axes.items()}
         if trial.candidate_of(space, choice) is None:
             raise optuna.TrialPruned  # costs nothing: no process starts
         answers = context.Queue()

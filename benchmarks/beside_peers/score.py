@@ -45,13 +45,13 @@ def _score(peer: str, seed: int, trials: list[dict[str, Any]], known: float) -> 
     return Score(
         peer=peer,
         seed=seed,
-        best_tokens_per_s=best and best["tokens_per_s"],
+        best_tokens_per_s=None if best is None else best["tokens_per_s"],
         within_5_pct_s=reached(0.95),
         within_2_pct_s=reached(0.98),
         trials=len(trials),
         ooms=sum(each["outcome"] == "oom" for each in trials),
         overhead_s=(ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None,
-        best=best and best["choice"],
+        best=None if best is None else best["choice"],
     )
 
 

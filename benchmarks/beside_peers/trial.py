@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import search_spaces
 from search_spaces.candidate import Candidate
@@ -81,7 +82,8 @@ def tokens_per_s(space: Space, choice: Choice, rank: int = 0, store: Path | None
         world = workers(space)
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": str(rank), "LOCAL_RANK": str(rank)}
         os.environ["WORLD_SIZE"] = str(world)
-        joined = torch.distributed.HashStore() if store is None else torch.distributed.FileStore(str(store), world)
+        kinds = cast(Any, dist)
+        joined = kinds.HashStore() if store is None else kinds.FileStore(str(store), world)
         dist.init_process_group("nccl" if on_gpu else "gloo", store=joined, rank=rank, world_size=world)
     engine = engines.create(recipe, layout, device)
     tokens = torch.randint(recipe.model.vocab_size, (batch.micro_batch, recipe.seq_len + 1), device=device)

@@ -28,7 +28,7 @@ class Calibration:
     @property
     def error_after(self) -> float:
         """Median absolute error when each measured point is predicted from the others; with one point, before."""
-        return _error(self.learned.left_out()) if len(self.learned.residuals) > 1 else self.error_before
+        return _error(self.learned.leave_one_out()) if len(self.learned.residuals) > 1 else self.error_before
 
     @property
     def corrected(self) -> Prediction:

@@ -79,7 +79,7 @@ class Columns:
     """The values of `ENGINE_AXES` as the layouts have them; of words, the `code_of` each."""
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
-    kept_checkpoints: Array
+    checkpoint_device_share: Array
     """Share of what a checkpoint keeps that stays on the device: less where a block's input is cut or sent to the host,
     or where selective checkpointing keeps only some products."""
     flash: Array
@@ -98,8 +98,9 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes per value of the hidden width that such norms save beside."""
-    rope_saved_bytes: Array
-    """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
+    copies_attention: Array
+    """1 where fused attention's output is copied for the projection of several sequences, which saves the copy beside
+    what attention saves of it."""
     saves_gathered: Array
     """1 where autograd saves what sequence parallelism gathered for column-parallel products, as it saves the input of
     any linear layer, 0 where a stack's own autograd function decides."""
@@ -196,7 +197,9 @@ class Columns:
     inter_hop: Array
     """Latency of one step of a ring from node to node."""
     rounding: Array
-    """See `stack_columns.ROUNDING`."""
+    """Share of states and gradients that the allocator holds besides; see `stack_columns.ROUNDING`."""
+    transient_rounding: Array
+    """The same of what comes and goes within a step."""
     spread: Array
     """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
     link_sigma: Array

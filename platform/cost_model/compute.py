@@ -212,7 +212,7 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
-    repeated = np.where(c.repeats_core_alone == 0, passes + (1 - c.kept_checkpoints) * products, 0.0)
+    repeated = np.where(c.repeats_core_alone == 0, passes + (1 - c.checkpoint_device_share) * products, 0.0)
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0

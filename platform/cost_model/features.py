@@ -171,9 +171,9 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
     cp, shard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "bucket_mib"))
 
     def bucket_bytes(engine: str) -> float:
-        known = costs(engine)
-        assert known is not None, engine
-        return known.bucket_bytes(work.state_bytes, work.compute_bytes)
+        engine_costs = costs(engine)
+        assert engine_costs is not None, engine
+        return engine_costs.bucket_bytes(work.state_bytes, work.compute_bytes)
 
     return {
         "engine": of_words(code_of, "engine"),

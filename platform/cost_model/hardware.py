@@ -179,8 +179,8 @@ def find_device(name: str) -> Device:
         alike = [each for each in _names("devices") if _letters(each) == _letters(_plain(name))]
         near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near))
-        known = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
-        raise InputError(f"unknown device {name!r}: {known}; add others to platform/cost_model/{_FILE.name}")
+        names = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
+        raise InputError(f"unknown device {name!r}: {names}; add others to platform/cost_model/{_FILE.name}")
     entry = _catalogue()["devices"][key]
     fields = {field.name for field in dataclasses.fields(Device)} & set(entry)
     return Device(name=key, **{field: entry[field] for field in fields})

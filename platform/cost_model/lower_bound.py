@@ -122,8 +122,8 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    kept = rank.checkpointed * tokens * size * model.hidden_size + (rank.blocks - rank.checkpointed) * one_block
-    return kept, one_block
+    saved = rank.checkpointed * tokens * size * model.hidden_size + (rank.blocks - rank.checkpointed) * one_block
+    return saved, one_block
 
 
 def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound:
@@ -165,10 +165,10 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
         passes.append((second, held))
 
     instants: list[tuple[str, float, float, float, float, float]] = []
-    for kept, gradients in passes:
-        instants.append(("loss", resident, gradients, copies, kept, logits))
+    for saved, gradients in passes:
+        instants.append(("loss", resident, gradients, copies, saved, logits))
         gathered = max(copies, unit_copies)
-        instants.append(("block_backward", resident, gradients, gathered, kept + backward_block, 0.0))
+        instants.append(("block_backward", resident, gradients, gathered, saved + backward_block, 0.0))
     instants.append(("optimizer", resident, parameters * bytes_each.final_gradients, 0.0, 0.0, 0.0))
     phase, *parts = max(instants, key=lambda instant: sum(instant[1:]))
     states, gradients, held_copies, activations, loss = (part / GIB for part in parts)

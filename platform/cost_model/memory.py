@@ -35,6 +35,9 @@ class PeakMemory:
     allocated_gib: Array
     device_gib: Array
     """Memory that nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    first_allocated_gib: Array
+    first_device_gib: Array
+    """The same of the first rank of a pipeline, whose memory most software prints."""
     needed_gib: Array
     """Memory that must fit: allocated, context and communicators. The allocator gives cached blocks back before it
     fails, so fragmentation slows a run down (outcome "thrash") before it ends it.
@@ -66,7 +69,12 @@ class MemoryParts:
     @property
     def total(self) -> Array:
         """All of it."""
-        return self.states + self.gradients + self.copies + self.activations + self.logits
+        return self.resident + self.copies + self.activations + self.logits
+
+    @property
+    def resident(self) -> Array:
+        """The part that is held through the whole step, in few large blocks."""
+        return self.states + self.gradients
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
@@ -86,26 +94,26 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
     gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
     replicated = (a_value / split + gathered) * c.hidden
-    turned = c.rope_saved_bytes * (c.attention_width + c.kv_width)
-    sharded = (c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + inner) + turned) / c.tp
+    copied = c.attention_width * ((c.copies_attention > 0) & (c.micro_batch > 1))
+    sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
         casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
     )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
-    kept_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
+    saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
     # Compiled, the last product is not kept: nothing of the backward pass reads it, unless a norm follows it.
     products = (2 - (c.fused > 0)) * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
-    kept = np.where(
+    saved = np.where(
         ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
-        residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
-        replicated + sharded + kept_scores,
+        residual * c.hidden / split + c.compute_bytes * products * c.checkpoint_device_share / c.tp,
+        replicated + sharded + saved_scores,
     )
-    return tokens * kept, tokens * residual * c.hidden / split, transient
+    return tokens * saved, tokens * residual * c.hidden / split, transient
 
 
 def _casts_again(c: Columns) -> Mask:
@@ -139,14 +147,14 @@ class _Activations:
 
 
 def _activations(c: Columns) -> _Activations:
-    everything, kept_input, transient = _block_bytes(c)
-    saved = np.maximum(c.budget * everything, kept_input)
+    everything, saved_input, transient = _block_bytes(c)
+    saved = np.maximum(c.budget * everything, saved_input)
     full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
     boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
     return _Activations(
-        of_block=share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved,
-        again=np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved,
+        of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
+        again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
         of_stage=costs_of(c).stage_buffers(c, boundary) + c.micro_batch * c.mask_bytes,
     )
 
@@ -256,8 +264,8 @@ def _phases(
     at_end = np.where(is_last, copies.at_last_end, copies.at_end)
     step = owned * per.step_copies
 
-    def parts(gradients: Array, copied: Array, kept: Array, logits: Array = NOTHING) -> MemoryParts:
-        return MemoryParts(states=states, gradients=gradients, copies=copied, activations=kept, logits=logits)
+    def parts(gradients: Array, copied: Array, saved: Array, logits: Array = NOTHING) -> MemoryParts:
+        return MemoryParts(states=states, gradients=gradients, copies=copied, activations=saved, logits=logits)
 
     yield NOTHING, parts(held, copies.at_loss * exists + buckets, saved, rank.logits * exists)
     yield NOTHING, parts(held, copies.in_block * exists + buckets, saved + activations.again * exists)
@@ -279,25 +287,33 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the largest instant of each row."""
-    best = code = cached = np.zeros(c.shape)
+    best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
+    uneven = np.any(c.transient_rounding != c.rounding)
     for rank, phase, large, parts in _instants(c):
         total = parts.total
         higher = total > best
         code = np.where(higher, float(4 * rank + phase), code)
         best = np.where(higher, total, best)
+        if uneven:
+            tails = c.rounding * parts.resident + c.transient_rounding * (total - parts.resident)
+            rounded = np.maximum(rounded, total + tails)
         if phase <= BLOCK_BACKWARD:
             backward = total
         elif np.any(large):
             # Large tensors find no room among cached blocks of activations, each a segment of its own.
             cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
+        if rank == 0:
+            first, first_cached = best, cached
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
-    needed = allocated * (1 + c.rounding) + outside
+    needed = (rounded / GIB if uneven else allocated * (1 + c.rounding)) + outside
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=np.maximum(best, cached) / GIB * (1 + FRAGMENTATION) + outside,
+        first_allocated_gib=first / GIB,
+        first_device_gib=np.maximum(first, first_cached) / GIB * (1 + FRAGMENTATION) + outside,
         needed_gib=needed,
         pooled_gib=needed + costs_of(c).unpooled(c, owned) / GIB,
         phase=code % 4,

@@ -94,8 +94,8 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
         if len(names) < 2:
             continue
         if all(isinstance(name, (int, float)) for name in names):
-            known = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
-            numbers.append(known - _mean(known[origin]))
+            doublings = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
+            numbers.append(doublings - _mean(doublings[origin]))
         else:
             switches.append(np.eye(len(names))[codes])
     empty = np.zeros((len(rows), 0))
@@ -104,9 +104,9 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
 
 def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
     """Returns each value as its index among the distinct values, and these in order of first appearance."""
-    known: dict[Hashable, int] = {}
-    codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
-    return codes, list(known)
+    places: dict[Hashable, int] = {}
+    codes = np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
+    return codes, list(places)
 
 
 def _mean(values: Array) -> float:

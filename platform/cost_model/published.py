@@ -47,10 +47,10 @@ def precision_of(row: Row) -> tuple[str, float, float]:
     """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
     stated, text = row.get("matmul_precision", ""), row["precision"].lower()
     # "bf16, float8 products" names both: the products' own type is the narrower one.
-    wanted = stated or text
-    compute = next((name for word, name in _PRECISIONS if word in wanted), None)
+    precision = stated or text
+    compute = next((name for word, name in _PRECISIONS if word in precision), None)
     if compute is None:
-        raise ValueError(f"precision {wanted!r} is not known" if wanted else "precision not stated")
+        raise ValueError(f"precision {precision!r} is not known" if precision else "precision not stated")
     state = 2.0 if row.get("state_precision") == "bf16" else 4.0
     return compute, state, 4.0 if "fp32 grad" in text else 2.0
 
@@ -111,14 +111,14 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     stepwise = work.modules.stepwise_activation if work.modules else None
     lacks = unfused_of(row) if fused and not own else ()
     forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks)
-    given = {
+    features = {
         **stack_costs(software, row.get("tp_overlap", "")),
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size if own or is_eager(row) else padded(model.vocab_size, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
         "saves_gathered": float(own),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
-        "kept_checkpoints": kept_checkpoints(row, tp),
+        "checkpoint_device_share": checkpoint_device_share(row, tp),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
         "fused": float(fused),
         "fused_softmax": float(fused),
@@ -131,6 +131,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
+        "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
         "hidden_gathers": PREFETCH["current" if own or flash else "2021"],
         "reduces_whole": float(own or flash),
         "dropout": float(not own and not flash),
@@ -140,10 +141,10 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     if not row.get("attention"):
         # A stack with a ratio of its own has it of its own kernel.
         rate = 1.0 if fact(software, "flash_ratio", {}) else FLASH_RATE.get(row.get("attention_kernel", ""), 1.0)
-        given["flash"] = rate if flash else 0.0
+        features["flash"] = rate if flash else 0.0
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
-        given["bucket_bytes"] = model.hidden_size**2 * 2.0
-    return given
+        features["bucket_bytes"] = model.hidden_size**2 * 2.0
+    return features
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
@@ -205,9 +206,9 @@ def modules_of(row: Row) -> Architecture | None:
     return next((architecture_of(name) for name in architectures.names() if name in called), None)
 
 
-def kept_checkpoints(row: Row, tp: float) -> float:
-    """Returns the share of `Columns.kept_checkpoints`: inputs may be cut over the tensor-parallel ranks, or lie on the
-    host.
+def checkpoint_device_share(row: Row, tp: float) -> float:
+    """Returns the share of what checkpoints keep that stays on the device: inputs may be cut over the tensor-parallel
+    ranks, or lie on the host.
 
     The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
     sequences of 64 blocks would fill 51 GB of a 32 GB device.

@@ -111,7 +111,7 @@ class Learned:
         """Returns the variance of what no other point tells of each point. What the measured ones scatter by, over what
         was expected of them, holds of the others too: wider as well as narrower.
         """
-        squares = np.minimum(self.left_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
+        squares = np.minimum(self.leave_one_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
         scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
@@ -135,7 +135,7 @@ class Learned:
         often = _stall_ratio(int(self.stalled.sum()), expected)
         return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
 
-    def left_out(self) -> Array:
+    def leave_one_out(self) -> Array:
         """Returns the residual of each measured point less what the others say of it (section 5.4.2)."""
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 

@@ -1,47 +1,16 @@
-"""Scores of predictions against a measured table: errors, ranks, regret, OOM, coverage; by cell and in all."""
+"""Predicts the runs of a measured table, each cell by itself, and pairs them with what was measured (see `scores`)."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from platform.cost_model.calibration import calibrate, places_of_rows
 from platform.cost_model.columns import Array, Mask, from_rows
+from platform.cost_model.memory import PeakMemory, outside_gib
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.stalls import interval
 from platform.cost_model.table import Run, axes_of
-
-NEAR_BEST = 1.5
-"""Times the best of a cell within which a row is taken for undisturbed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Scores:
-    """The figures of one cell or table; None where there is nothing to score."""
-
-    rows_scored: int
-    rows_left_out: int
-    step_time_ape_median: float | None = None
-    step_time_ape_mean: float | None = None
-    zero_shot_ape_median: float | None = None
-    """Median error of the same rows before any measurement."""
-    memory_ape_median: float | None = None
-    rank_correlation: float | None = None
-    regret_median: float | None = None
-    regret_mean: float | None = None
-    oom_first_choices: int = 0
-    """Cells whose predicted best ran out of memory."""
-    oom_precision: float | None = None
-    oom_recall: float | None = None
-    interval_coverage: float | None = None
-    interval_half_width_median: float | None = None
-    near_best_ape_median: float | None = None
-    """Median error of the rows within `NEAR_BEST` of their cell's best: in a sweep with stalls the rest is the
-    machine's.
-    """
-    oom_missed: int = 0
-    oom_false_alarms: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,13 +88,13 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
 def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     """Predicts merged `runs` with what `teaching`, none of them, measured of other cells."""
     prediction = predict(from_rows([run.values for run in runs]))
-    taught = [run for run in teaching if run.step_time_s is not None]
-    both = [*taught, *runs]
+    timed = [run for run in teaching if run.step_time_s is not None]
+    both = [*timed, *runs]
     columns = from_rows([run.values for run in both])
     every = predict(columns)
-    places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(taught) or None)
-    corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
-    return _scored(runs, prediction, _times(corrected)[:, len(taught) :], np.zeros(len(runs), dtype=bool))
+    places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(timed) or None)
+    corrected = calibrate(places, every, np.arange(len(timed)), _measured_s(timed)).corrected
+    return _scored(runs, prediction, _times(corrected)[:, len(timed) :], np.zeros(len(runs), dtype=bool))
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -149,7 +118,6 @@ def _measured_s(runs: Sequence[Run]) -> Array:
 def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mask) -> Scored:
     total, low, high, expected = times
     memory = prediction.memory
-    is_allocated = np.array([run.peak_is_allocated for run in runs])
     return Scored(
         runs=runs,
         measured_s=_measured_s(runs),
@@ -160,11 +128,23 @@ def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mas
         low_s=low,
         high_s=high,
         expected_s=expected,
-        predicted_gib=np.where(is_allocated, memory.allocated_gib, memory.device_gib),
+        predicted_gib=_printed_gib(runs, memory),
         predicted_fits=np.asarray(prediction.fits),
         rate=np.array([model_flops(run) / run.cluster.num_devices for run in runs]),
         used=used,
     )
+
+
+def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
+    """Returns the predicted peak of each run, of the kind and of the rank that it prints: this project's runs that of
+    the fullest rank, others mostly that of the first.
+    """
+    kinds = np.array([run.peak_kind for run in runs])
+    own = np.array([bool(run.row.get("engine")) for run in runs])
+    allocated = np.where(own, memory.allocated_gib, memory.first_allocated_gib)
+    device = np.where(own, memory.device_gib, memory.first_device_gib)
+    reserved = device - np.array([outside_gib(run.values) for run in runs])
+    return np.select([kinds == "allocated", kinds == "reserved"], [allocated, reserved], device)
 
 
 def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
@@ -194,110 +174,6 @@ def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int
         rows = np.array(chosen)
         corrected = calibrate(places, prediction, rows, measured[rows]).corrected
     return chosen, corrected
-
-
-def spearman(a: Array, b: Array) -> float | None:
-    """Returns the rank correlation, ties at their mean rank; None below three rows or without any spread."""
-    from scipy.stats import spearmanr  # here: a command's --help need not wait for it
-
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    correlation: Any = spearmanr(a, b)
-    return float(correlation.statistic)
-
-
-def regret(scored: Scored, rows: Sequence[int]) -> float | None:
-    """Returns the relative excess time of a cell's predicted best over its true best; None below four timed
-    configurations, and where all of them were measured: nothing is predicted then.
-
-    The predicted best has the least expected time of those predicted to fit or measured; of all, if none is. Of several
-    that are predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have
-    no time; `first_choice_is_oom` tells of them.
-    """
-    timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
-    if len(timed) < 4 or scored.used[timed].all():
-        return None
-    fitting = timed[scored.predicted_fits[timed] | scored.used[timed]]
-    among = fitting if len(fitting) else timed
-    known = _known_s(scored)
-    best = among[_is_least(known[among])]
-    return float(scored.measured_s[best].mean() / scored.measured_s[timed].min() - 1)
-
-
-def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
-    """Returns whether the predicted best of a cell's configurations, out-of-memory errors among them, ran out of
-    memory.
-    """
-    index = np.array([row for row in rows if scored.out_of_memory[row] or np.isfinite(scored.measured_s[row])], int)
-    fitting = index[scored.predicted_fits[index] | (scored.used[index] & ~scored.out_of_memory[index])]
-    among = fitting if len(fitting) else index
-    if len(among) < 2:
-        return False
-    known = _known_s(scored)
-    return bool(scored.out_of_memory[among[_is_least(known[among])]].mean() > 0.5)
-
-
-def _known_s(scored: Scored) -> Array:
-    """Returns the measured seconds of the rows that calibrated, expected seconds of the others."""
-    return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
-
-
-def _is_least(values: Array) -> Mask:
-    return values <= values.min() * (1 + 1e-9)
-
-
-def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
-    """Returns the figures over `rows`, which may span cells."""
-    index = np.array([row for row in rows if not scored.used[row]], dtype=int)
-    timed = index[np.isfinite(scored.measured_s[index])]
-    remembered = index[np.isfinite(scored.measured_gib[index])]
-    measured, predicted = scored.measured_s[timed], scored.predicted_s[timed]
-    errors = np.abs(predicted / measured - 1)
-    memory_errors = np.abs(scored.predicted_gib[remembered] / scored.measured_gib[remembered] - 1)
-    cells = cells_of([scored.runs[row] for row in rows])
-    regrets = [
-        value for positions in cells.values() if (value := regret(scored, [rows[p] for p in positions])) is not None
-    ]
-    oom, predicted_oom = scored.out_of_memory[index], ~scored.predicted_fits[index]
-    hits = int((oom & predicted_oom).sum())
-    covered = (measured >= scored.low_s[timed]) & (measured <= scored.high_s[timed])
-    half_width = scored.high_s[timed] / predicted - 1
-    rate = scored.rate[timed]
-    return Scores(
-        rows_scored=len(index),
-        rows_left_out=rows_left_out,
-        step_time_ape_median=_median(errors),
-        step_time_ape_mean=float(errors.mean()) if len(errors) else None,
-        zero_shot_ape_median=_median(np.abs(scored.zero_shot_s[timed] / measured - 1)),
-        memory_ape_median=_median(memory_errors),
-        near_best_ape_median=_median(errors[near_best(scored)[timed]]),
-        rank_correlation=spearman(rate / predicted, rate / measured),
-        regret_median=_median(np.array(regrets)),
-        regret_mean=float(np.mean(regrets)) if regrets else None,
-        oom_first_choices=sum(
-            first_choice_is_oom(scored, [rows[p] for p in positions]) for positions in cells.values()
-        ),
-        oom_precision=hits / int(predicted_oom.sum()) if predicted_oom.any() else None,
-        oom_recall=hits / int(oom.sum()) if oom.any() else None,
-        interval_coverage=float(covered.mean()) if len(covered) else None,
-        interval_half_width_median=_median(half_width),
-        oom_missed=int((oom & ~predicted_oom).sum()),
-        oom_false_alarms=int((~oom & predicted_oom).sum()),
-    )
-
-
-def near_best(scored: Scored) -> Mask:
-    """Returns the rows within `NEAR_BEST` times their cell's best."""
-    result = np.zeros(len(scored.runs), dtype=bool)
-    for positions in cells_of(scored.runs).values():
-        times = scored.measured_s[positions]
-        if np.isfinite(times).any():
-            result[positions] = times <= NEAR_BEST * np.nanmin(times)
-    return result
-
-
-def _median(values: Array) -> float | None:
-    return float(np.median(values)) if len(values) else None
 
 
 def constant_mfu(scored: Scored) -> Scored:

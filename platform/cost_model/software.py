@@ -66,8 +66,8 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     recipe, tp = points[0][0], float(row["tp"])
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
-    given = {"engine": engine, **_OF_THE_STACK}
-    layouts = [{name: getattr(layout, name) for name in AXES} | given for _, layout, _ in points]
+    overrides = {"engine": engine, **_OF_THE_STACK}
+    layouts = [{name: getattr(layout, name) for name in AXES} | overrides for _, layout, _ in points]
     return features(
         work,
         LayoutArrays.of(layouts),

@@ -8,16 +8,17 @@ TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT_COLUMNS = {
     "checkpoint_blocks": 1.0,
-    "kept_checkpoints": 1.0,
+    "checkpoint_device_share": 1.0,
     "repeats_core_alone": 0.0,
     "reduces_whole": 1.0,
     "metric_losses": 0.0,
     "dropout": 0.0,
     "blocking": 0.0,
     "rounding": ROUNDING["expandable"],
+    "transient_rounding": ROUNDING["expandable"],
     "unfused_norm_passes": 0.0,
     "unfused_norm_bytes": 0.0,
-    "rope_saved_bytes": 0.0,
+    "copies_attention": 0.0,
     "saves_gathered": 1.0,
     "keeps_gathered": 0.0,
     "block_host": 0.0,
@@ -40,7 +41,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
     """Returns the columns that all runs of `software` share; `tp_overlap` is a row's word on it, "" for none."""
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
-        "rope_saved_bytes": float(fact(software, "rope_saved_bytes", 0.0)),
+        "copies_attention": float(fact(software, "copies_attention", False)),
         "keeps_gathered": float(fact(software, "keeps_gathered", False)),
         "block_host": float(fact(software, "host_forward_s", 0.0)),
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),

@@ -91,17 +91,17 @@ def without(name: str) -> Generator[None]:
 def _facts(software: str) -> dict[str, Any]:
     """Returns the facts of one stack by name, those of the one that it is like included."""
     own = table()["stacks"][software]
-    known = dict(_facts(own["like"])) if "like" in own else {}
+    facts = dict(_facts(own["like"])) if "like" in own else {}
     for name, entry in own.items():
         if name == "like":
             continue
         if not set(entry.get("tables", ())) & set(_left_out):
-            known[name] = entry["value"]
-        elif name not in known and name not in COUNTED and isinstance(entry["value"], float):
+            facts[name] = entry["value"]
+        elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
             others = [each[name] for each in table()["stacks"].values() if name in each and each is not own]
             values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
-            known |= {name: statistics.fmean(values)} if values else {}
-    return known
+            facts |= {name: statistics.fmean(values)} if values else {}
+    return facts
 
 
 def fact(software: str, name: str, default: Any) -> Any:

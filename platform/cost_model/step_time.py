@@ -101,7 +101,7 @@ def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Ar
     boundary = _boundary(c)
     tensor = tensor_s(c, boundary, full)
     # A checkpointed input on the host goes there and comes back, each tensor-parallel rank its part.
-    on_host = full & (c.kept_checkpoints == 0)
+    on_host = full & (c.checkpoint_device_share == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
     forward, backward, again = host_layer_s(c)

@@ -112,6 +112,6 @@ def _choice(key: str, run: Run) -> Recorded:
         tokens_per_step=tokens,
         outcome=outcome,
         tokens_per_s=None if step_s is None else tokens / step_s,
-        peak_allocated_gib=run.peak_memory_gib if run.peak_is_allocated else None,
+        peak_allocated_gib=run.allocated_gib,
         gpu_s=(START_S + STEPS * (step_s or 0.0)) * num_devices,
     )

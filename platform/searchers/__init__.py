@@ -69,8 +69,8 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
     if name not in _REGISTRY:
         raise ValueError(f"unknown searcher {name!r}: there are {', '.join(_REGISTRY)}")
     module, _, kind = _REGISTRY[name].partition(":")
-    made: Any = getattr(importlib.import_module(module), kind)
-    return made(problem)
+    make: Any = getattr(importlib.import_module(module), kind)
+    return make(problem)
 
 
 def preload(name: str) -> None:

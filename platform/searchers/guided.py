@@ -22,10 +22,12 @@ from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
 from platform.cost_model.places import Index
-from platform.cost_model.regression import TIME, Learned, Prior, learn, teachers
+from platform.cost_model.regression import Learned
 from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
+from platform.searchers.guidance.run import PlannedRun
+from platform.searchers.guidance.timing import Timing
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
@@ -34,12 +36,8 @@ FRONT = 2048
 """Number of points whose exact posterior is computed: the best of the whole space by the posterior's linear part."""
 PASSED_OVER = 0.05
 """Share of the largest expected saving for a device second below which measurements pass a point over. Over drawn parts
-of the recorded tables 0.02 to 0.1 serve alike, and 0.2 to 1 need a tenth more trials (docs/lab/2026-11-25.md).
+of recorded tables 0.02 to 0.1 serve alike, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
 """
-UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
-"""Prior of a log step time that nothing predicts."""
-UNKNOWN_LEAD = math.log(2.0)
-"""Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
 
 
 class Guided(Generic[C]):
@@ -53,54 +51,47 @@ class Guided(Generic[C]):
         first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
         self._place = {each.key: place for place, each in enumerate(problem.candidates)}
-        groups, one_of_each = np.unique(points.group, return_index=True)
-        self._tokens_per_step = {
-            int(group): rows[int(points.owner[int(place)])].tokens_per_step
-            for group, place in zip(groups, one_of_each, strict=True)
-        }
+        self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
-        self._log_step_s: dict[int, float] = {}
-        """Measured log step time by point."""
-        self._waited: dict[int, float] = {}
-        """Share of the step in which a device waited, by point."""
+        self._timing = Timing(points)
         self._fitting = Fitting(points)
-        self._best: dict[int, float] = {}
-        """Log step time of the incumbent by group."""
         self._turns: Counter[int] = Counter()
         """Number of trials by group."""
         self._num_pruned = 0
-        self._standing: C | None = None
+        self._suggestion: C | None = None
         self._threads = ThreadpoolController()
-        self._asked = False
+        self._has_suggestion = False
         self.why_stopped = ""
-        self._taught: set[int] = set()
-        """Groups for which an earlier study has measurements."""
         self._recall()
+        self._earlier_groups = self._timing.groups()
+        """Groups for which an earlier study has measurements."""
 
     def suggest(self) -> C | None:
         """Returns the next trial, see the module, or None where none is worth its cost."""
-        if not self._asked:
-            self._asked = True
+        if not self._has_suggestion:
+            self._has_suggestion = True
             # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
             with self._threads.limit(limits=1, user_api="blas"):
-                self._standing = self._pick()
-        return self._standing
+                self._suggestion = self._pick()
+        return self._suggestion
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Learns from the measurements; the rungs that `candidate` names are settled whatever their outcome."""
-        self._asked, self._standing = False, None
-        known = self._place.get(candidate.key)
-        if known is None:
+        self._has_suggestion, self._suggestion = False, None
+        owner = self._place.get(candidate.key)
+        if owner is None:
             return
-        self._turns[int(self._points.group[self._first[known]])] += 1
-        rungs = self._problem.candidates[known].micro_batches
-        point = {rung: int(self._first[known]) + place for place, rung in enumerate(rungs)}
+        first = int(self._first[owner])
+        group = int(self._points.group[first])
+        self._turns[group] += 1
+        rungs = self._problem.candidates[owner].micro_batches
+        point = {rung: first + place for place, rung in enumerate(rungs)}
         for rung in candidate.micro_batches:
             if rung in point:
                 self._alive[point[rung]] = False
         for each in measurements:
             if each.batch.micro_batch not in point:  # between two rungs: it teaches nothing here, but may be the best
-                self._lead(int(self._points.group[self._first[known]]), each, candidate.tokens_per_step)
+                self._timing.lead(group, each, candidate.tokens_per_step)
             elif each.outcome is not Outcome.SKIPPED:
                 self._learn(point[each.batch.micro_batch], each, candidate.tokens_per_step)
                 if each.outcome in ENDS_LADDER:
@@ -119,7 +110,6 @@ class Guided(Generic[C]):
 
         So a point of the space that was measured there is still to be measured, well predicted.
         """
-        points = self._points
         for owner, each in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
             own = self._place.get(each.candidate.key)
             rungs = () if own is None else self._problem.candidates[own].micro_batches
@@ -129,11 +119,10 @@ class Guided(Generic[C]):
                 rung = result.batch.micro_batch
                 if own is not None and rung in rungs and result.outcome in TIMED:
                     self._fitting.ran_before(int(self._first[own]) + rungs.index(rung))
-        self._taught = {int(points.group[point]) for point in self._log_step_s}
 
     def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
         self._alive[point] = False
-        self._lead(int(self._points.group[point]), result, tokens_per_step)
+        self._timing.lead(int(self._points.group[point]), result, tokens_per_step)
         self._regress(point, result, tokens_per_step)
         if result.outcome is Outcome.OOM:
             out = self._pruning.ruled_out(point)
@@ -142,18 +131,8 @@ class Guided(Generic[C]):
 
     def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:
         """Adds the point's measurement to the regressions."""
-        took = _log_step_s(result, tokens_per_step)
-        if took is not None:
-            self._log_step_s[point] = took
-            busy = result.utilization_pct
-            self._waited[point] = 0.0 if busy is None or not math.isfinite(busy) else 1 - busy / 100
-        self._fitting.learn(point, result, timed=took is not None)
-
-    def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
-        """Makes the result its group's incumbent if it is the best."""
-        took = _log_step_s(result, tokens_per_step)
-        if took is not None and result.outcome is Outcome.OK:
-            self._best[group] = min(self._best.get(group, math.inf), took)
+        timed = self._timing.learn(point, result, tokens_per_step)
+        self._fitting.learn(point, result, timed=timed)
 
     def _pick(self) -> C | None:
         held = self._held()
@@ -167,14 +146,14 @@ class Guided(Generic[C]):
             self.why_stopped = stopped
         return pick
 
-    def _pick_among(self, left: Index) -> C | None:
-        if not len(left):
+    def _pick_among(self, index: Index) -> C | None:
+        if not len(index):
             return None
         # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
-        times = self._times()
-        groups = self._points.group[left]
+        times = self._timing.posterior()
+        groups = self._points.group[index]
         for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
-            pick = self._pick_of(group, left[groups == group], times)
+            pick = self._pick_of(group, index[groups == group], times)
             if pick is not None:
                 return pick
         return None
@@ -183,7 +162,7 @@ class Guided(Generic[C]):
         """Returns for every point whether it has to wait: a recipe with an incumbent risks a likely out-of-memory error
         only after all that likely fits.
         """
-        led = np.isin(self._points.group, list(self._best))
+        led = np.isin(self._points.group, list(self._timing.incumbents))
         return self._alive & led & self._fitting.too_large() if led.any() else led
 
     def _all_tried(self, num_held: int) -> str:
@@ -194,27 +173,28 @@ class Guided(Generic[C]):
         reasons = [f"{why} ({num} batch points)" for why, num in others.items() if num]
         return ", or ".join([TRIED, *reasons])
 
-    def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
-        """Returns the group's next point of `left`, see the module, with the rungs to climb beside it."""
-        points, costs = self._points, self._problem.costs
-        roughly = -(points.log_step_s + times.roughly())[left]
-        ahead = roughly - self._reference(group, roughly)
-        front = _foremost(left, ahead + points.sigma[left], FRONT)
+    def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
+        """Returns the group's next point of `index`, see the module, with the rungs to climb beside it."""
+        points, costs, timing = self._points, self._problem.costs, self._timing
+        roughly = -(points.log_step_s + times.roughly())[index]
+        ahead = roughly - timing.reference(group, roughly)
+        front = _foremost(index, ahead + points.sigma[index], FRONT)
         mean, sigma = times.each(front)
         surprise = times.surprise()
         speed = -(points.log_step_s[front] + mean)
-        reference = self._reference(group, speed)
+        reference = timing.reference(group, speed)
         # A step that stalls saves nothing.
         fits = self._fitting.chances(front) * (1 - times.stall_chance(front))
         # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
-        known = group in self._best or group in self._taught
-        sigma = math.sqrt(surprise) * sigma if known else points.sigma[front]
+        measured = group in timing.incumbents or group in self._earlier_groups
+        sigma = math.sqrt(surprise) * sigma if measured else points.sigma[front]
         saving = expected_saving(speed - reference, sigma) * fits
         rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         start = costs.num_devices * costs.start_s
         rate = saving / (start + rung_cost)
-        ordered = points.predicted and group not in self._taught
-        worth = rate >= _least_rate(rate, self._paying_rate(group, reference)) if known else np.ones(len(front), bool)
+        ordered = points.predicted and group not in self._earlier_groups
+        paying = self._run.paying_rate(group, reference)
+        worth = rate >= _least_rate(rate, paying) if measured else np.ones(len(front), bool)
         chosen = int(np.argmax(np.where(worth, points.log_rank[front], -np.inf) if ordered else rate))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
@@ -222,8 +202,8 @@ class Guided(Generic[C]):
         # too, and the ladder's cancels: the first trial climbs few rungs rather than many.
         then = max(reference, float(speed[chosen]))
         rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
-        elsewhere = max(float(rates.max(initial=0.0)), self._paying_rate(group, then))
-        ladder = left[points.owner[left] == owner]
+        elsewhere = max(float(rates.max(initial=0.0)), self._run.paying_rate(group, then))
+        ladder = index[points.owner[index] == owner]
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
@@ -245,53 +225,12 @@ class Guided(Generic[C]):
         climbed: Any = whole
         if micro_batches != whole.micro_batches:
             climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
-        if problem.tokens is not None and group in self._best:
-            plan_gpu_s = self._plan_gpu_s(group, self._best[group])
-            if saving * plan_gpu_s < cost_gpu_s:
-                saved, planned, cost = (_short(each / 86400) for each in (saving * plan_gpu_s, plan_gpu_s, cost_gpu_s))
-                self.why_stopped = (
-                    f"stopped: {_short(100 * saving)} % more would save {saved} {problem.costs.device}-days"
-                    f" of {planned}; the next trial costs {cost}"
-                )
+        if problem.tokens is not None and group in self._timing.incumbents:
+            why_not = self._run.why_not(group, self._timing.incumbents[group], saving, cost_gpu_s)
+            if why_not:
+                self.why_stopped = why_not
                 return None
         return climbed
-
-    def _times(self) -> Learned:
-        index = np.array(sorted(self._log_step_s), dtype=np.int64)
-        measured = np.array([self._log_step_s[each] for each in index])
-        points = self._points
-        best = np.full(int(points.group.max()) + 1, np.inf)
-        np.minimum.at(best, points.group[index], measured)
-        taught = teachers(measured - best[points.group[index]])
-        index, measured = index[taught], measured[taught]
-        waited = np.array([self._waited[int(each)] for each in index])
-        prior = TIME if points.predicted else UNPREDICTED
-        return learn(points, index, measured - points.log_step_s[index], prior, waited)
-
-    def _reference(self, group: int, speed: Array) -> float:
-        """Returns the log speed of the group's incumbent; where it has none, one somewhat below the best of its points'
-        `speed`.
-        """
-        took = self._best.get(group)
-        return float(np.max(speed)) - UNKNOWN_LEAD if took is None else -took
-
-    def _paying_rate(self, group: int, speed: float) -> float:
-        """Returns what a device second must save of the group's planned run to pay for itself, at that log speed."""
-        plan_gpu_s = self._plan_gpu_s(group, -speed)
-        return 1 / plan_gpu_s if plan_gpu_s else 0.0
-
-    def _plan_gpu_s(self, group: int, log_step_s: float) -> float:
-        """Returns the device seconds of the group's planned run at that log step time; 0 where nothing is planned."""
-        steps = (self._problem.tokens or 0.0) / self._tokens_per_step[group]
-        return steps * math.exp(log_step_s) * self._problem.costs.num_devices
-
-
-def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
-    """Returns the logarithm of the measured step time; None where there is none that counts."""
-    speed = result.tokens_per_s
-    if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
-        return None
-    return math.log(tokens_per_step / speed)
 
 
 def _least_rate(rate: Array, paying: float) -> float:
@@ -305,7 +244,3 @@ def _foremost(index: Index, score: Array, most: int) -> Index:
     if len(index) <= most:
         return index
     return np.sort(index[np.argpartition(-score, most)[:most]])
-
-
-def _short(value: float) -> str:
-    return f"{round(value, 6):.2g}" if value < 100 else f"{value:.0f}"

@@ -25,43 +25,43 @@ class OptunaSearcher(Generic[C]):
             (candidate, {axis: str(value) for axis, value in candidate.axes.items()})
             for candidate in problem.candidates
         ]
-        self._left = {candidate.key: candidate for candidate in problem.candidates}
+        self._remaining = {candidate.key: candidate for candidate in problem.candidates}
         self._scores: dict[str, float] = {}
-        self._asked = 0
-        self._standing: tuple[str, C] | None = None
+        self._num_suggested = 0
+        self._suggestion: tuple[str, C] | None = None
         self._search = OptunaSearch(
             space=self._draw, metric="tokens_per_s", mode="max", sampler=optuna.samplers.TPESampler(seed=problem.seed)
         )
 
     def suggest(self) -> C | None:
         """Returns TPE's next draw; a candidate that already ran gets its score again and another one is drawn."""
-        if not self._left:
+        if not self._remaining:
             return None
-        if self._standing is not None:
-            return self._standing[1]
+        if self._suggestion is not None:
+            return self._suggestion[1]
         for _ in range(_MOST_REPEATS):
-            trial_id = str(self._asked)
-            self._asked += 1
+            trial_id = str(self._num_suggested)
+            self._num_suggested += 1
             drawn = self._search.suggest(trial_id)
             candidate = self._match(drawn if isinstance(drawn, Mapping) else {})
-            if candidate.key in self._left:
-                self._standing = (trial_id, candidate)
+            if candidate.key in self._remaining:
+                self._suggestion = (trial_id, candidate)
                 return candidate
             self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores.get(candidate.key, 0.0)})
-        self._standing = ("", next(iter(self._left.values())))
-        return self._standing[1]
+        self._suggestion = ("", next(iter(self._remaining.values())))
+        return self._suggestion[1]
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Scores the candidate by its best measurement whose time counts, 0 where it has none."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome in TIMED and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)
-        left = self._left.get(candidate.key)
-        if left is None or not set(left.micro_batches) <= set(candidate.micro_batches):
+        planned = self._remaining.get(candidate.key)
+        if planned is None or not set(planned.micro_batches) <= set(candidate.micro_batches):
             return
-        del self._left[candidate.key]
-        standing, self._standing = self._standing, None
-        if standing and standing[0] and standing[1].key == candidate.key:
-            self._search.on_trial_complete(standing[0], {"tokens_per_s": self._scores[candidate.key]})
+        del self._remaining[candidate.key]
+        suggestion, self._suggestion = self._suggestion, None
+        if suggestion and suggestion[0] and suggestion[1].key == candidate.key:
+            self._search.on_trial_complete(suggestion[0], {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
         """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function."""

@@ -19,17 +19,17 @@ class Sweep(Generic[C]):
         for candidate in problem.candidates:
             recipes.setdefault(candidate.axes.get(RECIPE), []).append(candidate)
         turns = itertools.zip_longest(*recipes.values())
-        self._left = {candidate.key: candidate for turn in turns for candidate in turn if candidate is not None}
+        self._remaining = {candidate.key: candidate for turn in turns for candidate in turn if candidate is not None}
 
     def suggest(self) -> C | None:
         """Returns the first candidate not yet run."""
-        return next(iter(self._left.values()), None)
+        return next(iter(self._remaining.values()), None)
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""
-        left = self._left.get(candidate.key)
-        if left is not None and set(left.micro_batches) <= set(candidate.micro_batches):
-            del self._left[candidate.key]
+        planned = self._remaining.get(candidate.key)
+        if planned is not None and set(planned.micro_batches) <= set(candidate.micro_batches):
+            del self._remaining[candidate.key]
 
 
 class Shuffle(Sweep[C]):

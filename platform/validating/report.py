@@ -8,7 +8,8 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.rows import Row
-from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
+from platform.cost_model.scores import Scores, scores
+from platform.cost_model.scoring import Scored, cells_of, constant_mfu, merged, score_table
 from platform.cost_model.table import CELL, Run, interpret
 
 JSON_KEYS = (

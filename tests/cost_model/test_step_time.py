@@ -17,7 +17,8 @@ from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_la
 from platform.cost_model.kernels import LOGIT_BYTES
 from platform.cost_model.mesh import stages_of
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import merged, score_table, scores
+from platform.cost_model.scores import scores
+from platform.cost_model.scoring import merged, score_table
 from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point

@@ -18,8 +18,9 @@ from platform.replay import read_cells
 from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
+from platform.searchers.guidance.run import _short
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
-from platform.searchers.guided import Guided, _short
+from platform.searchers.guided import Guided
 from platform.searchers.problem import Costs, Earlier, Problem
 from search_spaces import load
 from search_spaces.candidate import Candidate
@@ -64,7 +65,7 @@ class TestManyMeasurements:
         searcher = Guided(PLANNED)
         for number, each in enumerate(BLOOM[:12]):
             searcher.update(each, ran(each, 10.0 + number))
-        assert len(searcher._times().index) == 10
+        assert len(searcher._timing.posterior().index) == 10
         assert searcher.suggest() is not None
 
 
@@ -152,7 +153,9 @@ class TestLearning:
             searcher.update(best, ran(best, 10.0))
             searcher.update(other, [dataclasses.replace(each, outcome=outcome) for each in ran(other, 60.0)])
         everything = np.arange(len(ok._points), dtype=np.int64)
-        for mine, theirs in zip(slow._times().each(everything), ok._times().each(everything), strict=True):
+        for mine, theirs in zip(
+            slow._timing.posterior().each(everything), ok._timing.posterior().each(everything), strict=True
+        ):
             assert np.allclose(mine, theirs)
         assert slow.suggest() == ok.suggest()
 
@@ -165,7 +168,7 @@ class TestLearning:
             searcher = Guided(PLANNED)
             searcher.update(BLOOM[0], [dataclasses.replace(ran(BLOOM[0], 60.0)[0], utilization_pct=busy_pct)])
             everything = np.arange(len(searcher._points), dtype=np.int64)
-            means.append(float(np.median(searcher._times().each(everything)[0])))
+            means.append(float(np.median(searcher._timing.posterior().each(everything)[0])))
         assert 0 < means[1] < 0.8 * means[0]
 
     def test_the_linear_part_is_near_the_whole_posterior(self) -> None:
@@ -431,7 +434,7 @@ class TestKnowledgeKept:
         """
         old = self.searched(PLANNED)
         searcher = Guided(dataclasses.replace(self.knowing(old), tokens=None))
-        assert searcher._best == {}
+        assert searcher._timing.incumbents == {}
         seen: set[tuple[str, int]] = set()
         while (suggested := searcher.suggest()) is not None:
             rungs = {(suggested.key, rung) for rung in suggested.micro_batches}
@@ -448,7 +451,7 @@ class TestKnowledgeKept:
         now = [each for each in BLOOM if each.layout.engine == "fsdp"]
         knowing = Guided(self.knowing(old, now))
         mean = [
-            float(knowing._times().each(np.array([knowing._first[place]], dtype=np.int64))[0][0])
+            float(knowing._timing.posterior().each(np.array([knowing._first[place]], dtype=np.int64))[0][0])
             for checkpointing in ("none", "full")
             for place, each in enumerate(now)
             if each.layout.checkpointing == checkpointing

@@ -17,9 +17,11 @@ from platform.cost_model.columns import from_rows
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.memory import outside_gib
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
-from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
+from platform.cost_model.scores import regret, scores, spearman
+from platform.cost_model.scoring import constant_mfu, merged, score_table
 from platform.cost_model.step_time import step_time
 from platform.cost_model.table import Run, interpret
 from platform.validate import main
@@ -244,7 +246,7 @@ def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[s
         ({"source": "llm-foundry", "strategy": "fsdp"}, "metric_losses", 2.0),
         ({"source": "torchtitan", "strategy": "fsdp"}, "metric_losses", 0.0),
         ({"strategy": "fsdp", "cp": "4", "dp": "8", "grad_accum": "4"}, "shard", 32.0),
-        ({"source": "torchtitan", "strategy": "fsdp", "activation_ckpt": "selective"}, "kept_checkpoints", 0.5),
+        ({"source": "torchtitan", "strategy": "fsdp", "activation_ckpt": "selective"}, "checkpoint_device_share", 0.5),
         # 24 blocks of 12 h^2 and a table of 51,200 words: the table's two moments stay in fp32.
         ({"notes": "8-bit optimizer"}, "moments", 0.5 + 1.5 * 0.0737),
     ],
@@ -342,8 +344,24 @@ def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     (row,) = read_rows(_table(tmp_path, **own))
     run = interpret(row)
     assert run.values["zero_stage"] == 2 and run.values["flash"] == 1 and run.values["fused"] == 1
-    assert run.peak_is_allocated and run.peak_memory_gib == pytest.approx(10.0)
+    assert run.peak_kind == "allocated" and run.peak_memory_gib == pytest.approx(10.0)
     assert 10 < run.values["capacity_gib"] < 12
+
+
+def test_a_printed_peak_is_compared_by_what_it_counts(tmp_path: Path) -> None:
+    """Checks that nanotron's peak is the allocator's reserved memory, without the context that nvidia-smi shows, and of
+    the first stage, though here the last one holds most: its logits.
+    """
+    changes = {"pp": "2", "dp": "16", "micro_batch": "16", "grad_accum": "2", "activation_ckpt": "full"}
+    (row,) = read_rows(_table(tmp_path, software="nanotron", peak_mem_gb="55", iter_time_s="3", **changes))
+    run = interpret(row)
+    memory = predict(from_rows([run.values])).memory
+    assert memory.binding_rank == 2
+    assert run.peak_kind == "reserved" and run.allocated_gib == pytest.approx(50.0)
+    assert score_table([run]).predicted_gib == pytest.approx(memory.first_device_gib - outside_gib(run.values))
+    device = dataclasses.replace(run, peak_kind="device")
+    assert device.allocated_gib is None
+    assert score_table([device]).predicted_gib == pytest.approx(memory.first_device_gib)
 
 
 @pytest.mark.parametrize(

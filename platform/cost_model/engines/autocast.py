@@ -17,8 +17,8 @@ def autocast_cache(c: Columns, autocasts: Mask) -> Array:
     checkpointed, saves the casts for its backward pass.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
-    kept = np.where(c.fused > 0, 1 - repeated, 1.0)
-    return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * kept, 0.0)
+    saved_share = np.where(c.fused > 0, 1 - repeated, 1.0)
+    return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * saved_share, 0.0)
 
 
 def head_cast(c: Columns, autocasts: Mask, logits: Array) -> Array:

@@ -100,10 +100,10 @@ class Fitting:
         residual |= {each: -MARGIN - p for each in bounds if (p := float(points.log_pooled[each])) > -MARGIN}
         learned = self._of(residual)
         if bounds and self._crowded:
-            left = np.array([each for each in bounds if each not in residual], dtype=np.int64)
-            over = points.log_pooled[left] + learned.roughly()[left] > -MARGIN
+            unexplained = np.array([each for each in bounds if each not in residual], dtype=np.int64)
+            over = points.log_pooled[unexplained] + learned.roughly()[unexplained] > -MARGIN
             if over.any():
-                residual |= {int(each): -MARGIN - float(points.log_pooled[each]) for each in left[over]}
+                residual |= {int(each): -MARGIN - float(points.log_pooled[each]) for each in unexplained[over]}
                 learned = self._of(residual)
         return learned
 
@@ -111,6 +111,6 @@ class Fitting:
         points = self._points
         index = np.array(sorted(residual), dtype=np.int64)
         off = np.array([residual[each] for each in index])
-        taught = teachers(np.abs(points.log_pooled[index] + off))
-        crashed = np.where(np.isin(index[taught], list(self._crashed)), CRASH_NOISE, 0.0)
-        return learn(points, index[taught], off[taught], MEMORY, noise=crashed)
+        chosen = teachers(np.abs(points.log_pooled[index] + off))
+        crashed = np.where(np.isin(index[chosen], list(self._crashed)), CRASH_NOISE, 0.0)
+        return learn(points, index[chosen], off[chosen], MEMORY, noise=crashed)

@@ -60,8 +60,8 @@ class Pruning:
         self._of_kind: list[Index] = np.split(order, np.searchsorted(owners[order], np.arange(1, len(kinds))))
         """Points by kind; a point rules out only points of its kind."""
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
-        known = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
-        self._certain = np.array([*(axis in CERTAIN for axis in known), *(False for _ in FALLING)])
+        axes_of_memory = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
+        self._certain = np.array([*(axis in CERTAIN for axis in axes_of_memory), *(False for _ in FALLING)])
 
     def ruled_out(self, point: int) -> Index:
         """Returns the points that must run out of memory because `point` did, itself included."""

@@ -32,24 +32,24 @@ def rungs_worth_it(
 
     `mean` and `covariance` are of the rungs' log speeds, `fits` the probabilities that each fits, `cost` what each adds
     to the `start` of a trial, `elsewhere` what a device second is expected to save in the best use of it after this
-    trial. The best rung is taken; another joins where it saves more for a second beyond the rungs already taken. To
+    trial. The best rung is chosen; another joins where it saves more for a second beyond the rungs already chosen. To
     come back for it would cost another start.
     """
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     alone = expected_saving(mean - reference, sigma) * fits
-    taken = [int(np.argmax(alone / (start + cost)))]
-    left = [rung for rung in range(len(mean)) if rung not in taken]
-    while left:
-        best = max(taken, key=lambda rung: float(alone[rung]))
+    chosen = [int(np.argmax(alone / (start + cost)))]
+    remaining = [rung for rung in range(len(mean)) if rung not in chosen]
+    while remaining:
+        best = max(chosen, key=lambda rung: float(alone[rung]))
         further: list[float] = []
-        for rung in left:
+        for rung in remaining:
             floor = max(float(mean[best]), reference)
             apart = covariance[rung, rung] + covariance[best, best] - 2 * covariance[rung, best]
             beyond = expected_saving(np.array(mean[rung] - floor), np.array(np.sqrt(max(apart, 0.0))))
             further.append(float(fits[best] * fits[rung] * beyond + (1 - fits[best]) * alone[rung]))
-        rates = [gain / float(cost[rung]) for gain, rung in zip(further, left, strict=True)]
+        rates = [gain / float(cost[rung]) for gain, rung in zip(further, remaining, strict=True)]
         place = int(np.argmax(rates))
         if rates[place] <= elsewhere:
             break
-        taken.append(left.pop(place))
-    return sorted(taken)
+        chosen.append(remaining.pop(place))
+    return sorted(chosen)

@@ -1,0 +1,49 @@
+"""Device seconds of the planned run of each recipe: what a trial's saving is a share of."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from platform.searchers.guidance.points import Points
+from platform.searchers.problem import Problem
+
+
+class PlannedRun:
+    """The run that a search is for, by the group of points that compete for it."""
+
+    def __init__(self, problem: Problem[Any], points: Points) -> None:
+        self._tokens, self._device = problem.tokens, problem.costs.device
+        self._num_devices = problem.costs.num_devices
+        groups, members = np.unique(points.group, return_index=True)
+        self._tokens_per_step = {
+            int(group): problem.rows[int(points.owner[int(member)])].tokens_per_step
+            for group, member in zip(groups, members, strict=True)
+        }
+
+    def gpu_s(self, group: int, log_step_s: float) -> float:
+        """Returns the device seconds of the group's run at that log step time; 0 where nothing is planned."""
+        steps = (self._tokens or 0.0) / self._tokens_per_step[group]
+        return steps * math.exp(log_step_s) * self._num_devices
+
+    def paying_rate(self, group: int, speed: float) -> float:
+        """Returns the share of the group's run that a device second must save to pay for itself, at that log speed."""
+        gpu_s = self.gpu_s(group, -speed)
+        return 1 / gpu_s if gpu_s else 0.0
+
+    def why_not(self, group: int, log_step_s: float, saving: float, cost_gpu_s: float) -> str:
+        """Returns the reason against a trial that costs more than the `saving`, a share of the run, that it promises;
+        "" where it pays.
+        """
+        gpu_s = self.gpu_s(group, log_step_s)
+        if not saving * gpu_s < cost_gpu_s:  # a run without end pays for all, and nothing of it is no number
+            return ""
+        saved, planned, cost = (_short(each / 86400) for each in (saving * gpu_s, gpu_s, cost_gpu_s))
+        return (
+            f"stopped: {_short(100 * saving)} % more would save {saved} {self._device}-days"
+            f" of {planned}; the next trial costs {cost}"
+        )
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 6):.2g}" if value < 100 else f"{value:.0f}"
