@@ -172,7 +172,7 @@ def _patiently(start: Callable[[], None]) -> None:
     """
     driver = psutil.Process()
     before = set(driver.children(recursive=True))
-    for left in reversed(range(_STARTS)):
+    for starts_left in reversed(range(_STARTS)):
         try:
             start()
             return
@@ -181,7 +181,7 @@ def _patiently(start: Callable[[], None]) -> None:
                 for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-            if not (late and left):
+            if not (late and starts_left):
                 raise
             say(
                 "Ray did not come up in the 30 s that it allows itself, since this machine is busy or slow:"
@@ -232,13 +232,13 @@ def _check(address: str) -> None:
         raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or len(port) > 5:
-        why = "its port is no number up to 65535"
+        problem = "its port is no number up to 65535"
     elif error_of(host, int(port), timeout_s=ANSWER_S):
-        why = f"it is given {ANSWER_S} s"
+        problem = f"it is given {ANSWER_S} s"
     else:
-        why = _refusal(address)
-    if why:
-        raise InputError(f"no Ray answers at {address} ({why}); {do}")
+        problem = _refusal(address)
+    if problem:
+        raise InputError(f"no Ray answers at {address} ({problem}); {do}")
 
 
 def _refusal(address: str) -> str:

@@ -65,12 +65,12 @@ def ask(ray: Any) -> list[Node]:
 
     alive = [entry for entry in ray.nodes() if entry["Alive"]]
     with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
-    asked = ray.remote(node.facts)
+    remote_facts = ray.remote(node.facts)
     sent_s = time.time()
     answers: dict[Any, dict[str, Any]] = {}
     for entry in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
-        there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
-        answers[asked.options(num_cpus=0, scheduling_strategy=there).remote(bool(with_gpu))] = entry
+        strategy = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+        answers[remote_facts.options(num_cpus=0, scheduling_strategy=strategy).remote(bool(with_gpu))] = entry
     nodes: list[Node] = []
     waiting, until_s = list(answers), time.monotonic() + ANSWER_S
     while waiting:

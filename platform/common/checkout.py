@@ -23,8 +23,8 @@ def commit() -> str:
     """
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        completed = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return completed.stdout.strip()
 
     if stated := os.environ.get(COMMIT_VARIABLE):
         return stated

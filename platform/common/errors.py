@@ -31,8 +31,8 @@ class Parser(argparse.ArgumentParser):
     An option has its whole name: what is short today may be another one's name tomorrow.
     """
 
-    def __init__(self, **known: Any) -> None:
-        super().__init__(**known, allow_abbrev=False)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (--help lists the options)")

@@ -135,9 +135,9 @@ def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
 
 
 def _watch_signals(reading: int, end: Callable[[], None]) -> None:
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while numbers := os.read(reading, 64):  # empty once the other end is closed
-        if any(number in asked for number in numbers):
+        if any(number in ending_signals for number in numbers):
             time.sleep(INTERRUPT_S)
             end()
             return

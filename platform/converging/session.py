@@ -102,10 +102,10 @@ class Session:
         if (decided := rates.lookup(strategy)) is not None:
             return decided
 
-        def losses_of(tried: Sequence[float]) -> list[float]:
+        def losses_of(rates: Sequence[float]) -> list[float]:
             short = short_tokens(strategy, self.tokens)
             assert short is not None
-            plans = {rate: self._plan(strategy, rate, short) for rate in tried}
+            plans = {rate: self._plan(strategy, rate, short) for rate in rates}
             return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
 
         first, most = self._strategies[0], self._options.rates

@@ -27,9 +27,9 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
     close = (1 - DISTURBED) * leader.search_tokens_per_s
-    near = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
-    candidates = [leader, *near][:MOST]
-    is_open = near and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
+    close_points = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
+    candidates = [leader, *close_points][:MOST]
+    is_open = close_points and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
     return candidates if is_open else []
 
 

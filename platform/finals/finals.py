@@ -101,7 +101,7 @@ class Finals:
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
         most = MOST_ROUNDS + max(0, before - after)
-        run = contenders_run(order, after=after, most=most, tried=self._closing.tried(recipe))
+        run = contenders_run(order, after=after, most=most, attempted=self._closing.attempted_runs(recipe))
         if run is None:
             return None
         rounds = range(max(before, after) + 1, run.repeat)
@@ -137,8 +137,10 @@ class Finals:
         was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
         """
         every_point = self.rules.finalists is None
-        tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
-        return any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates)
+        tried_recipes = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        return any(
+            (every_point or each.recipe not in tried_recipes) and history.missing(each) for each in self._candidates
+        )
 
     def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
         """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
@@ -160,20 +162,24 @@ class Finals:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
-            about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+            duration_text = (
+                f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+            )
             if closing.rungs:
                 best = winner(of_recipe(recipe, history))
                 is_winner = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
-                what = (
+                description = (
                     "the winner's last run"
                     if is_winner
                     else "the last run of a point that was faster than the winner's"
                 )
-                what += " with the numerics gate" if closing.gate else ""
+                description += " with the numerics gate" if closing.gate else ""
             else:
-                what = "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
-                what += " and the winner's last run" if run_s else ""
-            missing.append(f"{what}{of}{about}")
+                description = (
+                    "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
+                )
+                description += " and the winner's last run" if run_s else ""
+            missing.append(f"{description}{of}{duration_text}")
         return ", ".join(missing)
 
     def _rounds_words(self, recipe: Recipe, history: History) -> str:
@@ -229,7 +235,10 @@ class Finals:
     def _repeats_left(self, recipe: Recipe, history: History) -> list[Run]:
         rules = self.rules
         return repeats_left(
-            of_recipe(recipe, history), repeats=rules.repeats, most=rules.finalists, tried=self._closing.tried(recipe)
+            of_recipe(recipe, history),
+            repeats=rules.repeats,
+            most=rules.finalists,
+            attempted=self._closing.attempted_runs(recipe),
         )
 
     def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:

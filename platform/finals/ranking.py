@@ -86,9 +86,9 @@ class PointRuns:
     @property
     def typical(self) -> Measurement:
         """The run of median speed; where a run failed, that one."""
-        lost = [run for run in self.decisive if run.outcome is not Outcome.OK]
-        if lost:
-            return lost[-1]
+        lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        if lost_runs:
+            return lost_runs[-1]
         middle = statistics.median_low(speed_of(run) for run in self.decisive)
         return next(run for run in self.decisive if speed_of(run) == middle)
 
@@ -192,9 +192,9 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     confirmed = {(each.layout, each.batch) for each in all_of if each.repeat}
     # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
     judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
-    alone = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
+    candidates = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
     fastest = max(
-        (each for each in alone if not confirmed or (each.layout, each.batch) not in confirmed),
+        (each for each in candidates if not confirmed or (each.layout, each.batch) not in confirmed),
         key=speed_of,
         default=None,
     )

@@ -66,10 +66,10 @@ class Spending:
 
     def time_left_s(self) -> float:
         """Returns the seconds until a budget ends, infinite without one."""
-        left = self.gpu_left_s() / self._num_devices
+        left_s = self.gpu_left_s() / self._num_devices
         if self.budget.time_s is not None:
-            left = min(left, self.budget.time_s - (self._clock() - self._started_s))
-        return left
+            left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
+        return left_s
 
     def stop_at_s(self, leave_s: float) -> float | None:
         """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a

@@ -34,8 +34,8 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
     Ray starts it again where it dies. It keeps in the file `state` what is not in the journal.
     """
     name = f"recorder-{uuid.uuid4().hex[:8]}"
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": here}
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": this_node}
     options |= {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
     actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal), str(state)))
     ray.get(actor.ready.remote(), timeout=120)
@@ -58,14 +58,14 @@ def note_of(*, is_local: bool, scratch: Path) -> Note:
     )
 
 
-def sweep(left: Note) -> str:
+def sweep(note: Note) -> str:
     """Removes what a killed driver left on this cluster; returns a sentence on it, "" for nothing.
 
     Its actors end with their driver, on Ray's own account; so should its placement groups.
     """
-    if left.cluster != ray.get_runtime_context().get_session_name():
+    if note.cluster != ray.get_runtime_context().get_session_name():
         return ""
-    removed = _remove_groups(left.job_id, keep_tune=False)
+    removed = _remove_groups(note.job_id, keep_tune=False)
     return (
         f"Removed from the cluster what the killed search left: {plural(removed, 'placement group')}."
         if removed
@@ -151,8 +151,8 @@ class _Bridge(TuneSearcher):
                 self._look_for_memory_kill()
             if state == "failed":
                 standing = self._standing()
-        except RecorderError as lost:
-            fault = str(lost)
+        except RecorderError as recorder_error:
+            fault = str(recorder_error)
         nodes, lost_nodes = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
         try:
             self._loop.ended(
@@ -161,7 +161,7 @@ class _Bridge(TuneSearcher):
                 started=state != "failed" or standing is not None,
                 rank=reported.get("rank"),
                 nodes=nodes,
-                lost=lost_nodes,
+                lost_nodes=lost_nodes,
             )
         except ClusterError as unwritten:
             self.fault = unwritten
@@ -201,14 +201,14 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     table: dict[str, dict[str, Any]] = {each["NodeID"]: each for each in ray.nodes()}
     back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
-    whole = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
-    asked = [table[each] for each in ids if each in table] if ids else whole
-    lost = [
+    connected = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
+    nodes = [table[each] for each in ids if each in table] if ids else connected
+    lost_nodes = [
         each["NodeManagerAddress"]
-        for each in asked
+        for each in nodes
         if not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"])
     ]
-    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost))
+    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost_nodes))
 
 
 def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:

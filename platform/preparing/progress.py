@@ -52,8 +52,8 @@ class Progress:
             say(text)
 
     def _text(self, share: float, tokens: int, num_shards: int, elapsed_s: float) -> str:
-        left = "" if share == 0 else f", {duration(elapsed_s * (1 - share) / share)} left"
+        left_text = "" if share == 0 else f", {duration(elapsed_s * (1 - share) / share)} left"
         return (
             f"{share:.0%}, file {num_shards} of {self._num_shards}, {tokens:,} tokens,"
-            f" {figure(tokens / max(elapsed_s, 1e-3))} tokens/s{left}"
+            f" {figure(tokens / max(elapsed_s, 1e-3))} tokens/s{left_text}"
         )

@@ -30,11 +30,11 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
         return place
     reasons = "; ".join(clause for _, clause in slow)
     addresses = {probe.nodes[index] for index, _ in slow}
-    left = [node for node in place.nodes if node.address not in addresses]
-    if not left:
+    remaining = [node for node in place.nodes if node.address not in addresses]
+    if not remaining:
         raise ClusterError(
             f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
         )
     say(f"Left out: {reasons}.")
-    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    fast = place_of(remaining, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
     return dataclasses.replace(fast, head=place.head, raylet=place.raylet, is_local=place.is_local)

@@ -139,9 +139,9 @@ def command_for(command: str, path: Path) -> str:
     study.
     """
     elsewhere = path.parent != Path(default_folder()).absolute()
-    where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
+    studies_option = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
     trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
-    return f"{command} {path.name}{where}{trust}"
+    return f"{command} {path.name}{studies_option}{trust}"
 
 
 def report_exit_code(result: Result) -> int:
@@ -159,7 +159,7 @@ def verdict(result: Result) -> tuple[int, str]:
         return NOT_RESOLVED, ""
     if result.has_leader:
         return 0, ""
-    tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
-    if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
-        return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
+    measured = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    if measured and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in measured):
+        return ClusterError.exit_code, f"every trial failed, the last one with: {measured[-1].reason}"
     return 1, ""

@@ -23,8 +23,8 @@ def why_over(study: Study, request: Request) -> str:
     """
     _, history = study.follow()
     header, end = history.header, history.end
-    ended = end is not None and end.tried_all and end.exit_code in (0, 1)
-    if header is None or not ended or (study.path.parent / store.FOLDER).exists():
+    is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
+    if header is None or not is_finished or (study.path.parent / store.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
     loop = Loop(

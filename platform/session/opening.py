@@ -28,7 +28,7 @@ class Opened:
     """None in a dry run of a new study, which has no folder."""
     history: History = dataclasses.field(default_factory=History)
     """The records of earlier sessions."""
-    left: leftovers.Note | None = None
+    leftover: leftovers.Note | None = None
     """The note that a killed driver left on the cluster."""
     copy: Copy | None = None
     """The second copy of the study's journal."""
@@ -102,8 +102,8 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
     try:
         if remark:
             say(remark)
-        left = leftovers.read_note(study.path)
-        if left and (remark := leftovers.sweep(left)):
+        leftover = leftovers.read_note(study.path)
+        if leftover and (remark := leftovers.sweep(leftover)):
             say(remark)
         assert history.header is not None
         check_engines(history.header)
@@ -113,7 +113,7 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         if begun_with.learn_from is not None and options.study.learn_from is None:
             say("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)
-        return Opened(options=options, request=request, study=study, history=history, left=left, copy=copy)
+        return Opened(options=options, request=request, study=study, history=history, leftover=leftover, copy=copy)
     except BaseException:
         study.close()
         raise

@@ -66,13 +66,13 @@ def search(options: SearchOptions) -> int:
             say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                ended = session.search(part, place=place, place_s=place_s, shown=not options.json)
+                part_code = session.search(part, place=place, place_s=place_s, shown=not options.json)
                 gpu_s += _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)
                 break
-            code = _together(code, ended)
-            if ended == INTERRUPTED:
+            code = _worse_code(code, part_code)
+            if part_code == INTERRUPTED:
                 break
     if options.dry_run:
         return code
@@ -109,11 +109,11 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
     say(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
     code = 1
     for result in results:
-        code = _together(code, ending.report_exit_code(result))
+        code = _worse_code(code, ending.report_exit_code(result))
     return code
 
 
-def _together(code: int, other: int) -> int:
+def _worse_code(code: int, other: int) -> int:
     """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
     winner.
     """
@@ -142,11 +142,11 @@ def _name_and_options(options: SearchOptions) -> tuple[str, Several]:
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
     """Returns the options of the study on `count` devices, a new one where it has no journal yet."""
     study_name = member(name, count)
-    given = options if options.resume is None else resumed(options, begun_with)
-    study = dataclasses.replace(given.study, gpus=(count,))
+    effective = options if options.resume is None else resumed(options, begun_with)
+    study = dataclasses.replace(effective.study, gpus=(count,))
     if is_study(options.studies / study_name):
-        return dataclasses.replace(given, study=study, name=None, resume=study_name)
-    return dataclasses.replace(given, study=study, name=study_name, resume=None)
+        return dataclasses.replace(effective, study=study, name=None, resume=study_name)
+    return dataclasses.replace(effective, study=study, name=study_name, resume=None)
 
 
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:

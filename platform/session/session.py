@@ -54,9 +54,9 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
-        is_over = study is not None and place is None and not opening.left and not options.safe
-        if study and is_over and (why := finished.why_over(study, request)):
-            return _show_finished(opening, study, uri, why, shown=shown)
+        is_over = study is not None and place is None and not opening.leftover and not options.safe
+        if study and is_over and (reason := finished.why_over(study, request)):
+            return _show_finished(opening, study, uri, reason, shown=shown)
         if study:
             searchers.preload(request.searcher)
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
@@ -79,7 +79,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 budget,
                 began_s=began_s,
                 place_s=place_s,
-                left=opening.left,
+                leftover=opening.leftover,
                 mirror=mirror,
                 result=end,
             ).run()
@@ -102,9 +102,9 @@ def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str)
         study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
 
 
-def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
+def _show_finished(opening: Opened, study: Study, uri: str, reason: str, *, shown: bool) -> int:
     """Shows the result of a study that has nothing left to run; returns the exit code."""
-    say(f"{_reused(opening.history)} nothing is left to run {why}.")
+    say(f"{_reused(opening.history)} nothing is left to run {reason}.")
     if opening.options.dry_run:
         return 0
     mirror, end = _ending(opening, study, uri, opening.options, shown=shown)
@@ -175,9 +175,11 @@ def _of_miniature(space: Space, miniature: Space) -> str:
 
 
 def _rest_sentence(history: History, plan: Plan) -> str:
-    left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
-    return f"{_reused(history)} {what}."
+    num_left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
+    remaining_text = (
+        f"something is left to run of {plural(num_left, 'layout')}" if num_left else "every layout was tried"
+    )
+    return f"{_reused(history)} {remaining_text}."
 
 
 def _reused(history: History) -> str:
@@ -196,10 +198,10 @@ def _ending(
 
 def _budget(options: SearchOptions, space: Space) -> Budget:
     """Returns the user's budget, or the space's own where none is given."""
-    given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
-    if given == Budget() and space.time_budget_s is not None:
+    budget = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
+    if budget == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
-    return given
+    return budget
 
 
 def _start_workers(subject: Subject, place: Place) -> None:

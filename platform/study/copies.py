@@ -135,10 +135,10 @@ class Copy:
             InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
         """
         folder = studies / self.name
-        here = _finished(folder / JOURNAL)
-        if here.startswith(self._copied):
+        local = _finished(folder / JOURNAL)
+        if local.startswith(self._copied):
             return ""
-        if not self._copied.startswith(here):
+        if not self._copied.startswith(local):
             raise InputError(
                 f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
                 " two searches that resumed it: move one of them away"
@@ -153,7 +153,7 @@ class Copy:
                 part.write_bytes(self._copied)
         finally:
             os.close(lock)
-        new = len(self._copied.splitlines()) - len(here.splitlines())
+        new = len(self._copied.splitlines()) - len(local.splitlines())
         return f"{plural(new, 'line')} of {self.name} came from {self.place}."
 
     @contextlib.contextmanager
@@ -162,10 +162,10 @@ class Copy:
 
         What cannot be copied is said, and tried again: the journal itself has it.
         """
-        over = threading.Event()
+        is_over = threading.Event()
 
         def follow() -> None:
-            while not over.wait(every_s):
+            while not is_over.wait(every_s):
                 self.take(journal)
 
         thread = threading.Thread(target=follow, name="copy", daemon=True)
@@ -173,7 +173,7 @@ class Copy:
         try:
             yield
         finally:
-            over.set()
+            is_over.set()
             thread.join()
             self.take(journal, last=True)
 
@@ -198,9 +198,10 @@ class Copy:
             self._copied, self._has_failed = lines, False
         except (OSError, InputError) as error:
             if last or not self._has_failed:
-                what = "its own folder has all lines" if last else "it is tried again"
+                remedy = "its own folder has all lines" if last else "it is tried again"
                 say(
-                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}): {what}."
+                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}):"
+                    f" {remedy}."
                 )
             self._has_failed = True
 

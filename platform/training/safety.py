@@ -52,10 +52,10 @@ def _run_trial(place: Place, study: Path, out: Path) -> str:
         if Session(training.folder, training.plan, place, training.settings).run():
             return "it was interrupted"
         records = training.folder.read_records()
-    why = objection(records, memory_counts=place.has_gpus)
-    if not why:
+    reason = objection(records, memory_counts=place.has_gpus)
+    if not reason:
         say(_safe_sentence(records, memory_counts=place.has_gpus))
-    return why
+    return reason
 
 
 def objection(records: Sequence[Record], *, memory_counts: bool) -> str:

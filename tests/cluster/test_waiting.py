@@ -83,7 +83,7 @@ def test_a_stated_number_of_nodes_is_awaited(
 def test_a_stated_node_is_named_by_who_starts_it(environment: dict[str, str], what: str, look: str) -> None:
     target = Stated({STATED: "2", **environment}).awaited(None)
     assert target is not None
-    assert target.what == what and look in target.look
+    assert target.description == what and look in target.look
 
 
 @pytest.mark.parametrize("text", ["two", "0", "2x", "2x0", "-1", "2 x 8"])
@@ -107,10 +107,10 @@ def test_a_price_is_stated_where_the_file_has_one(metadata: object) -> None:
     file = {**config(gpu=gpu()), "provider": {"type": "aws"}}
     prices = {"metadata": {"usd_per_node_h": {"head": 0.4, "gpu": 22}}}
     target = Autoscaler({**file, **prices}).awaited(None)
-    assert target is not None and target.what == "of type gpu, 8 GPUs and 22.00 USD an hour each"
+    assert target is not None and target.description == "of type gpu, 8 GPUs and 22.00 USD an hour each"
     assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler({**file, **prices}).bill()
     target = Autoscaler({**file, "metadata": metadata}).awaited(None)
-    assert target is not None and target.what == "of type gpu, 8 GPUs each"
+    assert target is not None and target.description == "of type gpu, 8 GPUs each"
 
 
 def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
@@ -121,7 +121,7 @@ def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
 
 
 class TestWait:
-    target = Awaited(num_nodes=2, gpus_per_node=8, num_gpus=16, what="of type gpu", look="the log")
+    target = Awaited(num_nodes=2, gpus_per_node=8, num_gpus=16, description="of type gpu", look="the log")
 
     def run(self, limit_s: float, arrivals: dict[float, int]) -> float:
         """Waits while the GPUs there follow `arrivals` (second: number); returns the second at which it ended."""

@@ -124,7 +124,7 @@ def test_no_gpu_node_bills_before_a_search_asks_for_it_and_all_are_asked_for_wit
     target = Autoscaler(cluster).awaited(None)
     assert target is not None
     assert (target.num_nodes, target.num_gpus) == (2, 16)
-    assert target.what.endswith("8 GPUs and 22.00 USD an hour each")
+    assert target.description.endswith("8 GPUs and 22.00 USD an hour each")
     assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler(cluster).bill()
     # Each type that the file has, as a comment too.
     types = {*cluster["available_node_types"], *dict(COMMENTED)}

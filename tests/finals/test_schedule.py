@@ -68,8 +68,8 @@ def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None
 def test_what_left_nothing_is_not_tried_again() -> None:
     first, second, *_ = repeats_left(SEARCH, repeats=1)
     tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
-    assert repeats_left(SEARCH, repeats=1, tried=tried)[0] == second
+    assert repeats_left(SEARCH, repeats=1, attempted=tried)[0] == second
     last = last_run(ranked(SEARCH)[0], repeats=0)
     assert last is not None and last.is_winner_run
     tried = frozenset({(last.point.layout.id, last.point.batch, last.repeat)})
-    assert last_run(ranked(SEARCH)[0], repeats=0, tried=tried) is None
+    assert last_run(ranked(SEARCH)[0], repeats=0, attempted=tried) is None

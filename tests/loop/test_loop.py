@@ -352,7 +352,7 @@ class TestFailures:
         loop = make()
         for number in range(3):
             assert loop.next_job() is not None
-            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost=["10.0.0.2"])
+            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"])
             assert bool(loop.fault) == (number == 2)
         assert loop.fault == (
             "3 trials in a row ended without a message from their workers, all on node 10.0.0.2,"

@@ -38,7 +38,7 @@ def ends(text: str, node: str = "") -> list[Ended]:
 def test_the_kind_of_an_end(
     state: TrialState, outcome: Outcome | None, started: bool, lost: bool, measures: bool, kind: Kind
 ) -> None:
-    assert kind_of(state, outcome, started=started, lost=lost, measures=measures) is kind
+    assert kind_of(state, outcome, started=started, node_lost=lost, measures=measures) is kind
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_costs_are_those_of_the_rows() -> None:
         assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
     assert {choice.gpu_s for choice in cell.choices if choice.tokens_per_s is None} == {160.0}
     once = play(cell, make("largest-batch", cell, 0), budget=99)
-    assert once.is_found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.tried))
-    rates = [each.tokens_per_s or 0 for each in once.tried]
+    assert once.is_found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.trials))
+    rates = [each.tokens_per_s or 0 for each in once.trials]
     assert rates[-1] >= 0.98 * cell.best_tokens_per_s > max(rates[:-1])
 
 
@@ -81,14 +81,14 @@ def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> N
             """Stands for a method that is never called."""
 
     ended = play(read_cells([TR3M])[0][0], GivesUp(), 9)
-    assert (ended.is_found, len(ended.tried), ended.num_trials) == (False, 0, 9)
+    assert (ended.is_found, len(ended.trials), ended.num_trials) == (False, 0, 9)
 
 
 def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
     two = [printed(capsys, str(TR3M), "--searcher", "random", "--seeds", "5") for _ in range(2)]
     assert two[0] == two[1]
     cell = read_cells([TR3M])[0][0]
-    trials = [len(play(cell, make("random", cell, seed), 99).tried) for seed in range(5)]
+    trials = [len(play(cell, make("random", cell, seed), 99).trials) for seed in range(5)]
     assert two[0]["cells"][0]["trials_to_2pct_mean"] == statistics.fmean(trials) and len(set(trials)) > 1
 
 

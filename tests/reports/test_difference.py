@@ -6,7 +6,7 @@ import math
 import pytest
 
 from platform.common.errors import InputError
-from platform.reports.difference import chosen, difference
+from platform.reports.difference import difference, measurement_by_prefix
 from platform.reports.difference_words import sentences
 from tests.samples import CONDITIONS, RECIPE, header, layout, measurement, oom
 from trainers.values.cluster import Cluster
@@ -32,7 +32,7 @@ def test_measured_steps_between_the_two_tell_each_share():
     assert {each.source for each in found.changes} == {"measured"}
     ratios = [each.ratio or 0.0 for each in found.changes]
     assert ratios == pytest.approx([40 / 32, 1.0, 32 / 30])
-    assert found.ratio == pytest.approx(math.prod(ratios)) and found.rest == pytest.approx(1.0)
+    assert found.ratio == pytest.approx(math.prod(ratios)) and found.unexplained_ratio == pytest.approx(1.0)
     lines = sentences(found)
     assert lines[0].endswith("is 25.0% slower than FSDP2 stage 3, sync last, eager, micro-batch 1: 30,000 against "
                             "40,000 tokens/s.")  # fmt: skip
@@ -45,15 +45,15 @@ def test_the_cost_model_tells_shares_that_nothing_measured_does_and_the_rest_is_
     assert {each.source for each in found.changes} == {"predicted"}
     again = next(each for each in found.changes if each.names == ("checkpointing",))
     assert 1.2 < (again.ratio or 0.0) < 1.4  # a third forward pass beside a forward and two backward ones
-    assert found.rest is not None and found.ratio is not None
+    assert found.unexplained_ratio is not None and found.ratio is not None
     parts = math.prod(each.ratio or 0.0 for each in found.changes)
-    assert parts * found.rest == pytest.approx(found.ratio)
+    assert parts * found.unexplained_ratio == pytest.approx(found.ratio)
     assert any("the cost model's error" in each for each in sentences(found))
 
 
 def test_on_devices_that_the_cost_model_does_not_know_a_share_is_said_to_be_unknown():
     found = difference(FIRST, SECOND, MADE_UP)
-    assert found.rest is None and all(each.ratio is None for each in found.changes)
+    assert found.unexplained_ratio is None and all(each.ratio is None for each in found.changes)
     assert "its share is not known" in " ".join(sentences(found))
 
 
@@ -115,10 +115,10 @@ def test_a_measurement_without_a_speed_is_told_by_its_outcome():
 @pytest.mark.parametrize(("wanted", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
 def test_a_measurement_that_is_not_there_is_refused(wanted: str, why: str):
     with pytest.raises(InputError, match=why):
-        chosen([FIRST], None, wanted)
+        measurement_by_prefix([FIRST], None, wanted)
 
 
 def test_a_measurement_is_named_by_the_beginning_of_its_id():
     measured: list[Measurement] = [FIRST, SECOND]
-    assert chosen(measured, None, SECOND.id[:6]) is SECOND
-    assert chosen(measured, FIRST, "") is FIRST
+    assert measurement_by_prefix(measured, None, SECOND.id[:6]) is SECOND
+    assert measurement_by_prefix(measured, FIRST, "") is FIRST
