@@ -67,14 +67,14 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
     is a silent death. So is a broken connection of which nothing else is known, as where a peer's whole node is gone,
     and an end where no rank raised anything, of which `otherwise` is said.
     """
-    own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
-    for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
-        if wanted is Outcome.FAILED:
+    rung_failures = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
+    for outcome in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
+        if outcome is Outcome.FAILED:
             for rank, message in sorted(dead.items()):
                 reason = f"the process of rank {rank} died: {message}"
                 return Verdict(outcome=Outcome.FAILED, reason=reason, rank=rank, silent=True)
-        for _, error in sorted(own.items()):
-            if error.outcome == wanted and not _broken(error):
+        for _, error in sorted(rung_failures.items()):
+            if error.outcome == outcome and not _broken(error):
                 return Verdict(
                     outcome=Outcome(error.outcome),
                     reason=error.reason,

@@ -21,7 +21,7 @@ from trainers.values.training import Begun, Phase, Plan, Record, Steps, Training
 from trainers.values.training_lines import Reader
 
 if TYPE_CHECKING:
-    from trainers.training.attempt import Ended
+    from trainers.training.attempt import AttemptEnd
 
 _MOST_LOST = 5
 """Number of attempts in a row that may be lost without a new checkpoint or a further step."""
@@ -110,7 +110,7 @@ class Session:
             progress.close()
             shutil.rmtree(storage, ignore_errors=True)
 
-    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[Ended, bool]":
+    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[AttemptEnd, bool]":
         """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
@@ -127,7 +127,7 @@ class Session:
             keep=settings.keep,
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
-        ends: list[Ended] = []
+        ends: list[AttemptEnd] = []
         is_over = threading.Event()
 
         def run() -> None:
@@ -155,8 +155,10 @@ class Session:
                 )
         self._show(progress)
         if interrupted:
-            return attempt.Ended(state="stopped"), True
-        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a message")), False
+            return attempt.AttemptEnd(state="stopped"), True
+        return (
+            ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
+        ), False
 
     def _show(self, progress: Progress) -> None:
         records = self._reader.read()

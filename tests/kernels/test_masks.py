@@ -180,7 +180,7 @@ class TestCosts:
 
     def test_keys_are_those_of_the_datas_documents(self, tmp_path: Path) -> None:
         found = attended(self._recipe(tmp_path, [256] * 16 + [1]))
-        assert found is not None and found.seen == pytest.approx(128)
+        assert found is not None and found.num_keys == pytest.approx(128)
         assert (found.visited, found.visited_causally) == (128 * 1.5, 128 * 4.5)
 
     def test_a_long_document_costs_more_than_short_ones_of_as_many_tokens(self, tmp_path: Path) -> None:

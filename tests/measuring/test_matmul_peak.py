@@ -21,7 +21,7 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
         factors.extend((a, b))
         return next(seconds[a.shape[0], a.shape[1]])
 
-    monkeypatch.setattr(matmul_peak, "_one", one)
+    monkeypatch.setattr(matmul_peak, "_product_s", one)
     found = matmul_peak.measure_tflops(torch.device("cpu"), "fp32", seconds=0.0)
     assert found == pytest.approx(2 * 2048 * 1024 * 512 / 1.0 / 1e12)
     assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"

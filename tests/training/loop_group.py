@@ -70,9 +70,9 @@ def _play(attempt: Attempt) -> str:
     worker = Worker(attempt.job, time.perf_counter())
     beat, allowed = worker.watchdog.beat, list[tuple[str, float | None]]()
 
-    def noted(where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
-        allowed.append((worker.where, allowed_s))
-        beat(where, allowed_s=allowed_s, pending=pending)
+    def noted(activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+        allowed.append((worker.activity, allowed_s))
+        beat(activity, allowed_s=allowed_s, pending=pending)
 
     worker.watchdog.beat = noted
     try:
@@ -82,7 +82,7 @@ def _play(attempt: Attempt) -> str:
         return "gone"
     finally:
         dist.barrier()
-        worker.watchdog.rest()
+        worker.watchdog.pause()
         if dist.get_rank() == 0:
             (folder / f"{ALLOWED}-{attempt.job.attempt}.json").write_text(json.dumps(allowed))
 

@@ -90,9 +90,9 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
     if recipe.data == STREAM:
         return source(dataclasses.replace(recipe, seed=recipe.seed + 1)), 0
     in_order = dataclasses.replace(recipe, data_order="file")
-    whole = plain_source(in_order)
-    assert isinstance(whole, ParquetTokens)
-    return source(in_order), whole.num_sequences - sequences
+    undivided = plain_source(in_order)
+    assert isinstance(undivided, ParquetTokens)
+    return source(in_order), undivided.num_sequences - sequences
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:

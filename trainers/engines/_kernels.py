@@ -128,8 +128,8 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     elif selective or len(wrapped) != len(wrappers):
         words = ["selective" if selective == len(wrapped) == len(places) else f"selective in {selective} blocks"]
     else:
-        for word, every in (("none", 0), ("full", 1), ("every_2", 2), ("every_4", 4)):
-            if wrapped == [index for index, _ in places if every and index % every == 0]:
+        for word, interval in (("none", 0), ("full", 1), ("every_2", 2), ("every_4", 4)):
+            if wrapped == [index for index, _ in places if interval and index % interval == 0]:
                 words.append(word)
     if layout.checkpointing in words:
         return layout.checkpointing

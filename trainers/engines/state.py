@@ -57,7 +57,7 @@ class Counters:
     """Steps since the loss scale last changed."""
 
 
-def whole(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
+def whole_tensor(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
     """Returns a tensor that each of `num_replicas` ranks holds whole."""
     shape = tuple(tensor.shape)
     part = Part(offsets=(0,) * len(shape), tensor=tensor.detach())

@@ -61,5 +61,5 @@ def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
 def attention_in_effect(model: nn.Module, configured: str) -> str:
     """Returns `configured`, the configuration's kernel; where attention modules are not of its kind, their kinds."""
     kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
-    wanted = "BloomAttention" if configured == "eager" else "AlibiAttention"
-    return configured if kinds <= {wanted} else "+".join(sorted(kinds))
+    expected = "BloomAttention" if configured == "eager" else "AlibiAttention"
+    return configured if kinds <= {expected} else "+".join(sorted(kinds))

@@ -101,9 +101,11 @@ def _casting_layer() -> Any:
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             weight = self.weight if _word(self) == "fp8_tensorwise" else self.weight.bfloat16()
-            made = matmul_with_hp_or_float8_args.apply(input.bfloat16(), weight.t(), self.linear_mm_config, self.config)
+            output = matmul_with_hp_or_float8_args.apply(
+                input.bfloat16(), weight.t(), self.linear_mm_config, self.config
+            )
             bias: torch.Tensor | None = getattr(self, "bias", None)
-            return made if bias is None else made + bias.to(made.dtype)
+            return output if bias is None else output + bias.to(output.dtype)
 
     return CastingLinear
 

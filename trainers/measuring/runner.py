@@ -107,14 +107,14 @@ class StepRunner:
 
     def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
         """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
-        done = timed_steps(spans, [result.phases for result in results])
-        self._c.watchdog.saw(done.longest_beat_s)
+        timed = timed_steps(spans, [result.phases for result in results])
+        self._c.watchdog.saw(timed.longest_beat_s)
         self._step += len(results)
-        self._micro_s = done.total_s / (len(results) * accum)
+        self._micro_s = timed.total_s / (len(results) * accum)
         self._losses += losses_of(results, self._c.gather)
         self._norms += [float(result.grad_norm) for result in results]
-        self._times_s += done.steps_s
-        return done
+        self._times_s += timed.steps_s
+        return timed
 
     def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
         c = self._c

@@ -108,7 +108,7 @@ class ContextParallel:
         parts = len(micro_batches) * self.size * (self._num_replicas if all_ranks else 1)
         self._num_labels = count.clamp(min=1) / parts
 
-    def whole(self, output: torch.Tensor) -> torch.Tensor:
+    def gathered(self, output: torch.Tensor) -> torch.Tensor:
         """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
         if self._share.queries is None or self._share.keys is None:
             return output

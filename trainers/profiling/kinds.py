@@ -82,10 +82,10 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
     gradients and shards too, and only a range tells the exchange of attention apart. Transfers between two ranks are a
     pipeline's. Everything else is data parallelism's: gradients, shards, norms over several axes.
     """
-    named = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
-    group = named if description in ("", _ALL_RANKS) and named else description
+    name_from_range = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
+    group = name_from_range if description in ("", _ALL_RANKS) and name_from_range else description
     if group == _ALL_RANKS:
-        group = default if named or default != "cp" else "dp"
+        group = default if name_from_range or default != "cp" else "dp"
     if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
         return "pp"
     return dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")

@@ -135,7 +135,8 @@ def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_gro
     """Returns the mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
     descriptions = (
-        each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
+        each.get("args", {}).get("Process Group Description", "")
+        for each in (event, *(operation.event for operation in around))
     )
     description = next(filter(None, descriptions), "")
     return axis_of(kernel, [each.name for each in around], description, default_group)

@@ -77,11 +77,11 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
     if not startup.is_on():
         return
     with contextlib.suppress(Exception):
-        own = ray.get_runtime_context()
+        context = ray.get_runtime_context()
         nodes: list[dict[str, Any]] = ray.nodes()
-        node = next(each for each in nodes if each["NodeID"] == own.get_node_id())
+        node = next(each for each in nodes if each["NodeID"] == context.get_node_id())
         if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
-            _start(node, 1, own.get_runtime_env_string())
+            _start(node, 1, context.get_runtime_env_string())
 
 
 def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:

@@ -144,9 +144,9 @@ class Sharded(torch.Tensor):
 
     def __new__(cls, shape: Sequence[int], parts: Sequence[Part]) -> "Sharded":
         make: Any = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
-        made = make(cls, torch.Size(shape), dtype=torch.float32)
-        made.parts = parts
-        return made
+        tensor = make(cls, torch.Size(shape), dtype=torch.float32)
+        tensor.parts = parts
+        return tensor
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
