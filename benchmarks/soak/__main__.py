@@ -28,7 +28,7 @@ from benchmarks.soak.tally import Tally
 from tests.disks import small_disk
 from tests.faults import leaks
 from tests.search.session import Ended, write_space
-from tests.search.studies import FOUND, SLOW, num_rungs, start
+from tests.search.studies import ANSWERED, SLOW, num_rungs, start
 from trainers.values.journal import Line, Measured
 
 _FAULTS_A_STUDY = 6
@@ -36,7 +36,7 @@ _ALONE = 3
 """Sessions without a fault after which a study must have ended."""
 _DISK_MIB = 256
 _DRIVER_KILLED = -9
-_ENDS = frozenset({*FOUND, 3})
+_ENDS = frozenset({*ANSWERED, 3})
 """Exit codes of a session whose driver was not killed: a result, or a cluster's fault."""
 
 
@@ -103,7 +103,7 @@ class Soak:
         with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
             while study.num_faultless < _ALONE:
                 session_end = self._session(study, ("--resume", name) if study.journal.exists() else argv)
-                if session_end is not None and session_end.code in FOUND:
+                if session_end is not None and session_end.code in ANSWERED:
                     break
             else:
                 self.tally.odd.append(f"{name} came to no end in {_ALONE} sessions without a fault")

@@ -51,12 +51,12 @@ FAULTS: Mapping[str, str] = {
 
 def cases() -> list[MeshCase]:
     """Returns cases of each engine and scale, with checkpointing, accumulation and compiled blocks; then the faults."""
-    found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
     faulty = [
         MeshCase(recipe=float8_recipe("llama", precision), layout=Layout(**_STAGE_3), fault=fault)
         for fault, precision in FAULTS.items()
     ]
-    return [*found, *faulty]
+    return [*mesh_cases, *faulty]
 
 
 def wide_cases() -> list[MeshCase]:
@@ -72,8 +72,8 @@ def wide_cases() -> list[MeshCase]:
             (name, "fp8_rowwise", {**_DDP, "dp_replicate": 4, "checkpointing": "selective"}),
         )
     ]
-    found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
-    return [*found, dataclasses.replace(found[0], fault="scale of a shard alone")]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
+    return [*mesh_cases, dataclasses.replace(mesh_cases[0], fault="scale of a shard alone")]
 
 
 def float8_recipe(model: str, precision: str) -> Recipe:

@@ -127,8 +127,8 @@ class _Calls(TorchDispatchMode):
 
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
     """Returns for each layout the GiB that a rank holds at the start, and the lines that wait."""
-    found = []
+    memory_by_fault = []
     for each in layouts:
         fused = dataclasses.replace(each, attention="sdpa")
-        found.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
-    return found
+        memory_by_fault.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
+    return memory_by_fault

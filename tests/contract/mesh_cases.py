@@ -98,15 +98,15 @@ def pairwise() -> list[MeshCase]:
     drawn = random.Random(0)
     axes = list(itertools.combinations(VALUES, 2))
     missing = {((a, x), (b, y)) for a, b in axes for x in VALUES[a] for y in VALUES[b]}
-    found: list[MeshCase] = []
+    chosen_cases: list[MeshCase] = []
     while missing:
         wanted = min(missing, key=repr)
         tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(wanted)} for _ in range(40)]
         made = [(set(itertools.combinations(each.items(), 2)), case(each)) for each in tries]
         pairs, best = max(made, key=lambda each: len(each[0] & missing) if each[1] is not None else -1)
         missing -= {wanted} if best is None else pairs
-        found += [] if best is None else [best]
-    return found
+        chosen_cases += [] if best is None else [best]
+    return chosen_cases
 
 
 def lone_ends() -> list[MeshCase]:

@@ -135,17 +135,17 @@ class _Widths(TorchDispatchMode):
 
 def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
     """Returns a dict that gets the whole gradient of every parameter when the first optimizer step begins."""
-    found: dict[str, torch.Tensor] = {}
+    gradients: dict[str, torch.Tensor] = {}
     step = engine._optimizer.step
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        if not found:
+        if not gradients:
             parts = _whole_gradients if engine._pipeline is None else _pipelined_gradients
-            found.update(parts(engine))
+            gradients.update(parts(engine))
         return step(*args, **kwargs)
 
     engine._optimizer.step = noting
-    return found
+    return gradients
 
 
 def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
@@ -166,9 +166,9 @@ def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, t
 
 
 def _gather(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 @contextlib.contextmanager

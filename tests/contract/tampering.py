@@ -107,7 +107,7 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
 
 def mismatches_of(names: list[str]) -> dict[str, list[str]]:
     """Returns the mismatches that each tampering causes, by its name; runs in a group of one rank."""
-    found = {}
+    mismatches = {}
     for name in names:
         layout, tamper, _, wanted = TAMPERINGS[name]
         honest = deepspeed.engine_config
@@ -118,9 +118,9 @@ def mismatches_of(names: list[str]) -> dict[str, list[str]]:
         finally:
             deepspeed.engine_config = honest
         tamper(engine)
-        found[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
+        mismatches[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
         engine.close()
-    return found
+    return mismatches
 
 
 def _other_stage(recipe: Recipe, layout: Layout) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     """
     # Nothing but this answer keeps DeepSpeed from fp16 on a CPU; the code below it is the GPU's.
     cast(Any, get_accelerator()).is_fp16_supported = lambda: True
-    found = []
+    runs = []
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
         engine: Any = engines.create(half, layout, torch.device("cpu"))
@@ -155,8 +155,8 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
         if layout.engine == "fsdp":
             kept.append(_kept_by_an_overflow_in_one_shard(engine, tokens))
         engine.close()
-        found.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
-    return found
+        runs.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
+    return runs
 
 
 def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ STEPS = 400
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
     """Returns the curves of each strategy of `STRATEGIES`, with two seeds each."""
-    found: dict[str, dict[int, Curves]] = {}
+    curves_by_name: dict[str, dict[int, Curves]] = {}
     for name, scale in STRATEGIES.items():
         for seed in (0, 1):
             place = folder / name / f"seed-{seed}"
@@ -29,8 +29,8 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
             step_s, floor = 3.6 / scale**2 + 0.1 * seed, 2.0 + 0.01 * seed
             for record in records(step_s=step_s, tokens_scale=10 * scale, floor=floor, steps=STEPS):
                 write(place / RECORDS, record)
-            found.setdefault(name, {})[seed] = read_curves(place)
-    return found
+            curves_by_name.setdefault(name, {})[seed] = read_curves(place)
+    return curves_by_name
 
 
 def compared(folder: Path) -> tuple[Comparison, Verdict]:

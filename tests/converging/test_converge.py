@@ -50,9 +50,9 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     given = [str(target), "engine=fsdp,zero_stage=3", "--steps", "150", "--rates", "1", "--val-tokens", "320", "--json"]
     done = converge(tmp_path, *given)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "compared" / "convergence.json").read_text())
-    ddp, fsdp = (found["strategies"][name] for name in ("ddp", "engine=fsdp,zero_stage=3"))
+    report = json.loads(done.stdout)
+    assert report == json.loads((tmp_path / "compared" / "convergence.json").read_text())
+    ddp, fsdp = (report["strategies"][name] for name in ("ddp", "engine=fsdp,zero_stage=3"))
     # One mathematics has one rate, found by a training that Tune ran.
     assert ddp["learning_rate"] == fsdp["learning_rate"] == RECIPE.learning_rate
     assert ddp["learning_rate_source"] == "the best of 1 in 30 steps each"
@@ -63,7 +63,7 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     with Image.open(tmp_path / "compared" / "convergence.png") as picture:
         assert min(picture.size) > 500
     trained = {run.data.tags["strategy"]: run for run in runs(tmp_path) if run.data.tags["role"] == "training"}
-    assert set(trained) == set(found["strategies"])
+    assert set(trained) == set(report["strategies"])
     wanted = {"tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"}
     series = {
         "train_loss",
@@ -78,7 +78,7 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     assert all(wanted | series <= run.data.metrics.keys() for run in trained.values())
     # The same command has nothing left to train, and says the same.
     again = converge(tmp_path, *given)
-    assert again.returncode == 0 and json.loads(again.stdout) == found
+    assert again.returncode == 0 and json.loads(again.stdout) == report
     assert len(runs(tmp_path)) == 3
 
 
@@ -125,15 +125,15 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
         folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "3", "--val-tokens", "640", "--json"
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert set(found["strategies"]) | set(found["left_out"]) == {"fsdp", *others} and not found["left_out"]
-    for each in found["strategies"].values():
+    report = json.loads(done.stdout)
+    assert set(report["strategies"]) | set(report["left_out"]) == {"fsdp", *others} and not report["left_out"]
+    for each in report["strategies"].values():
         assert len(each["seeds"]) == 2 and each["spread"] is not None
         assert all(one["tokens_to_loss"] is not None for one in each["seeds"].values())
     # FSDP and DeepSpeed train the same recipe: no further apart than seeds are.
-    fsdp, deepspeed = (found["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
-    assert abs(fsdp - deepspeed) < max(0.01, 3 * found["strategies"]["fsdp"]["spread"])
-    words = "\n".join(found["answer"])
+    fsdp, deepspeed = (report["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
+    assert abs(fsdp - deepspeed) < max(0.01, 3 * report["strategies"]["fsdp"]["spread"])
+    words = "\n".join(report["answer"])
     assert f"{others[-1]}:" in words and "times" in words and "95 % intervals over 2 seeds" in words
     with (
         served("MLflow:" + done.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,

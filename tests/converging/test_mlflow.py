@@ -29,9 +29,9 @@ def test_each_training_has_its_figures_and_the_comparison_its_answer(tmp_path: P
     for _ in range(2):  # a second time nothing is made twice
         look = log_comparison(made, verdict, tmp_path)
         assert f"viewStateShareKey=convergence-{COMPARISON_ID}" in look
-    found = runs(uri)
-    trained = [run for run in found if run.data.tags["role"] == "training"]
-    (own,) = (run for run in found if run.data.tags["role"] == "comparison")
+    all_runs = runs(uri)
+    trained = [run for run in all_runs if run.data.tags["role"] == "training"]
+    (own,) = (run for run in all_runs if run.data.tags["role"] == "comparison")
     assert sorted(run.info.run_name for run in trained) == [
         "grad_accum=256, seed 0", "grad_accum=256, seed 1", "plain, seed 0", "plain, seed 1",
     ]  # fmt: skip

@@ -138,9 +138,9 @@ def test_parts_still_add_up_after_correction() -> None:
 
 
 def test_the_error_before_and_after_is_told() -> None:
-    told = measured(EVERY_TENTH, STEP_S[EVERY_TENTH] * 1.25)
-    assert told.error_before == pytest.approx(0.2)
-    assert told.error_after < 0.06
+    calibration = measured(EVERY_TENTH, STEP_S[EVERY_TENTH] * 1.25)
+    assert calibration.error_before == pytest.approx(0.2)
+    assert calibration.error_after < 0.06
 
 
 def test_nothing_measured_changes_nothing() -> None:

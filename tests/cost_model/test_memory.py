@@ -50,11 +50,11 @@ def test_torchs_tracker_agrees_within_five_percent() -> None:
         (gpt2, {"world_size": 2, "seq_len": 512, "micro_batch": 4, "grad_accum": 2}, "none", "sdpa"),
         (bloom, {"world_size": 8, "seq_len": 1024, "micro_batch": 2, "grad_accum": 1}, "full", "eager"),
     ]
-    told = [
+    configurations = [
         {"model": to_json(model), **sizes, "checkpointing": checkpointing, "attention": attention}
         for model, sizes, checkpointing, attention in cases
     ]
-    tracked = _tracked("track_memory.py", told)
+    tracked = _tracked("track_memory.py", configurations)
     for (model, sizes, checkpointing, attention), peak_gib in zip(cases, tracked, strict=True):
         layout = fsdp(dp_shard=sizes["world_size"], grad_sync="every", checkpointing=checkpointing, attention=attention)
         columns = point(
@@ -241,10 +241,10 @@ def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=2, tp=8, pp=4, checkpointing="full")
     columns = point(layout, cluster="8x8xA100", model=GPT_39B, micro_batch=4, grad_accum=8, compute_precision="fp16")
     summed = dataclasses.replace(columns, gradient_bytes=np.array([2.0]))
-    found = peak_memory(summed)
-    assert (found.binding_rank[0], found.phase[0]) == (0, 1)
+    peak = peak_memory(summed)
+    assert (peak.binding_rank[0], peak.phase[0]) == (0, 1)
     copies = (2 + 4) / 2 * (12 * columns.layer_parameters[0] + columns.embedding_parameters[0]) / 8 / 2**30
-    outside = float(found.device_gib[0] - 1.1 * (found.allocated_gib[0] + copies))
+    outside = float(peak.device_gib[0] - 1.1 * (peak.allocated_gib[0] + copies))
     assert 0 < outside < 5
     # fp32 sums stand in one flat tensor already; `BF16_Optimizer` casts the table's gradient to add it to them.
     whole = peak_memory(columns)

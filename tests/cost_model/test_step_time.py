@@ -427,10 +427,10 @@ def test_heads_that_tensor_cores_cannot_multiply_cost() -> None:
 def test_the_ten_rows_of_megatron_lm() -> None:
     runs = merged([interpret(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")])
     scored = score_table(runs)
-    found = scores(scored, range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.04
+    report = scores(scored, range(len(runs)), 0)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median <= 0.04
     assert np.max(np.abs(scored.predicted_s / scored.measured_s - 1)) <= 0.08
-    assert found.rank_correlation is not None and found.rank_correlation >= 0.8
+    assert report.rank_correlation is not None and report.rank_correlation >= 0.8
 
 
 def slow_data_s(layout: Layout, **recipe: object) -> float:

@@ -71,8 +71,12 @@ class Aws:
 
     def instances(self, *, alive: bool = True) -> list[dict[str, Any]]:
         """Returns the instances that are pending, running or stopped; with `alive=False`, all that were launched."""
-        found = [each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]]
-        return [each for each in found if not alive or each["State"]["Name"] in ("pending", "running", "stopped")]
+        all_instances = [
+            each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]
+        ]
+        return [
+            each for each in all_instances if not alive or each["State"]["Name"] in ("pending", "running", "stopped")
+        ]
 
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `ray ...` as that user, in the checkout."""
@@ -179,12 +183,12 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
 
 def _only_ssh_from_one_network(aws: Aws, group: str) -> None:
     ec2 = aws.client()
-    (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    open_to = [each for rule in found["IpPermissions"] for each in rule["IpRanges"]]
+    (security_group,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    open_to = [each for rule in security_group["IpPermissions"] for each in rule["IpRanges"]]
     assert [each["CidrIp"] for each in open_to] == ["203.0.113.7/32"]
-    (ssh,) = [rule for rule in found["IpPermissions"] if rule["IpRanges"]]
+    (ssh,) = [rule for rule in security_group["IpPermissions"] if rule["IpRanges"]]
     assert (ssh["FromPort"], ssh["ToPort"]) == (22, 22)
-    for rules in (found["IpPermissions"], found["IpPermissionsEgress"]):  # EFA wants both
+    for rules in (security_group["IpPermissions"], security_group["IpPermissionsEgress"]):  # EFA wants both
         assert [pair["GroupId"] for rule in rules for pair in rule["UserIdGroupPairs"]] == [group]
 
 

@@ -62,8 +62,8 @@ def test_another_file_is_refused_in_one_sentence_before_aws_is_asked(
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     assert prepare.main([str(file), "--ssh-from", "203.0.113.7/32"], client=lambda *_: pytest.fail("asked")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: ") and sentence in output and output.count("\n") == 1
 
 
 def test_a_missing_option_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,8 +138,8 @@ def status(machine: Machine, url: str) -> str:
 def listening(machine: Machine) -> set[tuple[str, int]]:
     """Returns the address and port of each socket that listens on the machine."""
     lines = machine.run("ss", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
-    found = (line.split()[3].rpartition(":") for line in lines)
-    return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in found}
+    addresses = (line.split()[3].rpartition(":") for line in lines)
+    return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in addresses}
 
 
 def documented() -> set[int]:
@@ -201,8 +201,8 @@ def test_from_ray_up_to_ray_down(
     assert head.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     options = "--max-trials=1 --repeats=0 --steps=3"
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
-    said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
-    assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
+    output = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
+    assert "Runs on the Ray cluster at" in output and "Fastest" in output, output
     assert "raylet" in other.run("ps", "-eo", "args")  # which starts later: the search has waited for it
 
     search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
@@ -233,8 +233,8 @@ def _of_the_search(journal: Path, *hosts: Machine) -> list[set[tuple[str, int]]]
     until_s = time.monotonic() + 900
     while not (ends := [line for line in Tail(journal).read() if isinstance(line, End)] if journal.exists() else []):
         assert time.monotonic() < until_s
-        for found, host in zip(seen, hosts, strict=True):
-            found |= listening(host)
+        for sockets, host in zip(seen, hosts, strict=True):
+            sockets |= listening(host)
         time.sleep(0.5)
     assert [each.exit_code for each in ends] == [0]
     return seen
@@ -245,12 +245,12 @@ def _documented_ports_alone(sockets: Sequence[set[tuple[str, int]]], mine: Machi
     chooses freely.
     """
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    reached = [{port for address, port in found if not address.startswith("127.")} for found in sockets]
+    reached = [{port for address, port in of_host if not address.startswith("127.")} for of_host in sockets]
     fixed = [{port for port in ports if not low <= port <= high} for ports in reached]
     assert set().union(*fixed) <= documented(), fixed
     assert {22, 6379, 8076} <= fixed[0] and {22, 8076} <= fixed[1]
     assert {6379, 10001}.isdisjoint(fixed[1])
-    assert [{address for address, port in found if port == 8265} for found in sockets] == [{"127.0.0.1"}, set()]
+    assert [{address for address, port in of_host if port == 8265} for of_host in sockets] == [{"127.0.0.1"}, set()]
     assert status(mine, f"http://{HEAD}:52365/api/local_raylet_healthz") == "200"
     assert status(mine, f"http://{HEAD}:52365/api/job_agent/jobs/x/logs") == "401"
 

@@ -130,10 +130,10 @@ class Accounts:
         for each in actors:
             with contextlib.suppress(psutil.NoSuchProcess):
                 family |= set(each.children(recursive=True))
-        found = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
-        found |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
-        found |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
-        return found | {Held(kind="placement group", id=each) for each in groups}
+        resources = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
+        resources |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
+        resources |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
+        return resources | {Held(kind="placement group", id=each) for each in groups}
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
@@ -189,15 +189,15 @@ def _gpu_pids() -> set[str]:
     """Returns the processes that have memory of a GPU, by NVML; empty without a GPU."""
     import pynvml
 
-    found: set[str] = set()
+    pids: set[str] = set()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return found
+        return pids
     for index in range(pynvml.nvmlDeviceGetCount()):
         running: Any = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
-        found |= {str(each.pid) for each in running if each.usedGpuMemory}
-    return found
+        pids |= {str(each.pid) for each in running if each.usedGpuMemory}
+    return pids
 
 
 def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:

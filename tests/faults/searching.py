@@ -122,10 +122,10 @@ class Searching:
         """Returns its journal's lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
-    def wait_for(self, found: Callable[[], Any]) -> None:
-        """Waits until `found` returns something."""
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Waits until `condition` returns something."""
         until_s = time.monotonic() + LONGEST_S
-        while not found():
+        while not condition():
             assert self.process.poll() is None, self.output
             assert time.monotonic() < until_s, self.output
             time.sleep(0.05)

@@ -21,7 +21,7 @@ from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.session import ROOT, Ended, Session, beyond_loopback, write_space
 from tests.search.studies import (
-    FOUND,
+    ANSWERED,
     IN_ORDER,
     SLOW,
     Run,
@@ -112,7 +112,7 @@ class TestCutShort:
 
     def test_exit_codes(self, cut: Cut) -> None:
         *cut_short, last = cut.sessions
-        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in FOUND, last.err
+        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in ANSWERED, last.err
 
     def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Cut) -> None:
         first, _, _ = sessions_of(cut.lines())

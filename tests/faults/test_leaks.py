@@ -62,10 +62,10 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
             accounts.look()
         kinds = {each.kind for each in accounts.held["t1"]} | {"process"}
         assert kinds == {"process", "shared memory", "placement group"} or planted
-        found = [each.rpartition(" left ")[2] for each in accounts.left]
+        leaks = [each.rpartition(" left ")[2] for each in accounts.left]
         expected = [f"shared memory {entry}", f"process {child.pid}", "placement group a1b2"]
-        assert len(found) == (3 if planted else 0), found
-        assert all(any(each.startswith(want) for each in found) for want in expected) == planted
+        assert len(leaks) == (3 if planted else 0), leaks
+        assert all(any(each.startswith(want) for each in leaks) for want in expected) == planted
     finally:
         entry.unlink(missing_ok=True)
         for each in (worker, child):

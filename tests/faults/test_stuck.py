@@ -73,13 +73,13 @@ def _stop_ray(session: Session) -> None:
 
 
 def _named(session: Session, *names: str) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for each in session.family():
         with contextlib.suppress(psutil.Error):
             if each.name() in names:
-                found.append(each)
-    assert found
-    return found
+                processes.append(each)
+    assert processes
+    return processes
 
 
 @pytest.mark.ray

@@ -24,8 +24,8 @@ def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
     return [measurement(on=on, tokens_per_s=speed, repeat=first + number) for number, speed in enumerate(speeds)]
 
 
-def layouts(found: list[Measurement]) -> list[Layout]:
-    return [point.main_run.layout for point in contenders(found)]
+def layouts(measurements: list[Measurement]) -> list[Layout]:
+    return [point.main_run.layout for point in contenders(measurements)]
 
 
 def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
@@ -80,9 +80,9 @@ def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy()
 
 def test_medians_of_different_times_that_runs_beside_each_other_contradict_leave_the_order_open() -> None:
     """Checks that ONE's four further runs on the quiet machine, of which TWO had none, leave the order open."""
-    found = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
-    found += runs(TWO, 2150, 2160, 2140, first=5)
-    assert [point.main_run.layout for point in unresolved(found)] == [ONE, TWO]
+    measurements = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
+    measurements += runs(TWO, 2150, 2160, 2140, first=5)
+    assert [point.main_run.layout for point in unresolved(measurements)] == [ONE, TWO]
 
 
 def test_noise_leaves_the_order_open() -> None:
@@ -92,9 +92,9 @@ def test_noise_leaves_the_order_open() -> None:
 
 def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> None:
     wide = measurement(on=ONE, tokens_per_s=5000, windows_s=(1.0, 2.0, 0.5))
-    found = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
-    assert not points(found)[0].disturbed, "its interval is wide"
-    assert layouts(found) == [ONE, TWO] and unresolved(found)
+    measurements = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
+    assert not points(measurements)[0].disturbed, "its interval is wide"
+    assert layouts(measurements) == [ONE, TWO] and unresolved(measurements)
 
 
 def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
@@ -106,9 +106,9 @@ def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() ->
 
 def test_what_can_win_no_more_is_no_contender() -> None:
     lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.OOM)
-    found = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
-    assert contenders(found) == []
-    best = named_winner(found)
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
+    assert contenders(measurements) == []
+    best = named_winner(measurements)
     assert best is not None and best.layout == ONE
 
 

@@ -87,5 +87,5 @@ def test_the_plainest_winner_has_its_curves_taken_where_a_price_is_read_from_the
     history = History(
         [header(at=AT, recipes=recipes), Measured(at=AT, measurement=measurement(on=PLAIN, recipe=RECIPE))]
     )
-    found = Closing(candidates, rules, {}).next(RECIPE, history)
-    assert (found is not None and found.gate is not None) == wanted
+    trial = Closing(candidates, rules, {}).next(RECIPE, history)
+    assert (trial is not None and trial.gate is not None) == wanted

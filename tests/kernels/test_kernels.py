@@ -170,8 +170,8 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            found = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", compile="block", checkpointing=kind)
-        return *found, sum(held.values())
+            outputs = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", compile="block", checkpointing=kind)
+        return *outputs, sum(held.values())
 
     plain, half, quarter = run("none"), run("budget_50"), run("budget_25")
     assert quarter[2] < half[2] < 0.8 * plain[2]

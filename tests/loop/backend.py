@@ -152,17 +152,17 @@ class Backend:
                 )
             )
         for batch in job.rungs:
-            found = self.play(job, batch)
-            if isinstance(found, TimeOut):
+            event = self.play(job, batch)
+            if isinstance(event, TimeOut):
                 return "interrupted", "the time budget ended before the ladder did"
             self.study.record(RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60))
             self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_winner_run else 0.0)
-            if isinstance(found, Died):
-                return "failed", found.reason
-            self.study.record(Measured(measurement=found))
-            if found.outcome in (Outcome.FAILED, Outcome.HUNG):
-                return "failed", found.reason
-            if found.outcome is not Outcome.OK:
+            if isinstance(event, Died):
+                return "failed", event.reason
+            self.study.record(Measured(measurement=event))
+            if event.outcome in (Outcome.FAILED, Outcome.HUNG):
+                return "failed", event.reason
+            if event.outcome is not Outcome.OK:
                 break
         return "done", ""
 

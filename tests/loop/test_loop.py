@@ -521,15 +521,15 @@ class TestFixedAccumulation:
         fixed = [dataclasses.replace(RECIPE, global_batch=0, grad_accum=count) for count in (4, 32)]
         rules = Rules(repeats=1, finalists=1, gate=GateSize(steps=2, sequences=8))
         backend.run(make(candidates(*fixed), rules=rules))
-        found = history_of(study)
-        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in found.measurements}
+        history = history_of(study)
+        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in history.measurements}
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
         shown = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
         assert shown == [(count, *what) for count in (4, 32) for what in each]
-        assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]
-        best = {each.recipe.id: won for each, won in StudyResult.of(found).winners}
+        assert [each.recipe.grad_accum for each in history.gates] == [4, 4, 32, 32]
+        best = {each.recipe.id: won for each, won in StudyResult.of(history).winners}
         assert {each.global_batch for each in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))
         assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"

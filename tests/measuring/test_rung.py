@@ -174,8 +174,8 @@ def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> An
         made._engine.num_skipped_steps = lambda: 0
         return made._windows(2, 1)
     totals = [0, *itertools.accumulate(overflows)]
-    told = iter([total for total in totals for _ in range(2)][1:])  # before and after each window
-    made._engine.num_skipped_steps = lambda: next(told)
+    skipped_counts = iter([total for total in totals for _ in range(2)][1:])  # before and after each window
+    made._engine.num_skipped_steps = lambda: next(skipped_counts)
     return made._windows(1, 1)
 
 
@@ -183,8 +183,8 @@ def judged(monkeypatch: Any, overflows: list[int]) -> tuple[Any, Any, Outcome, s
     """Returns the good and the void windows of a timed rung, its outcome and the reason."""
     made = rung(monkeypatch)
     made._c.job = job(Timing(rung_s=0.0))
-    found = timed(monkeypatch, made, overflows)
-    return found.windows, found.void, *judge(found, [1.0], MEMORY, 3)
+    windows_timed = timed(monkeypatch, made, overflows)
+    return windows_timed.windows, windows_timed.void, *judge(windows_timed, [1.0], MEMORY, 3)
 
 
 def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
@@ -200,8 +200,8 @@ def test_a_window_in_which_something_was_compiled_is_void(monkeypatch: Any) -> N
     made._c.job = job(Timing(rung_s=0.0))
     graphs = iter([4, 4, 4, 5, 5, 5, 5, 5])  # before and after each window
     monkeypatch.setattr("trainers.measuring.rung.num_compilations", lambda: next(graphs))
-    found = timed(monkeypatch, made)
-    assert (len(found.windows), found.void) == (3, ["a shape was compiled anew"])
+    windows_timed = timed(monkeypatch, made)
+    assert (len(windows_timed.windows), windows_timed.void) == (3, ["a shape was compiled anew"])
 
 
 def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> None:
@@ -216,10 +216,10 @@ def test_a_gradient_norm_of_a_step_left_out_is_no_divergence(monkeypatch: Any, n
     made._engine.step = lambda *given: dataclasses.replace(step(*given), grad_norm=torch.tensor(norm))
     made._c.job = job(Timing())
     made._run(1, 1, phases=True)
-    found = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
-    assert judge(found, made._losses, MEMORY, 3) == (Outcome.OK, "")
+    windows_timed = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
+    assert judge(windows_timed, made._losses, MEMORY, 3) == (Outcome.OK, "")
     assert not math.isfinite(made._norms[0])
-    assert judge(found, [*made._losses, norm], MEMORY, 3)[0] is Outcome.DIVERGED
+    assert judge(windows_timed, [*made._losses, norm], MEMORY, 3)[0] is Outcome.DIVERGED
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 9.0], [4.0, 1.0, 1.0, 1.0]])
@@ -232,15 +232,15 @@ def test_quartiles_lie_within_what_was_measured(values: list[float]) -> None:
 
 def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
     made = rung(monkeypatch)
-    told: list[str] = []
+    events: list[str] = []
     state = Sampled(utilization_pct=50.0)
-    made._c.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
+    made._c.sampler = SimpleNamespace(start=lambda: events.append("start"), stop=lambda: events.append("stop") or state)
     made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
+    monkeypatch.setattr(made, "_tokens", lambda step, micro_step: events.append("tokens"))
     sampled: list[Any] = []
     made._run(1, 1, sampled=sampled)
     made._run(1, 1, sampled=sampled)
-    assert told == ["tokens", "start", "stop"] * 2 and sampled == [state, None, state, None]
+    assert events == ["tokens", "start", "stop"] * 2 and sampled == [state, None, state, None]
 
 
 class Slowing(Clock):
@@ -261,9 +261,9 @@ def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
     made = rung(monkeypatch)
     made._c.clock = Slowing
     made._c.job = job(Timing(), incumbent_tokens_per_s=incumbent)
-    found = timed(monkeypatch, made)
-    assert len(found.windows) == windows
-    outcome, reason = judge(found, [1.0], MEMORY, 3)
+    windows_timed = timed(monkeypatch, made)
+    assert len(windows_timed.windows) == windows
+    outcome, reason = judge(windows_timed, [1.0], MEMORY, 3)
     assert outcome is (Outcome.SLOW if windows == 3 else Outcome.OK)
     assert ("the best so far has 400" in reason) == (windows == 3)
 

@@ -21,7 +21,7 @@ LAYOUTS = {
 
 def _seen(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
     """Returns what every rank sees of its groups: their ranks, the mesh of shards, and a sum over dp_shard and cp."""
-    found: dict[str, list[Any]] = {}
+    members: dict[str, list[Any]] = {}
     for name, layout in layouts.items():
         mesh = Mesh(layout, "cpu")
         groups = {
@@ -32,9 +32,9 @@ def _seen(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
         dist.all_reduce(total, group=mesh.group("dp_shard", "cp"))
         shards = mesh.shards()
         mine = {"groups": groups, "total": total.item(), "shards": shards.mesh.tolist(), "names": shards.mesh_dim_names}
-        found[name] = [None] * dist.get_world_size()
-        dist.all_gather_object(found[name], mine)
-    return found
+        members[name] = [None] * dist.get_world_size()
+        dist.all_gather_object(members[name], mine)
+    return members
 
 
 @pytest.fixture(scope="module")

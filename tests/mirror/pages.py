@@ -52,9 +52,9 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def opened(shown: Page, address: str) -> None:
@@ -68,7 +68,7 @@ def opened(shown: Page, address: str) -> None:
 
 def columns(shown: Page) -> list[str]:
     """Returns the table's columns from left to right; scrolls each into sight once, because MLflow draws no others."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
     shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
     while True:
@@ -77,10 +77,10 @@ def columns(shown: Page) -> list[str]:
             """[...document.querySelectorAll('.ag-header-cell')]
             .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
         )
-        found |= {name.split("`")[1]: None for _, name in seen if name.startswith(("params.", "metrics.", "tags."))}
+        names |= {name.split("`")[1]: None for _, name in seen if name.startswith(("params.", "metrics.", "tags."))}
         view = "document.querySelector('.ag-body-horizontal-scroll-viewport')"
         if shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2"):
-            return list(found)
+            return list(names)
         shown.ask(f"{view}.scrollLeft += 300")
 
 

@@ -154,9 +154,9 @@ class TestServing:
 
     def test_it_serves_the_store_beside_the_studies_on_this_machine_alone(self, tmp_path: Path) -> None:
         (tmp_path / "mlflow.db").touch()
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
         words = serve.ui_arguments(tmp_path, port)
         assert words[:5] == ["-m", "mlflow", "ui", "--backend-store-uri", default_uri(tmp_path)]
         assert words[words.index("--host") + 1] == "127.0.0.1" and words[words.index("--port") + 1] == str(port)
@@ -177,9 +177,9 @@ class TestServing:
             taken.listen()
             number = str(taken.getsockname()[1]) if port == "taken" else port
             assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
-        said = capsys.readouterr().err
-        assert "where MLflow serves these studies already, open the printed addresses" in said
-        assert "else choose another by PORT=NUMBER" in said
+        output = capsys.readouterr().err
+        assert "where MLflow serves these studies already, open the printed addresses" in output
+        assert "else choose another by PORT=NUMBER" in output
 
     @pytest.mark.parametrize("port", [5000, 5001])
     def test_another_port_takes_its_place_in_the_printed_addresses(

@@ -78,8 +78,8 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     mirror = Mirror(study.path, default_uri(studies)).start()
     assert mirror.close(600) == ""
     client = MlflowClient(tracking_uri=mirror.uri)
-    found = client.search_experiments(filter_string="name = 'bloom7b'")
-    (parent,) = client.search_runs([found[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
+    experiments = client.search_experiments(filter_string="name = 'bloom7b'")
+    (parent,) = client.search_runs([experiments[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
 
     compared = log_comparison(*mirrored(tmp_path / "compared", mirror.uri), studies)
     look = f"{mirror.look}\n{compared.splitlines()[-1]}"

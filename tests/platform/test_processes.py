@@ -112,9 +112,9 @@ def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:
     script.write_text(WHERE)
 
     def roots(*command: str, cwd: Path, path: str = "") -> set[Path]:
-        found = _run([python, *command], cwd=cwd, environment={"PYTHONPATH": path}).split()
-        assert len(found) == 3
-        return {next(root for root in (other, ROOT) if Path(file).is_relative_to(root)) for file in found}
+        files = _run([python, *command], cwd=cwd, environment={"PYTHONPATH": path}).split()
+        assert len(files) == 3
+        return {next(root for root in (other, ROOT) if Path(file).is_relative_to(root)) for file in files}
 
     assert roots("-c", WHERE, cwd=other) == {other}
     assert roots("-c", WHERE, cwd=tmp_path) == {ROOT}

@@ -79,7 +79,7 @@ def test_docstrings_begin_with_their_subject_or_verb() -> None:
 
 
 def test_names_are_standard_terms() -> None:
-    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS).items() for each in dialect(tree)] == []
+    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS, "tests").items() for each in dialect(tree)] == []
 
 
 @pytest.mark.parametrize(

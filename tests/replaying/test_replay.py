@@ -24,11 +24,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_searcher_finds_the_best_of_each_cell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
+    report = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
     keys = {"trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share"}
-    assert keys <= set(found["overall"])
-    assert [each["configurations"] for each in found["cells"]] == [16, 11]
-    for each in found["cells"]:
+    assert keys <= set(report["overall"])
+    assert [each["configurations"] for each in report["cells"]] == [16, 11]
+    for each in report["cells"]:
         assert each["found_share"] == 1.0 and 1 <= each["trials_to_2pct_mean"] <= each["configurations"]
 
 
@@ -58,8 +58,8 @@ def test_costs_are_those_of_the_rows() -> None:
 
 
 def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
-    assert found["overall"]["found_share"] == 0.0 and found["overall"]["trials_to_2pct_mean"] == 1.0
+    report = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
+    assert report["overall"]["found_share"] == 0.0 and report["overall"]["trials_to_2pct_mean"] == 1.0
 
 
 def test_the_first_trial_is_the_first_of_the_cost_models_ranking() -> None:

@@ -19,13 +19,13 @@ def of(accumulation: int) -> Recipe:
 
 def measured() -> list[Measurement]:
     """Returns two accumulations that run at two micro-batches, and one that runs out of memory."""
-    found = [oom(recipe=of(256), on=layout(), micro_batch=1)]
+    measurements = [oom(recipe=of(256), on=layout(), micro_batch=1)]
     for accumulation, speed in ((16, 20000.0), (1, 15000.0)):
         for micro_batch in (1, 2):
-            found.append(
+            measurements.append(
                 measurement(recipe=of(accumulation), micro_batch=micro_batch, tokens_per_s=speed + 1000.0 * micro_batch)
             )
-    return found
+    return measurements
 
 
 def test_each_accumulation_states_its_winner_with_its_global_batch() -> None:

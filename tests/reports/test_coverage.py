@@ -54,8 +54,8 @@ def _history(*further: Line, plan: Planned | None = None) -> History:
     """Returns a history with one layout tried, one whose trial failed, one not tried, and one known not to run."""
     failed = measurement(on=HALF, tokens_per_s=None, outcome=Outcome.FAILED, reason="it broke")
     hopeless = [skipped(on=HOPELESS, micro_batch=each) for each in (1, 2)]
-    found = [measurement(on=TRIED), failed, skipped(on=LEFT, micro_batch=2), *hopeless]
-    lines = [header(at=AT), *([plan] if plan else []), *(Measured(at=AT, measurement=each) for each in found)]
+    measurements = [measurement(on=TRIED), failed, skipped(on=LEFT, micro_batch=2), *hopeless]
+    lines = [header(at=AT), *([plan] if plan else []), *(Measured(at=AT, measurement=each) for each in measurements)]
     return History([*lines, *further])
 
 
@@ -68,8 +68,10 @@ def test_the_sentence_says_of_how_many_layouts_the_winner_is_the_fastest(end: in
 
 def test_where_each_was_tried_nothing_is_listed() -> None:
     history = _history(Measured(at=AT, measurement=measurement(on=LEFT)), plan=_planned())
-    found = coverage(history, RECIPE)
-    assert verdicts(Result.of(history))[0].startswith("Fastest of 3 layouts tried for") and not_tried_lines(found) == []
+    covered = coverage(history, RECIPE)
+    assert (
+        verdicts(Result.of(history))[0].startswith("Fastest of 3 layouts tried for") and not_tried_lines(covered) == []
+    )
 
 
 def test_without_a_plan_in_the_journal_nothing_is_said_of_it() -> None:
@@ -110,8 +112,8 @@ def test_of_two_recipes_the_one_that_was_not_measured_shows_its_plan_too(capsys:
     both = dataclasses.replace(
         plan, layouts=(*plan.layouts, PlannedLayout(recipe=other.id, layout=LEFT, micro_batches=(1,)))
     )
-    found = Measured(at=AT, measurement=measurement(on=TRIED))
-    show(Result.of(History([header(at=AT, recipes=(RECIPE, other)), both, found])), [], as_object=False)
+    line = Measured(at=AT, measurement=measurement(on=TRIED))
+    show(Result.of(History([header(at=AT, recipes=(RECIPE, other)), both, line])), [], as_object=False)
     shown = capsys.readouterr().out
     places = [shown.index(each) for each in ("Not tried: 3 of 4 layouts", other.label, "Not tried: 1 of 1 layout (")]
     assert places == sorted(places)
@@ -139,10 +141,10 @@ def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
 def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None:
     options = parse(["gpt2", "--set", "engine=ddp,fsdp", "--set", "micro_batch=4,8,16"])
     subject = subject_of(read_request(options), Place(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None)
-    found = planned(subject.plan).layouts
-    assert {each.layout for each in found} == {each.layout for each in subject.plan.candidates}
-    assert len(found) == len(subject.plan.candidates) > 2
-    for each in found:
+    layouts = planned(subject.plan).layouts
+    assert {each.layout for each in layouts} == {each.layout for each in subject.plan.candidates}
+    assert len(layouts) == len(subject.plan.candidates) > 2
+    for each in layouts:
         assert each.micro_batch in each.micro_batches and each.tokens_per_s and each.peak_gib
         assert each.step_time_s == pytest.approx(subject.recipes[0].tokens_per_step / each.tokens_per_s)
 
@@ -162,9 +164,9 @@ class TestOlderJournals:
 
     def test_of_a_built_in_space_the_plan_is_made_again(self) -> None:
         history = with_plan(self.history_of("gpt2", "--set", "engine=ddp,fsdp"))
-        found = coverage(history, history.measurements[0].recipe)
-        assert found is not None and found.num_tried == 1 and found.not_tried
-        assert all(each.tokens_per_s for each in found.not_tried)
+        covered = coverage(history, history.measurements[0].recipe)
+        assert covered is not None and covered.num_tried == 1 and covered.not_tried
+        assert all(each.tokens_per_s for each in covered.not_tried)
 
     def test_a_space_file_is_never_run_for_a_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         space = write_space(tmp_path / "mine.py")

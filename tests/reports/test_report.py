@@ -107,8 +107,8 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
     took = "0 s" if end is None else "10 s"  # by the session's own clock; of one that was killed by its lines'
     assert output[-2].startswith(shown) and output[-1] == f"The search took {took}, 0 device seconds."
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["end"]
-    assert found is None if end is None else (found["exit_code"], found["why"]) == (end.exit_code, end.why)
+    reported = json.loads(capsys.readouterr().out)["end"]
+    assert reported is None if end is None else (reported["exit_code"], reported["why"]) == (end.exit_code, end.why)
 
 
 def test_a_line_that_cannot_be_used_is_told_and_nothing_is_said_to_be_kept(

@@ -66,16 +66,16 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
 def test_the_picture_holds_its_points_and_says_which_are_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Figure] = []
+    figures: list[Figure] = []
     save = Figure.savefig
 
     def keep(figure: Figure, *args: Any, **options: Any) -> None:
         save(figure, *args, **options)
-        found.append(figure)
+        figures.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", keep)
     scaling.write_files(tmp_path, scaling.rows([Result.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU")
-    above, below = found[0].axes
+    above, below = figures[0].axes
     assert below.get_xlabel() == (
         "GPUs, below them GPU-days\n(no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"
     )

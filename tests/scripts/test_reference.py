@@ -25,8 +25,8 @@ def _rows(table: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_is_written_today(name: str) -> None:
-    found = (FOLDER / name).read_text(encoding="utf-8")
-    assert found == written(name), f"docs/reference/{name} has drifted: make docs writes it anew"
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    assert text == written(name), f"docs/reference/{name} has drifted: make docs writes it anew"
 
 
 def test_every_page_is_written_or_known_to_be_written_by_hand() -> None:
@@ -90,11 +90,11 @@ def test_there_is_a_cell_for_each_architecture_and_a_sentence_for_what_is_missin
         ("pp=2", "tp, cp"),
         ("micro-batches a step=1", "tp, cp"),
     ):
-        for name, found in cells[row].items():
-            assert found == (wanted.removeprefix("tp, ") if name in without_tp else wanted), f"{row} of {name}"
+        for name, shown_degrees in cells[row].items():
+            assert shown_degrees == (wanted.removeprefix("tp, ") if name in without_tp else wanted), f"{row} of {name}"
     assert without_tp and not any("tp" in row[name] for name in without_tp for row in cells.values())
     assert "got grad_sync every: choose last" in degrees.table()
-    assert not any("cp" in found for found in cells["attention=eager"].values())
+    assert not any("cp" in degrees for degrees in cells["attention=eager"].values())
     assert "got cp 2: choose attention flex or sdpa" in degrees.table()
 
 

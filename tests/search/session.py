@@ -159,33 +159,33 @@ class Session:
     def family(self) -> list[psutil.Process]:
         """Returns every process that descends from the search now."""
         try:
-            found = psutil.Process(self.process.pid).children(recursive=True)
+            processes = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
-            found = []
-        self._seen.update(found)
-        for each in found:
+            processes = []
+        self._seen.update(processes)
+        for each in processes:
             with contextlib.suppress(psutil.Error, IndexError):
                 title = each.cmdline()[0]
                 self._titles.add(title)
                 if "RayTrainWorker" in title:
                     self._worker_niceness.add(each.nice())
-        return found
+        return processes
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
         """Returns the train workers of the running trial, or its actors of other kinds, in the order of their start."""
-        found: list[tuple[float, psutil.Process]] = []
+        processes: list[tuple[float, psutil.Process]] = []
         for each in self.family():
             with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
                 if any(kind in each.cmdline()[0] for kind in kinds):
-                    found.append((each.create_time(), each))
-        return [each for _, each in sorted(found, key=lambda one: one[0])]
+                    processes.append((each.create_time(), each))
+        return [each for _, each in sorted(processes, key=lambda one: one[0])]
 
     def lines(self) -> Sequence[Line]:
         """Returns the lines of its journal now."""
         return Tail(self.journal).read()
 
-    def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
-        """Follows the journal until `found` of its lines returns something, and returns that."""
+    def wait_for(self, what: str, condition: Callable[[Sequence[Line]], Any]) -> Any:
+        """Follows the journal until `condition` of its lines returns something, and returns that."""
         until_s = time.monotonic() + LONGEST_S
         tail, lines = Tail(self.journal), list[Line]()
         looked_s = 0.0
@@ -195,7 +195,7 @@ class Session:
                 self.family()
                 looked_s = time.monotonic()
             lines += tail.read()
-            if given := found(lines):
+            if given := condition(lines):
                 return given
             assert not over, f"it ended without {what}: {self.text('err')}"
             assert time.monotonic() < until_s, f"no {what} within {LONGEST_S} s: {self.text('err')}"
@@ -244,17 +244,17 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]:
     """Returns the sockets on which the processes listen for connections, as (process, address without the port)."""
-    found: set[tuple[str, str]] = set()
+    addresses: set[tuple[str, str]] = set()
     for each in processes:
         with contextlib.suppress(psutil.Error):
             sockets = [one for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-            found |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
-    return frozenset(found)
+            addresses |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
+    return frozenset(addresses)
 
 
-def beyond_loopback(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def beyond_loopback(addresses: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns those of the sockets that other machines can reach."""
-    return sorted(each for each in found if each[1] not in LOOPBACK)
+    return sorted(each for each in addresses if each[1] not in LOOPBACK)
 
 
 def _name(process: psutil.Process) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from platform.finals.result import Result
-from tests.search.studies import FOUND, RAN, Run, start
+from tests.search.studies import ANSWERED, RAN, Run, start
 from tests.search_spaces.test_configs_of_today import ACCEPTED, REFUSED, config_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
@@ -21,7 +21,7 @@ def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tm
     sets = [word for change in one for word in ("--set", change)]
     with start(tmp_path, "price", 1, str(tmp_path / "llama"), "--name", "price", *SHORT, *BATCH, *sets) as session:
         ended = session.end()
-    assert ended.code in FOUND, ended.err
+    assert ended.code in ANSWERED, ended.err
     result = Result.of(Run(path=session.journal.parent, sessions=(ended,)).history)
     speeds = [each.winner.tokens_per_s or 0.0 for each in result.of_study if each.winner]
     assert len(speeds) == 2 and ended.out.count("Fastest of 1 ") == 2
@@ -42,7 +42,7 @@ def test_a_configuration_is_searched_or_refused_by_its_key(kind: str, tmp_path: 
         assert ended.code == 2 and not session.journal.exists()
         assert ended.err.count("\n") == 1 and ended.err.startswith(f"error: {REFUSED[kind]} of {kind} is ")
         return
-    assert ended.code in FOUND, ended.err
+    assert ended.code in ANSWERED, ended.err
     assert "seq_len 512 by default, which" in ended.err
     assert ended.out.count("Fastest of ") + ended.out.count("Not resolved between ") == 1
     run = Run(path=session.journal.parent, sessions=(ended,))

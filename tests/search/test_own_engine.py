@@ -22,7 +22,7 @@ from platform.session.first_line import check_engines
 from tests.contract.cases import BLOOM, recipe
 from tests.samples import header
 from tests.search.session import write_space
-from tests.search.studies import FOUND, RAN, Run, start
+from tests.search.studies import ANSWERED, RAN, Run, start
 from trainers import engines
 from trainers.support import standing_refusal
 from trainers.values.layout import Layout
@@ -82,7 +82,7 @@ class TestSearched:
 
     def test_it_is_measured_recorded_reported_and_mirrored(self, searched: Searched) -> None:
         (ended,) = searched.sessions
-        assert ended.code in FOUND, ended.err
+        assert ended.code in ANSWERED, ended.err
         measured = {(each.layout.engine, each.outcome in RAN, each.num_devices) for each in searched.measured}
         assert measured == {(ENGINE, True, 2)}
         assert ENGINE in ended.out
@@ -124,7 +124,7 @@ class TestSearched:
     def test_it_is_reported_where_it_cannot_be_imported(
         self, searched: Searched, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in FOUND
+        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in ANSWERED
         assert ENGINE in capsys.readouterr().out
 
 

@@ -22,7 +22,7 @@ from platform.reports.table import read_csv
 from platform.study.parquet import read_parquet
 from platform.subject.planning import make_plan, num_rungs
 from tests.search.session import write_space
-from tests.search.studies import FOUND, RAN, Run, nothing_twice, sessions_of, start
+from tests.search.studies import ANSWERED, RAN, Run, nothing_twice, sessions_of, start
 from trainers.profiling.trace import step_sums
 from trainers.values.cluster import Cluster
 from trainers.values.journal import End, Peak, RungStart, StudyHeader, TrialEnd, TrialStart
@@ -101,7 +101,7 @@ class TestAWholeSearch:
             *("layouts_tried", "layouts_planned", "not_tried"),
             *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }
-        assert shown["end"]["exit_code"] in FOUND and shown["end"]["why"] == "every layout of the space was tried"
+        assert shown["end"]["exit_code"] in ANSWERED and shown["end"]["why"] == "every layout of the space was tried"
         assert (shown["layouts_tried"], shown["layouts_planned"], shown["not_tried"]) == (2, 2, [])
         assert (shown["study"], shown["space"], shown["miniature"], shown["tokens"]) == ("whole", "capped", False, 1e9)
         assert len(shown["measurements"]) == len(whole.measured) >= 4
@@ -115,16 +115,16 @@ class TestAWholeSearch:
         """Checks that micro-batch 4 failed to allocate in a worker, under the cap, that all else ran, and that two
         layouts were never run.
         """
-        found = Counter(
+        counts = Counter(
             (each.batch.micro_batch, each.outcome) for each in whole.history.measurements if not each.repeat
         )
-        assert sum(found[1, each] for each in RAN) == 2, "the second may be slower than the first"
+        assert sum(counts[1, each] for each in RAN) == 2, "the second may be slower than the first"
         of_search = [each for each in whole.measured if each.batch.micro_batch == 1 and not each.repeat]
         first, second = (each.tokens_per_s or 0.0 for each in of_search)
         # On a machine that was much busier with the second layout, its larger rung is left out as hopeless.
-        hopeless = 2 - found[4, Outcome.OOM]
+        hopeless = 2 - counts[4, Outcome.OOM]
         assert hopeless == 0 or (hopeless == 1 and second < first)
-        assert found[1, Outcome.SKIPPED] == 2 and found.total() == 6 - hopeless
+        assert counts[1, Outcome.SKIPPED] == 2 and counts.total() == 6 - hopeless
         for each in whole.measured:
             if each.outcome is Outcome.OOM:
                 assert each.rank in (0, 1) and each.phase in ("forward_backward", "optimizer")
@@ -154,7 +154,7 @@ class TestAWholeSearch:
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
         lines = sessions_of(whole.lines())[0]
         assert isinstance(lines[0], StudyHeader) and isinstance(lines[-1], End)
-        assert lines[-1].exit_code in FOUND and lines[0].cap_gib == CAP_GIB
+        assert lines[-1].exit_code in ANSWERED and lines[0].cap_gib == CAP_GIB
         assert lines[-1].gpu_s == pytest.approx(whole.history.gpu_s)
         (peak,) = [line for line in lines if isinstance(line, Peak)]  # measured once
         assert peak.timed_s > 0
@@ -215,13 +215,13 @@ class TestAWholeSearch:
             each.outcome.value for each in whole.history.measurements
         )
         winner = whole.sessions[0].object["winner"]
-        found = read_layout(whole.path / "layout.json")
-        assert found.batch and found.recipe
-        assert (found.layout.id, found.recipe.id) == (winner["layout"]["id"], winner["recipe"])
-        assert found.batch.micro_batch == winner["batch"]["micro_batch"]
+        layout_file = read_layout(whole.path / "layout.json")
+        assert layout_file.batch and layout_file.recipe
+        assert (layout_file.layout.id, layout_file.recipe.id) == (winner["layout"]["id"], winner["recipe"])
+        assert layout_file.batch.micro_batch == winner["batch"]["micro_batch"]
 
     def test_a_report_made_afterwards_is_the_same(self, whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
-        assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) in FOUND
+        assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) in ANSWERED
         assert json.loads(capsys.readouterr().out) == whole.sessions[0].object
 
     def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run) -> None:

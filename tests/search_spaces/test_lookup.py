@@ -200,8 +200,8 @@ def test_a_config_json_becomes_a_space(name: str, tmp_path: Path) -> None:
     assert space.name == name
     assert space.recipe.model.num_parameters == num_parameters
     assert space.recipe.seq_len == (1024 if name == "gpt2-medium" else 2048)
-    found, rejected = space.candidates(4)
-    assert found and not rejected
+    candidates, rejected = space.candidates(4)
+    assert candidates and not rejected
     assert space.miniature is not None and space.miniature.recipe.model.num_parameters < 10e6
     assert space.miniature.candidates(2)[0]
 

@@ -184,8 +184,8 @@ class TestLearning:
         place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == known.key)
         for searcher, factor in ((first, 1.0), (second, 1.15)):
             peak = math.exp(float(points.log_allocated_gib[place])) * factor
-            found = dataclasses.replace(ran(known, 100.0)[0], peak_allocated_gib=peak)
-            searcher.update(dataclasses.replace(known, micro_batches=known.micro_batches[:1]), [found])
+            result = dataclasses.replace(ran(known, 100.0)[0], peak_allocated_gib=peak)
+            searcher.update(dataclasses.replace(known, micro_batches=known.micro_batches[:1]), [result])
         everything = np.arange(len(points), dtype=np.int64)
         lower = second._fitting.chances(everything) - first._fitting.chances(everything)
         assert (lower <= 1e-9).all() and lower.min() < -0.1
@@ -205,17 +205,17 @@ class TestHeldBack:
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None:
             owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
-            found: list[Measurement] = []
+            results: list[Measurement] = []
             for rung in suggested.micro_batches:
                 (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
                 peak = more * math.exp(float(points.log_allocated_gib[point]))
                 seen.append((suggested, rung, peak))
                 on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
                 if peak > self.SMALLER.device_memory_gib:
-                    found.append(oom(**on, rank=0))
+                    results.append(oom(**on, rank=0))
                     break
-                found.append(measurement(**on, tokens_per_s=1000.0 / (1 + owner), peak_allocated_gib=peak))
-            searcher.update(suggested, found)
+                results.append(measurement(**on, tokens_per_s=1000.0 / (1 + owner), peak_allocated_gib=peak))
+            searcher.update(suggested, results)
         return searcher, seen
 
     @pytest.mark.parametrize("more", [0.9, 1.0, 1.1])
@@ -300,9 +300,9 @@ class TestPruning:
         """
         some = tuple(reversed(BLOOM))
         three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
-        found = {key for key, _ in self.heavier(three, 1, some)}
+        pruned = {key for key, _ in self.heavier(three, 1, some)}
         less = [dataclasses.replace(three.layout, checkpointing=each) for each in ("none", "selective")]
-        assert found == {each.key for each in some if each.layout in (three.layout, *less)}
+        assert pruned == {each.key for each in some if each.layout in (three.layout, *less)}
 
     def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
         """Checks every cell of this project's tables from H200s."""
@@ -374,24 +374,24 @@ class TestKnowledgeKept:
         points, place = make_points(PLANNED), next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
         slower = {"fsdp": 1.5, "ddp": 1.3, "deepspeed": 1.0}[suggested.layout.engine]
         slower *= 1.4 if suggested.layout.checkpointing == "none" else 1.0
-        found: list[Measurement] = []
+        results: list[Measurement] = []
         for rung in suggested.micro_batches:
             (point,) = np.flatnonzero((points.owner == place) & (points.micro_batch == rung))
             on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
             if points.log_needed[point] > 0:
-                return [*found, oom(**on, rank=0)]
+                return [*results, oom(**on, rank=0)]
             speed = suggested.tokens_per_step / (slower * math.exp(points.log_step_s[point]))
             peak = math.exp(float(points.log_allocated_gib[point]))
-            found.append(measurement(**on, tokens_per_s=speed, peak_allocated_gib=peak))
-        return found
+            results.append(measurement(**on, tokens_per_s=speed, peak_allocated_gib=peak))
+        return results
 
     def searched(self, problem: Problem[Candidate]) -> list[list[Measurement]]:
         """Returns what each trial of a search to its own end measured."""
-        searcher, found = Guided(problem), list[list[Measurement]]()
+        searcher, answers = Guided(problem), list[list[Measurement]]()
         while (suggested := searcher.suggest()) is not None:
-            found.append(self.answer(suggested))
-            searcher.update(suggested, found[-1])
-        return found
+            answers.append(self.answer(suggested))
+            searcher.update(suggested, answers[-1])
+        return answers
 
     def earlier(self, trials: list[list[Measurement]]) -> tuple[Earlier[Candidate], ...]:
         return tuple(
@@ -495,19 +495,19 @@ class TestStopping:
                 p for p in range(len(searcher._points)) if BLOOM[int(searcher._points.owner[p])].key == suggested.key
             ]
             steps = {int(searcher._points.micro_batch[p]): math.exp(searcher._points.log_step_s[p]) for p in places}
-            found = [
+            results = [
                 ran(dataclasses.replace(suggested, micro_batches=(r,)), steps[r])[0] for r in suggested.micro_batches
             ]
-            searcher.update(suggested, found)
+            searcher.update(suggested, results)
         return rungs, searcher.why_stopped
 
     def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
         rungs, why = self.stopped(1e8)
         assert rungs < sum(len(each.micro_batches) for each in BLOOM) / 3
         words = r"stopped: (\S+) % more would save (\S+) GPU-days of (\S+); the next trial costs (\S+)"
-        found = re.fullmatch(words, why)
-        assert found is not None, why
-        share, saved, plan, cost = map(float, found.groups())
+        matched = re.fullmatch(words, why)
+        assert matched is not None, why
+        share, saved, plan, cost = map(float, matched.groups())
         assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
         alone = PLANNED.costs.num_devices * (PLANNED.costs.start_s + PLANNED.costs.rung_s)
         assert 86400 * cost == pytest.approx(alone, rel=0.05), (

@@ -111,13 +111,13 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
             assert suggested.micro_batches and set(suggested.micro_batches) <= set(known.micro_batches)
             assert list(suggested.micro_batches) == sorted(suggested.micro_batches), "upwards"
             assert not settled[suggested.key] & set(suggested.micro_batches), "each rung once"
-            found = answer(suggested)
-            over = [each.batch.micro_batch for each in found if each.outcome in ENDS_LADDER]
+            results = answer(suggested)
+            over = [each.batch.micro_batch for each in results if each.outcome in ENDS_LADDER]
             settled[suggested.key] |= {
                 rung for rung in known.micro_batches if rung in suggested.micro_batches or (over and rung > min(over))
             }
             rungs = tuple(sorted(settled[suggested.key]))
-            searcher.update(dataclasses.replace(known, micro_batches=rungs), found)
+            searcher.update(dataclasses.replace(known, micro_batches=rungs), results)
         else:
             searcher.update(suggested, answer(suggested))
     assert searcher.why_stopped, "it says why"

@@ -257,11 +257,11 @@ class TestPlaces:
         """Checks a closed port, and one where a server listens but never answers."""
         assert connection.ANSWER_S == 20
         monkeypatch.setattr(connection, "ANSWER_S", 1)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
             if listens:
-                found.listen()
-            address = f"127.0.0.1:{found.getsockname()[1]}"
+                listener.listen()
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
             began_s = time.monotonic()
             output = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 300, "else it waits for ever"
@@ -280,10 +280,10 @@ class TestPlaces:
 
     def test_tls_without_its_files(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_USE_TLS", "1")
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            found.listen()
-            output = refused("gpt2", address=f"127.0.0.1:{found.getsockname()[1]}")
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            output = refused("gpt2", address=f"127.0.0.1:{listener.getsockname()[1]}")
         assert "RAY_TLS_SERVER_CERT" in output
 
     @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])

@@ -88,8 +88,8 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
         (1, 1000.0, True),
         (2, 1600.0, True),
     ], "the price is kept"
-    found = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
-    assert [(len(each.measurements), each.sessions) for each in found] == [(2, 3), (2, 2)]
+    histories = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
+    assert [(len(each.measurements), each.sessions) for each in histories] == [(2, 3), (2, 2)]
 
 
 def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(

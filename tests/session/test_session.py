@@ -182,8 +182,8 @@ class TestEnd:
             backend.play = plays[outcome]
             backend.run(loop)
 
-        found, fault, history = run(play)
-        assert history.end is not None and history.end.exit_code == code == found
+        exit_code, fault, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == exit_code
         failed = "every trial failed, the last one with: no luck"
         assert fault == (failed if outcome is Outcome.FAILED else "")
         assert history.end.why == (fault or "every layout of the space was tried")

@@ -288,9 +288,9 @@ def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], cwd=ROOT) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
-    found = [json.loads(line) for line in path.read_text().splitlines() if line]
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line]
     for name in "ab":
-        assert [each["n"] for each in found if each["kind"] == name] == list(range(100))
+        assert [each["n"] for each in lines if each["kind"] == name] == list(range(100))
 
 
 def test_appending_needs_neither_the_driver_nor_torch() -> None:

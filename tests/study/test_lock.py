@@ -37,8 +37,8 @@ MOUNTS = """\
 def test_a_mount_whose_locks_other_hosts_do_not_see_is_known(folder: str, why: str, tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
-    found = unlocked(Path(folder), mounts)
-    assert why in found and bool(found) == bool(why)
+    sentence = unlocked(Path(folder), mounts)
+    assert why in sentence and bool(sentence) == bool(why)
 
 
 def test_this_machine_s_folders_lock(tmp_path: Path) -> None:

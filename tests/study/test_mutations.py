@@ -78,14 +78,14 @@ def _all_changed() -> list[tuple[int, dict[str, Any]]]:
 
 def _readable() -> list[tuple[int, dict[str, Any]]]:
     """Returns changed lines that are still read: their values have the right type."""
-    found: list[tuple[int, dict[str, Any]]] = []
+    readable: list[tuple[int, dict[str, Any]]] = []
     for number, changed in _all_changed():
         try:
             from_line(sealed(json.dumps(changed)))
-            found.append((number, changed))
+            readable.append((number, changed))
         except JournalError:
             continue  # anything else that is raised is a traceback, and fails the test
-    return found
+    return readable
 
 
 def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:

@@ -111,10 +111,10 @@ def test_it_goes_on_in_the_present_schema_and_survives_a_damaged_first_line(
     whole = _read(studies)
 
     journal.write_bytes(b"\n".join([lines[0][:100], *lines[1:]]) + b"\n")
-    found, (remark,) = read(studies / "old-1", last=True)
-    assert "Line 1 of" in remark and found.header == whole.header and found.measurements == whole.measurements
-    assert found.header is not None and found.header.id == STUDY_ID
-    assert found.sessions == whole.sessions == 3
+    history, (remark,) = read(studies / "old-1", last=True)
+    assert "Line 1 of" in remark and history.header == whole.header and history.measurements == whole.measurements
+    assert history.header is not None and history.header.id == STUDY_ID
+    assert history.sessions == whole.sessions == 3
     damaged = _report(studies, capsys)
     assert damaged["study"] == shown["study"]
     _resume(studies)

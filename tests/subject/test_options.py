@@ -82,7 +82,7 @@ def test_an_option_that_a_later_version_stored_is_refused() -> None:
 
 def test_a_resumed_study_keeps_what_it_began_with() -> None:
     given = parse(["--resume", "old", "--gpu-s", "5", "--seed", "7", "--gpus", "4,2,1"])
-    found = resumed(given, dataclasses.replace(FULL, learn_from=None))
-    assert found.study == dataclasses.replace(FULL, learn_from=None) and found.gpu_s == 5.0
+    options = resumed(given, dataclasses.replace(FULL, learn_from=None))
+    assert options.study == dataclasses.replace(FULL, learn_from=None) and options.gpu_s == 5.0
     with pytest.raises(InputError, match="keeps the space, --price-per-gpu-h: leave it out"):
         resumed(parse(["gpt2", "--resume", "old", "--price-per-gpu-h", "3"]), FULL)

@@ -111,9 +111,14 @@ def test_a_config_is_taken_verbatim_but_for_dropout_cache_and_dtype() -> None:
         "torch_dtype": "float16",
     }
     model = build(ModelSpec.from_config(config, name="mine"), attention="eager")
-    found = model.module.config
-    assert found.activation_function == "relu"
-    assert (found.resid_pdrop, found.attn_pdrop, found.embd_pdrop, found.use_cache) == (0.0, 0.0, 0.0, False)
+    stored_config = model.module.config
+    assert stored_config.activation_function == "relu"
+    assert (stored_config.resid_pdrop, stored_config.attn_pdrop, stored_config.embd_pdrop, stored_config.use_cache) == (
+        0.0,
+        0.0,
+        0.0,
+        False,
+    )
     assert {parameter.dtype for parameter in model.names} == {torch.float32}
     assert {module.p for module in model.module.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
 

@@ -184,10 +184,10 @@ class TestCall:
 
         def get(asked: object, timeout: float) -> Any:
             assert 0 <= timeout <= 5
-            found = prepared.pop(0)
-            if isinstance(found, Exception):
-                raise found
-            return found
+            answer = prepared.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
         monkeypatch.setattr(ray, "get", get)
         return prepared

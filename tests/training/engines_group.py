@@ -133,6 +133,6 @@ def manifest(of: Recipe, engine: Engine) -> Manifest:
 
 
 def _gather(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -64,13 +64,13 @@ def held_out(folder: Path) -> list[tuple[int, float]]:
 
 def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, ended: dict[str, str]):
     assert ended["undisturbed"] == "done"
-    found = records(folder / "undisturbed")
-    steps = [each for each in found if isinstance(each, Steps)]
+    all_records = records(folder / "undisturbed")
+    steps = [each for each in all_records if isinstance(each, Steps)]
     assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
     assert steps[-1].tokens == 12 * STEP
     assert all(0 < earlier.train_s < later.train_s for earlier, later in itertools.pairwise(steps))
     assert [step for step, _ in held_out(folder / "undisturbed")] == [0, 5, 10, 12]
-    assert [each.step for each in found if isinstance(each, Saved)] == [0, 4, 8, 12]
+    assert [each.step for each in all_records if isinstance(each, Saved)] == [0, 4, 8, 12]
     assert sorted(path.name for path in (folder / "undisturbed" / CHECKPOINTS).iterdir()) == [
         "step-00000008-1",
         "step-00000012-1",
@@ -87,8 +87,8 @@ def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, s
 
 
 def test_the_loss_falls(folder: Path, ended: dict[str, str]):
-    found = held_out(folder / "undisturbed")
-    assert found[-1][1] < found[0][1] < 5.6
+    curve = held_out(folder / "undisturbed")
+    assert curve[-1][1] < curve[0][1] < 5.6
 
 
 def test_a_cut_training_goes_on_bit_for_bit(folder: Path, ended: dict[str, str]):
@@ -132,11 +132,11 @@ def test_what_is_compiled_anew_has_its_time(folder: Path, ended: dict[str, str],
     """Checks that the watchdog allows time to compile for held-out losses, for the first step, although a held-out loss
     comes before it, and for the first step of a phase with another batch.
     """
-    found = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
-    generous = {where for where, allowed_s in found if allowed_s is not None}
+    allowances = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
+    generous = {where for where, allowed_s in allowances if allowed_s is not None}
     assert {where for where in generous if where.startswith("step ")} == steps
-    assert {where for where, _ in found if where.startswith("held-out")} <= generous
-    assert {"step 2", "step 8"} <= {where for where, _ in found}
+    assert {where for where, _ in allowances if where.startswith("held-out")} <= generous
+    assert {"step 2", "step 8"} <= {where for where, _ in allowances}
 
 
 def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_holds_it():
@@ -147,8 +147,8 @@ def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_
 
 
 def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: dict[str, str]):
-    found = Reader(folder / "cut" / RECORDS).read()
-    redone = [each for each in found if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
+    all_records = Reader(folder / "cut" / RECORDS).read()
+    redone = [each for each in all_records if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
     assert redone and not any(each in records(folder / "cut") for each in redone)
     assert dataclasses.is_dataclass(redone[0])
 

@@ -86,7 +86,7 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--phase", "64:3"], "a global batch of 3 does not divide evenly over 2 data-parallel ranks"),
         (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
@@ -99,8 +99,8 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
         (["--phase", "many:4"], "must be a whole number"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], said: str, make: Make):
-    with pytest.raises(InputError, match=said) as refused:
+def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], message: str, make: Make):
+    with pytest.raises(InputError, match=message) as refused:
         make(*argv)
     assert "\n" not in str(refused.value)
 

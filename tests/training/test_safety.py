@@ -43,8 +43,8 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
     ],
 )
 def test_each_reason_is_told(records: list[Record], why: str):
-    found = objection(records, memory_counts=True)
-    assert why in found and bool(found) == bool(why)
+    sentence = objection(records, memory_counts=True)
+    assert why in sentence and bool(sentence) == bool(why)
 
 
 def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":

@@ -46,16 +46,16 @@ def begun(folder: Path) -> list[int]:
 
 def held_out(folder: Path, steps: int) -> dict[int, float]:
     """Returns the held-out losses by step, up to step `steps`."""
-    found = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
-    return {each.step: each.loss for each in found if each.step <= steps}
+    validations = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
+    return {each.step: each.loss for each in validations if each.step <= steps}
 
 
 def test_a_training_runs_to_its_end(ended: dict[str, Any], folder: Path):
     code, whole = ended["whole"]
     assert code == 0 and whole["complete"] and whole["steps"] == STEPS
     assert whole["tokens"] == whole["tokens_saved"] == STEPS * STEP
-    found = losses(folder / "whole")
-    assert len(found) == STEPS and sum(found[-20:]) < 0.9 * sum(found[:20])
+    all_losses = losses(folder / "whole")
+    assert len(all_losses) == STEPS and sum(all_losses[-20:]) < 0.9 * sum(all_losses[:20])
 
 
 def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder: Path):
@@ -64,12 +64,12 @@ def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder:
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     assert set(runs) == {"whole", "moved"}
-    found = runs["whole"]
-    assert found.info.status == "FINISHED"
+    mlflow_run = runs["whole"]
+    assert mlflow_run.info.status == "FINISHED"
     wanted = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
-    assert wanted.items() <= found.data.params.items()
-    assert {"learning_rate", "precision", "layout", "data"} <= found.data.params.keys()
-    logged = {key: client.get_metric_history(found.info.run_id, key) for key in found.data.metrics}
+    assert wanted.items() <= mlflow_run.data.params.items()
+    assert {"learning_rate", "precision", "layout", "data"} <= mlflow_run.data.params.keys()
+    logged = {key: client.get_metric_history(mlflow_run.info.run_id, key) for key in mlflow_run.data.metrics}
     per_step = {"train_loss", "grad_norm", "learning_rate", "tokens", "train_hours"}
     per_loss = {"val_loss", "val_tokens", "val_hours"}
     assert set(logged) == per_step | per_loss | {"tokens_per_s", "peak_gib"}
@@ -115,9 +115,9 @@ def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended
 
 
 def test_another_engine_goes_on_where_a_command_was_ended(ended: dict[str, Any], folder: Path):
-    (stopped, halfway), (code, found) = ended["stopped"], ended["moved"]
+    (stopped, halfway), (code, report) = ended["stopped"], ended["moved"]
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
-    assert code == 0 and found["complete"]
+    assert code == 0 and report["complete"]
     kinds = {type(each) for each in TrainingFolder(folder / "moved").read_records()}
     assert kinds == {Begun, Steps, Validated, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)

@@ -48,9 +48,9 @@ def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path,
     """Runs a training with `disturb` in a thread beside it."""
     thread = threading.Thread(target=disturb, args=arguments, daemon=True)
     thread.start()
-    found = run(place, folder, name)
+    result = run(place, folder, name)
     thread.join(10)
-    return found
+    return result
 
 
 def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:

@@ -42,14 +42,14 @@ def tr3m() -> list[Run]:
 
 def test_the_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(TABLES / "tr3m_1b3.csv"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"overall", "cells"}
-    assert set(told["overall"]) == KEYS
-    assert len(told["cells"]) == 2
-    for cell in told["cells"]:
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {"overall", "cells"}
+    assert set(report["overall"]) == KEYS
+    assert len(report["cells"]) == 2
+    for cell in report["cells"]:
         assert set(cell) == KEYS | {"cell"}
-    assert told["overall"]["rows_scored"] == 27
-    assert told["overall"]["oom_recall"] == 1.0 and told["overall"]["oom_precision"] == 1.0
+    assert report["overall"]["rows_scored"] == 27
+    assert report["overall"]["oom_recall"] == 1.0 and report["overall"]["oom_precision"] == 1.0
 
 
 def test_what_has_nothing_to_score_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,11 +110,11 @@ def test_calibrating_rows_are_never_scored() -> None:
     runs = merged(tr3m())
     scored = score_table(runs, num_calibrate=3)
     assert int(scored.used.sum()) == 6  # three in each of two cells
-    found = scores(scored, range(len(runs)), 0)
-    assert found.rows_scored == len(runs) - 6
+    report = scores(scored, range(len(runs)), 0)
+    assert report.rows_scored == len(runs) - 6
     plain = scores(score_table(runs), range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and plain.step_time_ape_median is not None
-    assert found.step_time_ape_median < plain.step_time_ape_median
+    assert report.step_time_ape_median is not None and plain.step_time_ape_median is not None
+    assert report.step_time_ape_median < plain.step_time_ape_median
 
 
 def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,8 +320,8 @@ def test_a_first_choice_that_ran_out_of_memory_is_counted_beside_the_regret() ->
     )
     chosen = scores(scored, range(5), 0)
     assert (chosen.regret_mean, chosen.oom_first_choices, chosen.oom_missed) == (0.0, 1, 1)
-    said = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
-    assert scores(said, range(5), 0).oom_first_choices == 0
+    alternative = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
+    assert scores(alternative, range(5), 0).oom_first_choices == 0
 
 
 def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() -> None:
@@ -377,10 +377,10 @@ def test_this_projects_own_h200_runs() -> None:
     no OOM said to fit.
     """
     runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
-    found = scores(score_table(runs), range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
-    assert found.memory_ape_median is not None and found.memory_ape_median <= 0.10
-    assert (found.oom_missed, found.oom_false_alarms) == (0, 0)
+    report = scores(score_table(runs), range(len(runs)), 0)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median <= 0.12
+    assert report.memory_ape_median is not None and report.memory_ape_median <= 0.10
+    assert (report.oom_missed, report.oom_false_alarms) == (0, 0)
 
 
 def test_recipes_do_not_share_a_cell_nor_are_their_rows_merged() -> None:
@@ -435,10 +435,10 @@ MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 @pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H200.csv")))
 def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     """Checks the wanted figures of every table."""
-    found = validate(read_rows(MEASUREMENTS / name)).overall
-    assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.12
-    assert found.memory_ape_median is not None and found.memory_ape_median < 0.05
-    assert found.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
+    report = validate(read_rows(MEASUREMENTS / name)).overall
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
+    assert report.memory_ape_median is not None and report.memory_ape_median < 0.05
+    assert report.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
 
 
 @pytest.mark.parametrize(
@@ -476,30 +476,30 @@ def test_the_intervals_of_the_h200_runs() -> None:
     """Checks all tables together, because a single one has two to sixteen timed rows: too few to distinguish 60 % from
     80 %.
     """
-    found = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
-    assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
-    assert found.interval_half_width_median is not None and found.interval_half_width_median < 0.25
+    report = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
+    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
+    assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.25
 
 
 def test_published_runs_that_came_after_the_model() -> None:
-    found = validate(read_rows(TABLES / "published_bf16.csv")).overall
-    assert found.rows_scored == 16 and found.oom_false_alarms == 0
-    assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.08
-    assert found.memory_ape_median is not None and found.memory_ape_median < 0.08
-    assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
+    report = validate(read_rows(TABLES / "published_bf16.csv")).overall
+    assert report.rows_scored == 16 and report.oom_false_alarms == 0
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.08
+    assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
+    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
 
 
 def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for argv, said in (
+    for argv, exit_code in (
         ("--help", 0),
         ("nothing.csv", "error: cannot read table nothing.csv: No such file or directory"),
     ):
         monkeypatch.setattr(sys, "argv", ["leave_one_table_out", argv])
         with pytest.raises(SystemExit) as ended:
             leave_one_table_out.main()
-        assert ended.value.code == said
+        assert ended.value.code == exit_code
     assert "usage: leave_one_table_out" in capsys.readouterr().out
 
 
