@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.output import print_line
 from platform.common.quantities import amount
-from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with
 from platform.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
 from platform.exporting.speed import beside_search, check_devices, compared, run_ours, run_plain, run_torchrun
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _export_layout(options, out)
         return 0
     except (InputError, ClusterError) as error:
-        say(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
+        print_line(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -86,7 +86,7 @@ def _export_model(options: argparse.Namespace, out: Path) -> None:
     from trainers.training.export import export  # imports torch
 
     export(newest, plan.recipe, out, dtype=options.dtype)
-    say(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 
 def _export_layout(options: argparse.Namespace, out: Path) -> None:
@@ -100,9 +100,9 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
             limits = write_accelerate(plan, out, device)
         case _:
             limits = write_deepspeed(plan, out)
-    say(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
+    print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
     for each in limits:
-        say(f"- {each}")
+        print_line(f"- {each}")
     if options.run is None:
         return
     per_step = plan.tokens_per_step(plan.phases[0])

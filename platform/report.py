@@ -16,7 +16,7 @@ from pathlib import Path
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import exit_with
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
@@ -119,7 +119,7 @@ def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) ->
     result = _read(folder)
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
-        say(not_written(owner))
+        print_line(not_written(owner))
     files: list[Path] = [] if owner else ending.written(folder, result, options.pictures)
     if options.csv is not None:
         rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
@@ -129,7 +129,7 @@ def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) ->
         files.append(write_page(options.html, [result], [folder]))
     show(result, files, as_object=options.json)
     if running:
-        say("The study is running: its search mirrors it to MLflow.")
+        print_line("The study is running: its search mirrors it to MLflow.")
         return ending.report_exit_code(result)
     if not options.json:
         print(ending.last_ending(result.history.end, folder), ending.duration_sentence(result.history), sep="\n")
@@ -158,7 +158,7 @@ def _read(folder: Path) -> Result:
     """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
     read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
-        say(remark)
+        print_line(remark)
     return Result.of(with_plan(read_history))
 
 
@@ -168,10 +168,10 @@ def _mirror(folder: Path, result: Result, explicit_uri: str, page: Path | None) 
         return
     try:
         mirror = Mirror(folder, report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)).start()
-        say(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
-        say(mirror.look)
+        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        print_line(mirror.look)
     except InputError as error:
-        say(one_line(error))
+        print_line(one_line(error))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -134,7 +134,7 @@ class Soak:
             study.look(session.lines())
         study.held_resources |= {each for of_trial in accounts.held.values() for each in of_trial}
         study.num_faults, study.num_faultless = study.num_faults + len(faults), 0 if faults else study.num_faultless + 1
-        self.tally.left += [f"{session_text}: {each}" for each in accounts.left]
+        self.tally.left += [f"{session_text}: {each}" for each in accounts.leaked]
         self.tally.faults.update(faults)
         code = "none" if session_end is None else session_end.code
         print(f"{session_text}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)

@@ -15,7 +15,7 @@ import psutil
 from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of, this_machine
 from platform.common.errors import ClusterError, InputError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import ends_when_interrupted, sigterm_restored
 from trainers import startup
 from trainers.node import error_of
@@ -183,7 +183,7 @@ def _patiently(start: Callable[[], None]) -> None:
                         process.kill()
             if not (late and starts_left):
                 raise
-            say(
+            print_line(
                 "Ray did not come up in the 30 s that it allows itself, since this machine is busy or slow:"
                 " it is started again"
             )
@@ -206,13 +206,15 @@ def _cluster_of_this_head() -> str | None:
     with os.fdopen(file, encoding="utf-8", errors="replace") as opened:
         owner = os.fstat(file).st_uid
         if owner not in (os.getuid(), 0):
-            say(f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one.")
+            print_line(
+                f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one."
+            )
             return None
         address = opened.read(_MOST_OF_ADDRESS).strip()
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
         return None  # left over from a cluster that is gone
-    say(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
+    print_line(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
     return address
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from platform.cluster.providers import Awaited, provider_of
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration, plural
 
 WAIT_S = 20 * 60.0
@@ -50,7 +50,7 @@ def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
             with contextlib.suppress(Exception):  # a head that is gone needs no word
                 request_resources(bundles=[])
         if sentence := provider.bill():
-            say(sentence)
+            print_line(sentence)
 
 
 def wait(
@@ -80,14 +80,14 @@ def wait(
             )
         if words != printed or waited_s - printed_s >= _REMIND_S:
             nodes = plural(target.num_nodes, "node")
-            say(
+            print_line(
                 f"Waiting for {nodes} {target.description}: {words};"
                 f" {duration(limit_s - waited_s)} left (--wait-for-gpus)."
             )
             printed, printed_s = words, waited_s
         sleep(min(_LOOK_S, max(0.0, limit_s - waited_s)))
     if printed:
-        say(f"{plural(num_alive, target.unit)} came after {duration(clock() - began_s)}.")
+        print_line(f"{plural(num_alive, target.unit)} came after {duration(clock() - began_s)}.")
 
 
 def _live(ray: Any, target: Awaited) -> int:

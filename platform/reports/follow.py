@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration
 from platform.finals.result import Result
 from platform.reports.forecast import forecaster_of
@@ -135,16 +135,16 @@ class _Follower:
     def _print_entry(self, entry: Line) -> None:
         match entry:
             case TrialStart() | RungStart():
-                say(progress_line(self._progress()))
+                print_line(progress_line(self._progress()))
             case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
-                say(f"{sentence} --exclude-slow searches without its node.")
+                print_line(f"{sentence} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 sentence = measurement_line(measurement)
                 if self._history.header is not None:
                     sentence += forecaster_of(self._history.header).predictions_beside(
                         measurement, self._history.measurements
                     )
-                say(sentence)
+                print_line(sentence)
             case _:
                 pass
 

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
 from platform.finals.result import Result
@@ -70,14 +70,14 @@ class Ending:
             self._copy.take(self._study.journal, last=True)
         files = written(self._study.path, result)
         if self._mirror is not None and (sentence := self._mirror.close(MIRROR_CLOSE_S, result)):
-            say(sentence)
+            print_line(sentence)
         if self._profile and (sentence := not_profiled(result)):
-            say(sentence)
+            print_line(sentence)
         if self._as_object is not None:
             show(result, files, as_object=self._as_object)
-        say(duration_sentence(result.history))
+        print_line(duration_sentence(result.history))
         if self._mirror is not None:
-            say(self._mirror.look)
+            print_line(self._mirror.look)
         return True
 
 
@@ -87,7 +87,7 @@ def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list
         refuse_links(folder)
         return write_results(folder, result, pictures_as)
     except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
-        say(f"{one_line(error)}; the result is shown without files")
+        print_line(f"{one_line(error)}; the result is shown without files")
         return []
 
 

@@ -13,7 +13,7 @@ from platform.cluster import head, leftovers
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted
 from platform.loop import overdue
 from platform.loop.budget import Budget
@@ -99,7 +99,7 @@ class Run:
         study, place = self._study, self._place
         leftovers.write_note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
         if self._leftover and (remark := tune.sweep(self._leftover)):
-            say(remark)
+            print_line(remark)
         state = scratch / "recorder.json"
         with (
             ends_when_interrupted(self._stuck),
@@ -151,7 +151,7 @@ class Run:
         )
         self._study.record(end)
         if code != ClusterError.exit_code:  # it is raised, or printed by `_leave_lost_cluster`, with how to go on
-            say(ending.last_ending(end, self._study.path))
+            print_line(ending.last_ending(end, self._study.path))
 
     def _leave_lost_cluster(self, reason: str) -> None:
         """Ends the process: calls into Ray now block until Ray ends the process without a message."""
@@ -163,7 +163,7 @@ class Run:
         self._leave(INTERRUPTED, "", stuck)
         # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
         if self._result.show():
-            say(stuck)
+            print_line(stuck)
         else:
             time.sleep(INTERRUPT_S)
         self._stdout.flush()
@@ -177,7 +177,7 @@ class Run:
             self._record_end(code, reason)
             with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
                 self._result.show()
-            say(last_words)
+            print_line(last_words)
         finally:
             self._stdout.flush()
             os._exit(code)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.finals.result import Result
@@ -63,7 +63,7 @@ def search(options: SearchOptions) -> int:
         if not options.dry_run:
             write_several(studies / name, several)
         for number, count in enumerate(several.counts):
-            say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
+            print_line(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
                 part_code = session.search(part, place=place, place_s=place_s, shown=not options.json)
@@ -79,7 +79,7 @@ def search(options: SearchOptions) -> int:
     if any(is_study(studies / member(name, count)) for count in several.counts):
         report(studies, name, as_object=options.json)
     if fault or code == INTERRUPTED:
-        say(f"Go on with all of them: {ending.command_for(ending.RESUME, studies / name)}")
+        print_line(f"Go on with all of them: {ending.command_for(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)
     return code
@@ -102,11 +102,11 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
         raise InputError(f"nothing of {name} was measured yet")
     owner = "" if trusted else other_owner((folder, folder / SCALING))
     if owner:
-        say(not_written(owner))
+        print_line(not_written(owner))
     else:
         refuse_links(folder)
     show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
-    say(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
+    print_line(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
     code = 1
     for result in results:
         code = _worse_code(code, ending.report_exit_code(result))

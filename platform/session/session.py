@@ -13,7 +13,7 @@ from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.loop.budget import Budget
@@ -89,7 +89,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
         if fault:
             raise ClusterError(fault)
         if why_unsafe:
-            say(f"The winner is not safe to train: {why_unsafe}")
+            print_line(f"The winner is not safe to train: {why_unsafe}")
             return _UNSAFE
         return code
 
@@ -104,7 +104,7 @@ def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str)
 
 def _show_finished(opening: Opened, study: Study, uri: str, reason: str, *, shown: bool) -> int:
     """Shows the result of a study that has nothing left to run; returns the exit code."""
-    say(f"{_reused(opening.history)} nothing is left to run {reason}.")
+    print_line(f"{_reused(opening.history)} nothing is left to run {reason}.")
     if opening.options.dry_run:
         return 0
     mirror, end = _ending(opening, study, uri, opening.options, shown=shown)
@@ -122,16 +122,18 @@ def _subject(opening: Opened, place: Place) -> Subject:
     request, history = opening.request, opening.history
     subject = subject_of(request, place, store.find(opening.options.studies, place))
     if subject.miniature and subject.space.name != request.space.name:
-        say(_of_miniature(request.space, subject.space))
+        print_line(_of_miniature(request.space, subject.space))
     elif subject.space.summary != request.space.summary:
-        say(f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
+        print_line(
+            f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32."
+        )
     if subject.space.assumption:
-        say(f"{subject.space.assumption}.")
+        print_line(f"{subject.space.assumption}.")
     for sentence in subject.knowledge.sentences:
-        say(sentence)
+        print_line(sentence)
     if opening.is_resumed:
         check_same(history, subject)
-        say(_rest_sentence(history, subject.plan))
+        print_line(_rest_sentence(history, subject.plan))
     return subject
 
 
@@ -146,7 +148,7 @@ def connection(options: SearchOptions, request: Request, num_devices: int | None
         start=not options.dry_run,
     ) as place:
         for sentence in preflight.remarks(place.nodes):
-            say(sentence)
+            print_line(sentence)
         yield place
 
 

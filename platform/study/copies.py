@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from platform.common.errors import InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import plural
 from platform.study.folder import user_path
 from platform.study.journal import JOURNAL
@@ -189,7 +189,7 @@ class Copy:
                 return
             if self._files.size(self._path) != len(self._copied):
                 self._is_others = True
-                say(
+                print_line(
                     f"Another search wrote the copy of {self.name} in {self.place}: this one copies no more; its own"
                     " folder has all lines."
                 )
@@ -199,7 +199,7 @@ class Copy:
         except (OSError, InputError) as error:
             if last or not self._has_failed:
                 remedy = "its own folder has all lines" if last else "it is tried again"
-                say(
+                print_line(
                     f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}):"
                     f" {remedy}."
                 )

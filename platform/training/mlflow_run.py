@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.mirror.client import connected, mlflow
 from platform.mirror.content import as_text, layout_fields, recipe_fields
 from platform.mirror.uri import display_uri, without_secrets
@@ -51,7 +51,7 @@ class TrainingRun:
         self._is_over.set()
         self._thread.join(limit_s)
         if self._thread.is_alive():
-            say("MLflow has not caught up: the same command, or the next one, brings it up to date.")
+            print_line("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 
     def _follow(self) -> None:
         while True:
@@ -62,7 +62,9 @@ class TrainingRun:
                 if not self._is_warned:
                     self._is_warned = True
                     reason = without_secrets(" ".join(str(error).split())[:200], self._uri)
-                    say(f"MLflow at {display_uri(self._uri)} is not up to date ({reason}); the training goes on.")
+                    print_line(
+                        f"MLflow at {display_uri(self._uri)} is not up to date ({reason}); the training goes on."
+                    )
                 if self._is_over.wait(_RETRY_S):
                     return
 

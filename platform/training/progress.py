@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import count, duration, figure
 from trainers.values.training import Begun, NotSaved, Plan, Record, Saved, Steps, Validated
 
@@ -36,14 +36,14 @@ class Progress:
         if self._live is not None:
             self._live.stop()
         if self._last is not None:
-            say(self.line())
+            print_line(self.line())
 
     def print_line(self, text: str) -> None:
         """Prints a line beside the live one."""
         if self._live is not None:
             self._live.console.print(text)
         else:
-            say(text)
+            print_line(text)
 
     def add(self, records: list[Record]) -> None:
         """Adds new records to the display."""
@@ -74,7 +74,7 @@ class Progress:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
         elif time.monotonic() - self._last_line_s >= _LINE_EVERY_S:
             self._last_line_s = time.monotonic()
-            say(self.line())
+            print_line(self.line())
 
     @property
     def tokens_per_s(self) -> float:

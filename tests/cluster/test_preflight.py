@@ -29,9 +29,9 @@ def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
 
 def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do() -> None:
     bare = {"torch": "/opt/site", "transformers": "/opt/site", "ray": "/home/site"}
-    (one,) = remarks([_node(), _node("10.0.0.2", uncompiled=bare)])
-    assert one.startswith("Node 10.0.0.2 has no bytecode of torch, transformers, ray, and Python writes none there")
-    assert one.endswith(": python -m compileall -q -j 0 /opt/site /home/site")
+    (remark,) = remarks([_node(), _node("10.0.0.2", uncompiled=bare)])
+    assert remark.startswith("Node 10.0.0.2 has no bytecode of torch, transformers, ray, and Python writes none there")
+    assert remark.endswith(": python -m compileall -q -j 0 /opt/site /home/site")
     (two,) = remarks([_node(uncompiled=bare), _node("10.0.0.2", uncompiled=bare)])
     assert two.startswith("Node 10.0.0.1 and 1 more node have no bytecode")
     assert not list(remarks([_node(uncompiled={})]))
@@ -54,8 +54,10 @@ def test_system_libraries_in_place_of_torch_s_own_are_named(tmp_path: Path, monk
     monkeypatch.setenv("LD_LIBRARY_PATH", str(packages / "nvidia/cudnn/lib"))
     assert node.replaced_libraries() == []
 
-    (one,) = remarks([_node(), _node("10.0.0.2", replaced_libraries=["/cuda/libcudnn.so.9", "/cuda/libcublas.so.13"])])
-    assert one.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in place of")
+    (remark,) = remarks(
+        [_node(), _node("10.0.0.2", replaced_libraries=["/cuda/libcudnn.so.9", "/cuda/libcublas.so.13"])]
+    )
+    assert remark.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in place of")
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:
@@ -103,8 +105,8 @@ def test_a_full_disk_is_named_also_where_the_study_s_folder_is_not_made_yet(full
 def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     two = [_node(), _node("10.0.0.2")]
     assert place_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
-    left = place_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
-    assert (left.cpus_per_worker, left.cluster.num_devices, left.left_out) == (0.4, 2, True)
+    place = place_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
+    assert (place.cpus_per_worker, place.cluster.num_devices, place.left_out) == (0.4, 2, True)
     gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
     assert place_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
 

@@ -153,7 +153,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
     zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
-    made: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
+    rows: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
         (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
@@ -181,7 +181,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     ]
     return [
         (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
-        for model, precision, layout, kernels in made
+        for model, precision, layout, kernels in rows
     ]
 
 

@@ -78,8 +78,8 @@ def wide_cases() -> list[MeshCase]:
 
 def float8_recipe(model: str, precision: str) -> Recipe:
     """Returns the recipe of the contract with a sequence length that FP8 supports."""
-    known = {**MODELS, **FAMILIES}[model]
-    longer = dataclasses.replace(known, max_positions=SEQ_LEN) if known.max_positions else known
+    spec = {**MODELS, **FAMILIES}[model]
+    longer = dataclasses.replace(spec, max_positions=SEQ_LEN) if spec.max_positions else spec
     return dataclasses.replace(recipe(longer, precision), seq_len=SEQ_LEN)
 
 
@@ -98,10 +98,10 @@ def planted(fault: str) -> Generator[None, None, None]:
     to_float8 = float8_linear.hp_tensor_to_float8_dynamic
 
     def along_other_axis(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = to_float8(tensor, *args, **kwargs)
+        converted = to_float8(tensor, *args, **kwargs)
         if tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1]:
-            made._scale = made._scale.t()  # pyright: ignore[reportPrivateUsage]
-        return made
+            converted._scale = converted._scale.t()  # pyright: ignore[reportPrivateUsage]
+        return converted
 
     def of_shard(*args: Any, **kwargs: Any) -> Any:
         return to_float8(*args, **{**kwargs, "reduce_amax": False})

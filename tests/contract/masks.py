@@ -108,18 +108,18 @@ def product() -> list[MeshCase]:
 
 @contextlib.contextmanager
 def _changed_spans(**change: Any) -> Generator[None, None, None]:
-    made = context.spans_of
+    original = context.spans_of
 
     def changed(tokens: torch.Tensor, *how: Any) -> spans.Spans:
-        made_spans = made(tokens, *how)
+        made_spans = original(tokens, *how)
         return dataclasses.replace(made_spans, **{name: by(made_spans) for name, by in change.items()})
 
     with mock.patch.object(context, "spans_of", changed):
         yield
 
 
-def _counting_each_alone(made: Any) -> Any:
-    return lambda self, micro_batches, **_: made(self, micro_batches, all_ranks=False)
+def _counting_each_alone(original: Any) -> Any:
+    return lambda self, micro_batches, **_: original(self, micro_batches, all_ranks=False)
 
 
 FAULTS: Mapping[str, Callable[[], Any]] = {

@@ -198,8 +198,12 @@ def differences(run: Run, recipe: Recipe) -> list[str]:
         ("gradient norm", run.grad_norms[:1], expected.grad_norms, 3e-2 if half else 1e-3),
         ("gradient norm", run.grad_norms, expected.grad_norms, 0.3 if factored else 3e-2 if half else 1e-3),
     ]
-    for what, got, wanted, tolerance in pairs:
-        worst = max(abs(one - other) / abs(other) for one, other in zip(got, wanted, strict=False))
+    for quantity, actual, expected_values, tolerance in pairs:
+        worst = max(
+            abs(actual_value - other) / abs(other) for actual_value, other in zip(actual, expected_values, strict=False)
+        )
         if not worst <= tolerance:
-            sentences.append(f"{what} differs by {worst:.1e} within {len(got)} steps, {tolerance:.0e} is allowed")
+            sentences.append(
+                f"{quantity} differs by {worst:.1e} within {len(actual)} steps, {tolerance:.0e} is allowed"
+            )
     return sentences

@@ -57,18 +57,18 @@ def differences(run: Trained, case: MeshCase) -> list[str]:
         if not torch.equal(run.weights[name].float(), weight)
     ]
     for name in run.gradients.keys() & reference.gradients.keys():
-        wanted = reference.gradients[name]
-        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= TOLERANCE:
+        expected_value = reference.gradients[name]
+        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= TOLERANCE:
             sentences.append(f"the gradient of {name} differs by {error:.1e}")
         moved = reference.stepped[name] - reference.weights[name]
         if not (error := ((run.stepped[name] - reference.stepped[name]).norm() / moved.norm()).item()) <= TOLERANCE:
             sentences.append(f"the first step of {name} differs by {error:.1e}")
-    for what, got, wanted in (
+    for quantity, actual, expected_value in (
         ("loss", run.losses, reference.losses),
         ("gradient norm", run.grad_norms, reference.grad_norms),
     ):
-        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= TOLERANCE:
-            sentences.append(f"{what} differs by {error:.1e}")
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(actual, expected_value, strict=True))) <= TOLERANCE:
+            sentences.append(f"{quantity} differs by {error:.1e}")
     return sentences
 
 

@@ -53,15 +53,17 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
     if not (error := ((run.logits.float() - reference.logits).abs().max() / scale).item()) <= (5e-2 if half else 1e-5):
         sentences.append(f"logits differ by {error:.1e} of the largest")
     for name in run.gradients.keys() & reference.gradients.keys():
-        wanted = reference.gradients[name]
-        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= (6e-2 if half else 1e-5):
+        expected_value = reference.gradients[name]
+        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= (
+            6e-2 if half else 1e-5
+        ):
             sentences.append(f"the gradient of {name} differs by {error:.1e}")
-    for what, got, wanted, allowed in (
+    for quantity, actual, expected_value, allowed in (
         ("loss", run.losses, reference.losses, 5e-3 if half else 1e-5),
         ("gradient norm", run.grad_norms, reference.grad_norms, 3e-2 if half else 1e-4),
     ):
-        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= allowed:
-            sentences.append(f"{what} differs by {error:.1e}")
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(actual, expected_value, strict=True))) <= allowed:
+            sentences.append(f"{quantity} differs by {error:.1e}")
     return sentences
 
 
@@ -115,8 +117,8 @@ def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_mode
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
-    whole = [i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain"]
-    assert all(_result(i)["whole_logits"] for i in whole)
+    undivided = [i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain"]
+    assert all(_result(i)["whole_logits"] for i in undivided)
 
 
 @pytest.mark.parametrize("index", _each(FAULTY))

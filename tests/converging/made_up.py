@@ -36,7 +36,7 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
 def compared(folder: Path) -> tuple[Comparison, Verdict]:
     """Returns the comparison, and its verdict, of trainings made in `folder`."""
     verdict = compare(trainings(folder), STEPS * STEP)
-    made = Comparison(
+    comparison = Comparison(
         id=COMPARISON_ID,
         name="compared",
         model=RECIPE.model.name,
@@ -44,12 +44,12 @@ def compared(folder: Path) -> tuple[Comparison, Verdict]:
         lines=tuple(sentences(verdict)),
         files=(),
     )
-    return made, verdict
+    return comparison, verdict
 
 
 def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
     """Returns the same as `compared`, after it has written each training's run to MLflow."""
-    made, verdict = compared(folder)
+    comparison, verdict = compared(folder)
     for name, of in verdict.marks.items():
         for seed in of:
             TrainingRun(
@@ -60,4 +60,4 @@ def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
                 records=folder / name / f"seed-{seed}" / RECORDS,
                 tags={"comparison": COMPARISON_ID, "strategy": name},
             ).close("FINISHED", limit_s=600)
-    return made, verdict
+    return comparison, verdict

@@ -50,11 +50,11 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
     high = dataclasses.replace(RECIPE, learning_rate=0.5)
     other = str(write_layout(tmp_path / "high.json", DDP, recipe=high))
     stated = ["optimizer=adafactor,learning_rate=3e-4", "grad_accum=256, learning_rate = 1e-2", other]
-    plain, by_rule, *own = strategies(tmp_path, ddp, "grad_accum=256", *stated)
+    plain, by_rule, *with_own_rate = strategies(tmp_path, ddp, "grad_accum=256", *stated)
     rates = Rates(tmp_path / "rates.json")
     assert rates.lookup(plain) is None and rates.lookup(by_rule) is None
     # The rule would have multiplied the second's rate. A file's is stated where it differs.
-    chosen_rates = [rates.lookup(each) for each in own]
+    chosen_rates = [rates.lookup(each) for each in with_own_rate]
     assert chosen_rates == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
     assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
 

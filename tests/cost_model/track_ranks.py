@@ -45,11 +45,11 @@ class _Total(MemTracker):
 def _real_shards(shards: Any) -> Any:
     """Makes a mesh of real ranks: torch reads them."""
 
-    def made(self: Mesh) -> Any:
+    def make_shards(self: Mesh) -> Any:
         with unset_fake_temporarily():
             return shards(self)
 
-    return made
+    return make_shards
 
 
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:

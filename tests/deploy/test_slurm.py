@@ -65,8 +65,8 @@ slurmd
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yields a folder that both machines see: it lies outside /tmp, since each has a /tmp of its own."""
-    with tempfile.TemporaryDirectory(prefix="slurm", dir="/var/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="slurm", dir="/var/tmp", ignore_cleanup_errors=True) as created:
+        yield Path(created)
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ class Submitted:
         self._line = ["sbatch", "--parsable", "--gres=none", f"--time={minutes}", f"--signal=B:TERM@{notice_s}"]
         self._line += [f"--output={folder}/%j.out", "deploy/slurm/search.sbatch", str(space)]
         self._line += ["--searcher=sweep", "--steps=4000", "--repeats=0"]
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
-        self._environment = {**known, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+        self._environment = {**variables, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
 
     def run(self) -> tuple[str, str]:
         """Submits the job and waits for its end; returns the end that SLURM reports and what the job printed."""

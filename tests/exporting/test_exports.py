@@ -68,9 +68,9 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     environment = {**ENVIRONMENT, "PYTHON": sys.executable, "PYTHONPATH": str(away)}
     # The folder without Ray comes first on the path: the script puts the checkout before it, where no ray is.
     environment |= {"LAYOUT_SEARCH": str(Path(__file__).parents[2])}
-    done = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"Trained on {12 * STEP} tokens" in done.stdout
+    completed = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert f"Trained on {12 * STEP} tokens" in completed.stdout
     folder = TrainingFolder(out)
     assert [
         step for each in steps_of(folder.read_records()) for step in range(each.first_step, each.last_step + 1)

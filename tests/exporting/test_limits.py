@@ -54,8 +54,8 @@ def test_accelerate_reads_the_configuration_as_it_is_meant(tmp_path: Path):
         True,
         "FSDP",
     )
-    wanted = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-    assert wanted.items() <= environment.items()
+    expected = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+    assert expected.items() <= environment.items()
     assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
 
 

@@ -48,7 +48,7 @@ class Held:
 
 
 class Accounts:
-    """Follows a search from another thread; use it with `with`. `left` is what the trials left behind."""
+    """Follows a search from another thread; use it with `with`. `leaked` is what the trials left behind."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Accounts:
 
         Lines that the journal already holds are skipped: they belong to earlier sessions, whose end is not this one's.
         """
-        self.left: list[str] = []
+        self.leaked: list[str] = []
         self.held: dict[str, set[Held]] = {}
         """Everything that each trial so far ever held."""
         self._tail = Tail(journal)
@@ -90,10 +90,10 @@ class Accounts:
         """
         self._catch_up()
         if running := self._running:
-            seen = self._now()
+            resources = self._now()
             self._catch_up()
             if self._running == running:
-                self.held[running] |= seen
+                self.held[running] |= resources
 
     def _catch_up(self) -> None:
         for line in self._tail.read():
@@ -118,9 +118,9 @@ class Accounts:
         groups = self._groups()
         for trial_id, held in self.held.items():
             if trial_id != but:
-                left = {each for each in held if each.is_left(groups)}
-                self.left += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(left, key=lambda e: e.id)]
-                held -= left  # said once
+                leaked = {each for each in held if each.is_left(groups)}
+                self.leaked += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(leaked, key=lambda e: e.id)]
+                held -= leaked  # said once
 
     def _now(self) -> set[Held]:
         # First, and so soon after the journal was read: a Ray that ends meanwhile takes the process that asks with it.

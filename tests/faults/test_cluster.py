@@ -37,7 +37,7 @@ class Ill(Run):
     """The study in three sessions."""
 
     address: str
-    left: Sequence[str]
+    leaked: Sequence[str]
     """Resources that trials left behind, in all sessions."""
     cleared: bool
     """Whether all that the killed driver's job had of the cluster was gone before the next session began."""
@@ -53,7 +53,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
     folder = tmp_path_factory.mktemp("ill")
     axes = {"engine": ("ddp",), "bucket_mib": (0, 8)}
     argv = (str(write_space(folder / "ill.py", axes=axes, **SLOW)), "--name", "ill", *IN_ORDER)
-    left: list[str] = []
+    leaked: list[str] = []
     options = ("--num-cpus=2", "--include-dashboard=false")
     with (
         short_folder() as short,
@@ -81,7 +81,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
                 session.wait_for(f"rung {number}", lambda lines, number=number: num_rungs(lines) == number)
                 workers()[-1].kill()
             first = session.end()
-            left += accounts.left
+            leaked += accounts.leaked
         with again(2, "--resume", "ill") as session:
             session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
             session.kill()
@@ -99,7 +99,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
         path=folder / "studies" / "ill",
         sessions=(first, second, third),
         address=address,
-        left=left,
+        leaked=leaked,
         cleared=cleared,
         bystander_lives=bystander_lives,
     )
@@ -159,7 +159,7 @@ class TestAtFault:
         assert not any(isinstance(line, Measured) for line in lines)
 
     def test_nothing_of_its_trials_is_left(self, ill: Ill) -> None:
-        assert not ill.left
+        assert not ill.leaked
 
 
 class TestDriverKilled:

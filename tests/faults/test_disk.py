@@ -8,7 +8,7 @@ import pytest
 from platform.common.errors import ClusterError
 from platform.study.study import Study
 from tests.disks import fill, small_disk
-from tests.loop.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
+from tests.loop.backend import ALL_RUNGS, CLUSTER, OTHER, RECIPE, Backend, Clock, Make, outcomes
 from tests.loop.conftest import backend, clock, make
 from tests.samples import header
 from tests.search.session import ROOT, Session, write_space
@@ -29,9 +29,9 @@ def disk(tmp_path: Path, size_mib: int) -> Iterator[Path]:
 @pytest.fixture
 def study(disk: Path) -> Iterator[Study]:
     """Yields a study on that disk."""
-    with Study.create(disk, "made-up") as made:
-        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
-        yield made
+    with Study.create(disk, "made-up") as created:
+        created.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield created
 
 
 @pytest.mark.parametrize("size_mib", [1])
@@ -50,9 +50,9 @@ def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     again.run(make())
     assert outcomes(study)[: len(before)] == before
     assert sorted({each for each, _ in backend.order + again.order}, key=str) == sorted(
-        {each for each, _ in WHOLE}, key=str
+        {each for each, _ in ALL_RUNGS}, key=str
     )
-    assert len(outcomes(study)) == len(set(outcomes(study))) * len(WHOLE)  # every point once
+    assert len(outcomes(study)) == len(set(outcomes(study))) * len(ALL_RUNGS)  # every point once
 
 
 @pytest.mark.heavy

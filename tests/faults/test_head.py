@@ -26,8 +26,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def port() -> int:
     """Returns a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        return made.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @pytest.fixture

@@ -157,10 +157,10 @@ def _disturb(session: Session, points: Sequence[str], group: MemoryGroup | None)
         to_come.append(("memory of Tune's process", RungStart, in_a_step(offer_tune)))
     to_come = [each for each in to_come if each[0] in points]
     names: dict[str, str] = {}
-    seen: list[Line] = []
+    read_lines: list[Line] = []
     while to_come:
-        for line in session.wait_for("the next line", lambda lines: lines[len(seen) :]):
-            seen.append(line)
+        for line in session.wait_for("the next line", lambda lines: lines[len(read_lines) :]):
+            read_lines.append(line)
             if isinstance(line, TrialStart):
                 names[line.trial_id] = _name(line.recipe.id, line.layout.id)
             trial_id = line.measurement.trial_id if isinstance(line, Measured) else getattr(line, "trial_id", "")
@@ -221,7 +221,7 @@ class TestTheStudy:
         assert output in disturbed.sessions[0].err
 
     def test_nothing_of_any_trial_is_left(self, disturbed: DisturbedRun) -> None:
-        assert disturbed.accounts.left == []
+        assert disturbed.accounts.leaked == []
         kinds = [{each.kind for each in held} for held in disturbed.accounts.held.values()]
         assert len(kinds) >= 4 and all("process" in each for each in kinds)
         assert all("placement group" in each for each in kinds)
@@ -293,7 +293,7 @@ class TestStarved:
 
     def test_the_study_goes_on_and_leaves_nothing(self, starved: DisturbedRun) -> None:
         assert starved.sessions[0].code in ANSWERED, starved.sessions[0].err
-        assert starved.accounts.left == []
+        assert starved.accounts.leaked == []
         nothing_twice(starved)
 
     @pytest.mark.parametrize("name, victim", [("memory of the host", WORKER), ("memory of Tune's process", TUNE)])

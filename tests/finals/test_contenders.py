@@ -37,7 +37,7 @@ def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_a
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "two"),
     [
         ((5000, 4990, 4980), (4990, 4900, 4870)),
         ((5000, 4600), (4990,)),
@@ -45,8 +45,10 @@ def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_a
         ((5000,), (4990,)),
     ],
 )
-def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(one: tuple[float, ...], two: tuple[float, ...]) -> None:
-    quiet = [*runs(ONE, *one), *runs(TWO, *two)]
+def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(
+    first: tuple[float, ...], two: tuple[float, ...]
+) -> None:
+    quiet = [*runs(ONE, *first), *runs(TWO, *two)]
     assert contenders(quiet) == [] and unresolved(quiet) == []
     best = named_winner(quiet)
     assert best is not None and best.layout == ONE
@@ -99,9 +101,9 @@ def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> Non
 
 def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
     apart = (1.0, 1.3, 0.7)
-    one = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
-    assert unresolved([*one, *runs(TWO, 1200)])
-    assert not unresolved([*one, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
+    first = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
+    assert unresolved([*first, *runs(TWO, 1200)])
+    assert not unresolved([*first, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
 
 
 def test_what_can_win_no_more_is_no_contender() -> None:
@@ -113,19 +115,19 @@ def test_what_can_win_no_more_is_no_contender() -> None:
 
 
 def test_contenders_run_in_turn_and_back_again() -> None:
-    known = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
     letters = {ONE: "A", TWO: "B", THREE: "C"}
     order: list[tuple[str, int]] = []
-    while (run := contenders_run(contenders(known), after=1, most=3)) is not None:
+    while (run := contenders_run(contenders(measurements), after=1, most=3)) is not None:
         assert isinstance(run, Run)
         order.append((letters[run.point.layout], run.repeat))
-        known += runs(run.point.layout, 2000, first=run.repeat)
+        measurements += runs(run.point.layout, 2000, first=run.repeat)
     # Whoever leads by its median stands first in a round.
     assert sorted(order, key=lambda each: each[1]) == order and len(order) == 9
     assert {letter for letter, repeat in order if repeat == 2} == set("ABC")
 
 
 def test_one_that_joins_late_begins_with_the_round_of_the_others() -> None:
-    known = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
-    run = contenders_run(contenders(known), after=1, most=6)
+    measurements = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
+    run = contenders_run(contenders(measurements), after=1, most=6)
     assert run is not None and (run.point.layout, run.repeat) == (TWO, 4)

@@ -97,15 +97,15 @@ def test_flex_attention_visits_the_blocks_that_are_seen_and_gives_what_sdpa_give
     places = None if ranks == 1 else order_of(0, ranks, length)
     keys = torch.arange(length) if ranks == 1 else torch.cat([order_of(rank, ranks, length) for rank in range(ranks)])
     query_spans = spans.spans_of(tokens, recipe.attention_mask, places).within(window)
-    seen = _by_hand(tokens, recipe.attention_mask, window)[:, :, keys]
-    seen = seen if places is None else seen[:, places]
-    assert torch.equal(query_spans.sees(keys)[:, 0], seen)
+    visible = _by_hand(tokens, recipe.attention_mask, window)[:, :, keys]
+    visible = visible if places is None else visible[:, places]
+    assert torch.equal(query_spans.sees(keys)[:, 0], visible)
 
     blocks = spans.block_mask(query_spans, keys)
-    rows, columns = seen.shape[1:]
-    padded = F.pad(seen, (0, -columns % 128, 0, -rows % 128)).unflatten(1, (-1, 128)).unflatten(3, (-1, 128))
+    rows, columns = visible.shape[1:]
+    padded = F.pad(visible, (0, -columns % 128, 0, -rows % 128)).unflatten(1, (-1, 128)).unflatten(3, (-1, 128))
     assert bool((blocks.to_dense()[:, 0].bool() >= padded.any(4).any(2)).all()), "every block that is seen is visited"
-    assert torch.equal(create_mask(blocks.mask_mod, 2, 1, rows, columns, device="cpu")[:, 0], seen)
+    assert torch.equal(create_mask(blocks.mask_mod, 2, 1, rows, columns, device="cpu")[:, 0], visible)
     query, key, value = (torch.randn(2, 2, size, 16) for size in (rows, columns, columns))
     with torch.no_grad():
         out = flex_attention(query, key, value, block_mask=blocks)
@@ -166,8 +166,8 @@ def test_labels_left_out_have_no_loss_and_no_gradient_in_any_loss(monkeypatch: p
 
     expected = run(chosen)
     for each in (plain, chunked):
-        for got, wanted in zip(run(each), expected, strict=True):
-            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+        for actual, expected_value in zip(run(each), expected, strict=True):
+            torch.testing.assert_close(actual, expected_value, atol=1e-5, rtol=1e-4)
     losses = [part(hidden[1] @ weight.t(), labels[1].clamp(min=0)) for part in (head._part, head._fused_part)]  # pyright: ignore[reportPrivateUsage]
     torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-4)
 

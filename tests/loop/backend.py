@@ -41,7 +41,7 @@ def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[C
 
 CONFIRM = Rules(repeats=0)
 """Rules that run only the winner once more, where its time was derived."""
-WHOLE = [(each, (1, 2, 4)) for each in LAYOUTS]
+ALL_RUNGS = [(each, (1, 2, 4)) for each in LAYOUTS]
 """Layouts that a search without trouble runs, with their rungs."""
 Make = Callable[..., Loop]
 """Makes the loop of a session, on what the journal holds at that moment."""
@@ -74,7 +74,7 @@ class Clock:
 
 def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **fields: object) -> Measurement:
     """Returns the rung's measurement."""
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "recipe": job.recipe,
         "on": job.layout,
         "micro_batch": batch.micro_batch,
@@ -83,7 +83,7 @@ def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **f
         "repeat": job.repeat,
         "step_times_s": (),  # the clock is the backend's: made-up steps take none of it
     }
-    return measurement(**{**known, **fields})  # type: ignore[reportArgumentType]
+    return measurement(**{**defaults, **fields})  # type: ignore[reportArgumentType]
 
 
 def fast(job: Job, batch: BatchPoint) -> Measurement:

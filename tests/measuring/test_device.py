@@ -120,10 +120,10 @@ meter.release()
 def test_the_cap_of_a_cpu_worker_counts_the_same_bytes_whatever_the_heap_held_before(cap_mib: str, row: str) -> None:
     """Checks that 50 MiB which were there before the model do not count."""
     command = [sys.executable, "-c", CAPPED, cap_mib]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [row] * 3
-    assert "USDT" not in done.stderr, "each reading would write a line of the profiler"
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == [row] * 3
+    assert "USDT" not in completed.stderr, "each reading would write a line of the profiler"
 
 
 GLOO = """
@@ -158,11 +158,11 @@ def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
     Where such copies counted, the peak was 130 MiB, or 100 by chance.
     """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GLOO], capture_output=True, text=True, cwd=ROOT, env=environment
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["100.0"]
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == ["100.0"]
 
 
 OURS, GLOO_S = 1, 2

@@ -12,7 +12,7 @@ from trainers.measuring.host import HostSampled, HostSampler, host_fields
 
 def sample(node: str = "a", **fields: Any) -> HostSampled:
     """Returns a window of 2 s on four processors, half of which one rank's process kept busy."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "wall_s": 2.0,
         "processors": 4,
         "busy_s": 4.0,
@@ -21,7 +21,7 @@ def sample(node: str = "a", **fields: Any) -> HostSampled:
         "load_average": 2.0,
         "clock_mhz": 2500.0,
     }
-    return HostSampled(node=node, **{**known, **fields})
+    return HostSampled(node=node, **{**defaults, **fields})
 
 
 def test_the_ranks_of_a_node_are_the_trial_s_and_the_rest_is_others() -> None:

@@ -19,11 +19,11 @@ class Nvml:
     NVML_CLOCK_SM = 1
 
     def __init__(self, readings: Sequence[Reading]) -> None:
-        self._left = iter(readings)
+        self._readings = iter(readings)
         self._now: Reading = (0, 0, 0, 0)
 
     def nvmlDeviceGetUtilizationRates(self, _: Any) -> Any:
-        self._now = next(self._left)  # the end of it ends the sampling, as any error does
+        self._now = next(self._readings)  # the end of it ends the sampling, as any error does
         return SimpleNamespace(gpu=self._now[0])
 
     def nvmlDeviceGetClockInfo(self, _: Any, kind: int) -> int:

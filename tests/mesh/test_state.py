@@ -41,9 +41,9 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
         }
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (saved, engine.loss(tokens).item()))
-        whole = {key: weight.clone() for key, weight in engine.named_full_weights()}
+        full_weights = {key: weight.clone() for key, weight in engine.named_full_weights()}
         states_by_name[name] = {
-            "whole": whole,
+            "whole": full_weights,
             "saved": [each for each, _ in ranks],
             "losses": [loss for _, loss in ranks],
         }
@@ -61,16 +61,16 @@ def test_each_value_is_saved_once_where_it_stands_in_the_plain_model(name: str, 
     state = states[name]
     for kind in ("weight", "exp_avg", "exp_avg_sq"):
         for parameter, weight in state["whole"].items():
-            made, count = torch.full_like(weight, torch.nan), torch.zeros_like(weight)
+            assembled, count = torch.full_like(weight, torch.nan), torch.zeros_like(weight)
             for saved in state["saved"]:
                 shape, parts = saved.get(f"{kind}/{parameter}", (weight.shape, []))
                 assert tuple(shape) == tuple(weight.shape)
                 for offsets, values in parts:
                     box = tuple(slice(at, at + size) for at, size in zip(offsets, values.shape, strict=True))
-                    made[box] = values
+                    assembled[box] = values
                     count[box] += 1
             assert torch.equal(count, torch.ones_like(count)), f"{kind} of {parameter}"
-            assert kind != "weight" or torch.equal(made, weight), parameter
+            assert kind != "weight" or torch.equal(assembled, weight), parameter
     keys = {key.partition("/")[2] for saved in state["saved"] for key in saved}
     assert keys == state["whole"].keys()
 

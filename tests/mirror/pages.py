@@ -45,7 +45,7 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
                 break
             assert process.poll() is None and time.monotonic() < until_s, log.read_text()
             time.sleep(0.2)
-        yield {name: there.replace(":5000", f":{port}") for name, there in map(str.split, lines)}
+        yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -73,11 +73,11 @@ def columns(shown: Page) -> list[str]:
     shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
     while True:
         time.sleep(0.5)
-        seen = shown.ask(
+        cells = shown.ask(
             """[...document.querySelectorAll('.ag-header-cell')]
             .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
         )
-        names |= {name.split("`")[1]: None for _, name in seen if name.startswith(("params.", "metrics.", "tags."))}
+        names |= {name.split("`")[1]: None for _, name in cells if name.startswith(("params.", "metrics.", "tags."))}
         view = "document.querySelector('.ag-body-horizontal-scroll-viewport')"
         if shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2"):
             return list(names)

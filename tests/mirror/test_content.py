@@ -38,9 +38,11 @@ def content(entry: Entry, predicted: Prediction | None = None) -> Content:
 def test_every_run_has_the_same_parameters_those_of_failures_gates_and_profiles_too() -> None:
     names = {frozenset(content(each).params) for each in (measurement(), oom(), GATE, profile())}
     assert len(names) == 1
-    (known,) = names
-    assert {*LAYOUT_PARAMS, *AXES} <= known
-    assert not known & set(study_params(HEADER)), "what is the same for the whole study is on the study's run alone"
+    (parameters,) = names
+    assert {*LAYOUT_PARAMS, *AXES} <= parameters
+    assert not parameters & set(study_params(HEADER)), (
+        "what is the same for the whole study is on the study's run alone"
+    )
     assert content(GATE).params["micro_batch"] == ABSENT
 
 
@@ -66,14 +68,14 @@ def test_where_the_accumulation_is_fixed_each_run_has_the_global_batch_that_foll
 
 
 def test_every_column_has_a_figure_rounded_to_what_is_known_and_shares_are_per_cent() -> None:
-    one = measurement(tokens_per_s=43012.3456, peak_device_gib=70.123456, alloc_retries=12345)
-    metrics = content(one, Prediction(step_s=24.386, peak_gib=58.51234)).metrics
+    measured = measurement(tokens_per_s=43012.3456, peak_device_gib=70.123456, alloc_retries=12345)
+    metrics = content(measured, Prediction(step_s=24.386, peak_gib=58.51234)).metrics
     assert set(LAYOUT_METRICS) <= set(metrics)
     assert metrics["tokens_per_s"] == 43010 and metrics["alloc_retries"] == 12345
     assert metrics["headroom_gib"] == 9.877 and metrics["step_spread_pct"] == 1.0
     assert metrics["predicted_step_s"] == 24.39 and metrics["predicted_gib"] == 58.51
-    assert one.share_of_matmul_peak is not None
-    assert metrics["share_of_peak_pct"] == pytest.approx(100 * one.share_of_matmul_peak, rel=1e-3)
+    assert measured.share_of_matmul_peak is not None
+    assert metrics["share_of_peak_pct"] == pytest.approx(100 * measured.share_of_matmul_peak, rel=1e-3)
     assert metrics["utilization_pct"] == 97.5
 
 
@@ -99,7 +101,7 @@ def test_a_role_tells_measurements_repeats_gates_and_profiles_apart() -> None:
 
 
 def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
-    one = measurement(
+    measured = measurement(
         losses=(3.0, 2.0, 1.0),
         step_times_s=(9.0, 4.0, 2.0),
         windows_s=(4.0, 1.0),
@@ -107,7 +109,7 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
         power_w=(1.0, 2.0),
         others_busy_pct=(3.0, 81.0),
     )
-    series = content(one).series
+    series = content(measured).series
     assert series["loss"] == ((ENDED_MS - 6000, 3.0), (ENDED_MS - 2000, 2.0), (ENDED_MS, 1.0))
     assert series["power_w"] == ((ENDED_MS - 2000, 1.0), (ENDED_MS, 2.0))
     assert series["others_busy_pct"] == ((ENDED_MS - 2000, 3.0), (ENDED_MS, 81.0))

@@ -172,10 +172,10 @@ class TestServing:
         self, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "mlflow.db").touch()
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            number = str(taken.getsockname()[1]) if port == "taken" else port
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            number = str(listener.getsockname()[1]) if port == "taken" else port
             assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
         output = capsys.readouterr().err
         assert "where MLflow serves these studies already, open the printed addresses" in output

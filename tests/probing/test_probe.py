@@ -63,9 +63,9 @@ def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: P
 def run(*arguments: str) -> str:
     """Runs a command of ours that must end well, and returns its standard output."""
     command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.ray
@@ -77,9 +77,9 @@ def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> Non
     result = json.loads(run("platform.probe", *where, "--json"))
     assert result["cluster"]["devices_per_node"] == len(result["devices"]) == 2
     assert result["seconds"] < BUDGET_S + BUSY_S
-    kept = json.loads(Path(result["file"]).read_text())
+    stored = json.loads(Path(result["file"]).read_text())
     assert Path(result["file"]) == tmp_path / ".probes" / f"{result['fingerprint']}.json"
-    assert kept["devices"] == result["devices"] and len(kept["nodes"]) == 1
+    assert stored["devices"] == result["devices"] and len(stored["nodes"]) == 1
     small = ("--set", "global_batch=8", "--set", "seq_len=128")
     shown = run("platform.plan", "gpt2", "--cluster", "ray", *where, *small)
     assert f"({result['fingerprint']})" in shown and "as probed" in " ".join(shown.split())

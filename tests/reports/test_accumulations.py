@@ -48,9 +48,9 @@ def test_the_table_puts_speed_beside_the_global_batch() -> None:
 
 
 def test_points_of_one_accumulation_train_different_recipes() -> None:
-    one, two = measured()[1:3]
-    assert one.recipe == two.recipe and (one.global_batch, two.global_batch) == (64, 128)
-    assert one.trained_recipe != two.trained_recipe
+    first, two = measured()[1:3]
+    assert first.recipe == two.recipe and (first.global_batch, two.global_batch) == (64, 128)
+    assert first.trained_recipe != two.trained_recipe
     assert two.trained_recipe == dataclasses.replace(RECIPE, global_batch=128)
 
 

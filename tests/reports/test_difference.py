@@ -114,10 +114,10 @@ def test_a_measurement_without_a_speed_is_told_by_its_outcome():
     assert lines[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in lines[0]
 
 
-@pytest.mark.parametrize(("wanted", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
-def test_a_measurement_that_is_not_there_is_refused(wanted: str, why: str):
+@pytest.mark.parametrize(("id_prefix", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
+def test_a_measurement_that_is_not_there_is_refused(id_prefix: str, why: str):
     with pytest.raises(InputError, match=why):
-        measurement_by_prefix([FIRST], None, wanted)
+        measurement_by_prefix([FIRST], None, id_prefix)
 
 
 def test_a_measurement_is_named_by_the_beginning_of_its_id():

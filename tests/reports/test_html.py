@@ -58,9 +58,9 @@ class Tags(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
         self.num_rows += tag == "tr"
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "section":
-            self.sections.append(given["id"] or "")
+            self.sections.append(attributes["id"] or "")
         # An SVG's own parts and the sections are referred to by "#".
         of = (value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data"))
         self.loaded += [value for value in of if not value.startswith("#")]

@@ -36,10 +36,10 @@ def _history(*measurements: Measurement, gate_losses: tuple[float, ...] = ()) ->
 
 def _three() -> list[History]:
     """Returns one GPU by the search alone, two whose gate failed, and four that ran again and passed."""
-    one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
+    on_one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
     two = measurement(on=layout(dp_shard=2), tokens_per_s=22000.0)
     four = [measurement(tokens_per_s=speed, repeat=number) for number, speed in enumerate([46000.0, 45000.0, 44000.0])]
-    return [_history(one), _history(two, gate_losses=(12.0, 13.0)), _history(*four, gate_losses=(12.0, 11.01))]
+    return [_history(on_one), _history(two, gate_losses=(12.0, 13.0)), _history(*four, gate_losses=(12.0, 11.01))]
 
 
 def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(

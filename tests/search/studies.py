@@ -77,14 +77,14 @@ def nothing_twice(run: Run) -> None:
 def run_twice(lines: Sequence[Line]) -> list[str]:
     """Returns a sentence for each measurement that is there twice and each finished rung that began again."""
     repeated: list[str] = []
-    ids, done = set[str](), set[tuple[str, int, int]]()
+    ids, measured_points = set[str](), set[tuple[str, int, int]]()
     trials: dict[str, TrialStart] = {}
     for line in lines:
         if isinstance(line, TrialStart):
             trials[line.trial_id] = line
         elif isinstance(line, RungStart):
             trial = trials[line.trial_id]
-            if (trial.key, line.batch.micro_batch, trial.repeat) in done:
+            if (trial.key, line.batch.micro_batch, trial.repeat) in measured_points:
                 repeated.append(f"{trial.trial_id} runs {trial.layout.label} at {line.batch.micro_batch} once more")
         elif isinstance(line, Measured):
             each, trial = line.measurement, trials.get(line.measurement.trial_id)
@@ -92,7 +92,7 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
                 repeated.append(f"{each.id} was recorded twice")
             ids.add(each.id)
             if trial is not None:
-                done.add((trial.key, each.batch.micro_batch, each.repeat))
+                measured_points.add((trial.key, each.batch.micro_batch, each.repeat))
     return repeated
 
 
@@ -101,7 +101,7 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
 
     A trial does so where the machine is twice as busy as it was during the best rung so far.
     """
-    done = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
+    measured_points = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)
     for line in lines:
         if isinstance(line, Measured) and not line.measurement.repeat:
@@ -110,7 +110,7 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
     for ladder in ladders.values():
         points = [each.batch.micro_batch for each in ladder]
         assert points == list(micro_batches)[: len(points)] and {each.outcome for each in ladder} <= RAN
-        assert len(points) == len(micro_batches) or ladder[-1].trial_id in done
+        assert len(points) == len(micro_batches) or ladder[-1].trial_id in measured_points
 
 
 def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:

@@ -17,8 +17,8 @@ BATCH = ("--set", "global_batch=8", "--set", "micro_batch=4")
 
 def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tmp_path: Path) -> None:
     config_of("llama").save_pretrained(tmp_path / "llama")
-    one = ("compute_precision=bf16,fp8_tensorwise", "engine=ddp", "checkpointing=none")
-    sets = [word for change in one for word in ("--set", change)]
+    changes = ("compute_precision=bf16,fp8_tensorwise", "engine=ddp", "checkpointing=none")
+    sets = [word for change in changes for word in ("--set", change)]
     with start(tmp_path, "price", 1, str(tmp_path / "llama"), "--name", "price", *SHORT, *BATCH, *sets) as session:
         ended = session.end()
     assert ended.code in ANSWERED, ended.err

@@ -87,8 +87,10 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
         len(listening) == 4
         and {each for addresses in listening.values() for each in beyond_loopback(addresses)} == set()
     )
-    seen = [layout for layout, addresses in listening.items() if any("RayTrainWorker" in name for name, _ in addresses)]
-    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in seen), "no worker's sockets were seen"
+    layouts = [
+        layout for layout, addresses in listening.items() if any("RayTrainWorker" in name for name, _ in addresses)
+    ]
+    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in layouts), "no worker's sockets were seen"
 
 
 @pytest.mark.heavy

@@ -70,10 +70,10 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         micro_batches=(2,),
         axes={"engine": ("ddp",), "bucket_mib": (0, 7)},  # as fast as each other: none is stopped as slow
     )
-    given = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
+    arguments = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
     with (
         waiting(BUSY * len(os.sched_getaffinity(0))) as (compute, end),
-        start(folder, "busy", 1, str(space), *given) as session,
+        start(folder, "busy", 1, str(space), *arguments) as session,
     ):
         session.wait_for("the last run's rung", _has_begun)
         compute()

@@ -69,8 +69,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     folder = tmp_path_factory.mktemp("own")
     environment = {"PYTHONPATH": str(_write_engine(folder / "modules").parent)}
     space = write_space(folder / "space.py", seq_len=32, axes={"engine": ("ddp",)}, micro_batches=(1, 2))
-    asked = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
-    with start(folder, "own", 1, *asked, environment=environment) as session:
+    arguments = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
+    with start(folder, "own", 1, *arguments, environment=environment) as session:
         ended = session.end()
     return Searched(path=folder / "studies" / "own", sessions=(ended,), environment=environment)
 
@@ -193,8 +193,8 @@ def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
     """Checks that DDP's measured rows, labelled as the engine's, have the same errors when the same costs predict
     them.
     """
-    known = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
-    monkeypatch.setattr(cost_engines, "_COSTS", {name: known[name] for name in cost_engines.ENGINES})
+    costs = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
+    monkeypatch.setattr(cost_engines, "_COSTS", {name: costs[name] for name in cost_engines.ENGINES})
     with (MEASURED / "gpt2-exhaustive-1xH200.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["engine"] == "ddp"]
 
@@ -223,13 +223,13 @@ def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
 def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
     engine_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
+    arguments = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
 
     def best(engine: str) -> dict[str, Any]:
-        assert plan.main([*asked, "--set", f"engine={engine}"]) == 0
+        assert plan.main([*arguments, "--set", f"engine={engine}"]) == 0
         return json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]
 
-    assert plan.main([*asked, "--set", f"engine={ENGINE}"]) == 2
+    assert plan.main([*arguments, "--set", f"engine={ENGINE}"]) == 2
     assert "the cost model does not know engine" in capsys.readouterr().err
     _name_costs(engine_file)
     mine, ddp = best(ENGINE), best("ddp")

@@ -211,9 +211,13 @@ def test_a_model_that_is_small_enough_is_searched_itself_without_a_gpu(tmp_path:
     path = tmp_path / "small.json"
     path.write_text(json.dumps(sizes))
     space = search_spaces.load(str(path)).with_changes(["global_batch=8"])
-    here = space.miniature
-    assert here is not None and here.recipe.model == space.recipe.model and here.recipe.model.miniature_of is None
-    assert (here.recipe.seq_len, here.recipe.compute_precision, here.num_workers) == (64, "fp32", 2)
+    miniature = space.miniature
+    assert (
+        miniature is not None
+        and miniature.recipe.model == space.recipe.model
+        and miniature.recipe.model.miniature_of is None
+    )
+    assert (miniature.recipe.seq_len, miniature.recipe.compute_precision, miniature.num_workers) == (64, "fp32", 2)
     path.write_text(json.dumps({**sizes, "n_layer": 2000}))
     large = search_spaces.load(str(path)).miniature
     assert large is not None and large.recipe.model.miniature_of == "small"

@@ -177,10 +177,10 @@ class TestLayoutFile:
         assert "zero_stage of ddp must be one of 0, got 3" in refused("gpt2", "--layout", path)
 
     def test_a_batch_that_does_not_divide(self, refused: Refused, tmp_path: Path) -> None:
-        one = measurement()
+        measured = measurement()
         path = self.write(
             tmp_path / "layout.json",
-            recipe=to_json(one.recipe),
+            recipe=to_json(measured.recipe),
             layout=to_json(layout(dp_shard=4)),
             batch={"micro_batch": 3, "grad_accum": 43},
         )
@@ -204,8 +204,8 @@ class TestLayoutFile:
 
     @pytest.mark.parametrize("space", [(), ("bloom7b",)])
     def test_set_beside_a_file_with_a_recipe(self, refused: Refused, tmp_path: Path, space: tuple[str, ...]) -> None:
-        one = measurement()
-        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        measured = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(measured.recipe), layout=to_json(measured.layout))
         output = refused(*space, "--layout", path, "--set", "seq_len=1024")
         assert "holds its own recipe" in output and "--set seq_len=1024" in output and "leave out --set" in output
 
@@ -216,8 +216,8 @@ class TestLayoutFile:
         assert f"got --set {change}" in refused("bloom7b", "--layout", path, "--set", change)
 
     def test_a_space_beside_the_recipe_of_another_model(self, refused: Refused, tmp_path: Path) -> None:
-        one = measurement()
-        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        measured = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(measured.recipe), layout=to_json(measured.layout))
         output = refused("gpt2", "--layout", path)
         assert "space gpt2 trains gpt2" in output and "bloom-7b1" in output and "leave out the space" in output
 
@@ -324,7 +324,7 @@ class TestData:
 
 class TestStudies:
     @pytest.fixture
-    def known(self, tmp_path: Path) -> Path:
+    def study_path(self, tmp_path: Path) -> Path:
         """Returns a study that was made earlier."""
         (tmp_path / "studies").mkdir()
         with Study.create(tmp_path / "studies", "known-1") as study:
@@ -332,11 +332,11 @@ class TestStudies:
             study.record(Measured(measurement=measurement()))
             return study.path
 
-    def test_a_name_that_exists(self, refused: Refused, known: Path) -> None:
-        before = (known / "journal.jsonl").read_bytes()
+    def test_a_name_that_exists(self, refused: Refused, study_path: Path) -> None:
+        before = (study_path / "journal.jsonl").read_bytes()
         output = refused("gpt2", "--name", "known-1")
         assert "'known-1' exists already" in output and "--resume known-1" in output
-        assert (known / "journal.jsonl").read_bytes() == before
+        assert (study_path / "journal.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("name", ["../up", ".hidden", "", "a b", "mlflow.db"])
     def test_what_is_no_name(self, refused: Refused, name: str, tmp_path: Path) -> None:
@@ -353,51 +353,51 @@ class TestStudies:
         ],
     )
     def test_learning_from_what_teaches_nothing(
-        self, refused: Refused, known: Path, argv: tuple[str, ...], why: str
+        self, refused: Refused, study_path: Path, argv: tuple[str, ...], why: str
     ) -> None:
         assert why in refused(*argv, "--name", "new")
-        assert not (known.parent / "new").exists()
+        assert not (study_path.parent / "new").exists()
 
-    def test_resuming_what_is_not_there(self, refused: Refused, known: Path) -> None:
+    def test_resuming_what_is_not_there(self, refused: Refused, study_path: Path) -> None:
         assert "did you mean known-1?" in refused("--resume", "known")
-        assert "did you mean known-1?" in refused("--resume", f"{known.parent}/known")
+        assert "did you mean known-1?" in refused("--resume", f"{study_path.parent}/known")
 
-    def test_resuming_by_the_folder_s_path(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+    def test_resuming_by_the_folder_s_path(self, refused: Refused, study_path: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
-        path = known.rename(tmp_path / "elsewhere" / "a copy")
+        path = study_path.rename(tmp_path / "elsewhere" / "a copy")
         assert "a resumed study keeps --seed" in refused("--resume", f"{path}/", "--seed", "1")
 
-    def test_resuming_under_another_name(self, refused: Refused, known: Path) -> None:
+    def test_resuming_under_another_name(self, refused: Refused, study_path: Path) -> None:
         assert "leave out --name" in refused("--resume", "known-1", "--name", "other")
 
     @pytest.mark.parametrize(
         ("option", "named"), [(["--set", "seq_len=512"], "--set"), (["--seed", "1"], "--seed"), (["gpt2_xl"], "space")]
     )
-    def test_resuming_as_another_study(self, refused: Refused, known: Path, option: list[str], named: str) -> None:
+    def test_resuming_as_another_study(self, refused: Refused, study_path: Path, option: list[str], named: str) -> None:
         output = refused("--resume", "known-1", *option)
         assert "a resumed study keeps" in output and named in output
 
-    def test_resuming_what_another_process_runs(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+    def test_resuming_what_another_process_runs(self, refused: Refused, study_path: Path, tmp_path: Path) -> None:
         study, _, _ = Study.resume(tmp_path / "studies", "known-1")
         with study:
             assert f"by process {os.getpid()}" in refused("--resume", "known-1")
 
-    def test_a_journal_of_a_newer_version(self, refused: Refused, known: Path) -> None:
+    def test_a_journal_of_a_newer_version(self, refused: Refused, study_path: Path) -> None:
         line = {**to_line(Measured(measurement=measurement(micro_batch=2))), "schema": 99}
-        append(known / "journal.jsonl", line)
+        append(study_path / "journal.jsonl", line)
         assert "newer version (journal schema 99" in refused("--resume", "known-1")
 
     def test_half_a_journal_line_is_kept_aside_and_told(
-        self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, study_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Checks that the line is reported before anything else happens; test_search.py shows that the rest is used."""
-        with (known / "journal.jsonl").open("a") as journal:
+        with (study_path / "journal.jsonl").open("a") as journal:
             journal.write('{"kind":"measurement","schema":1,"meas')
         assert main(["--resume", "known-1", "--studies", str(tmp_path / "studies"), "--seed", "1"]) == 2
         output = capsys.readouterr().err.splitlines()
         assert "Line 3 of" in output[0] and "the rest is used" in output[0]
-        kept = json.loads((known / "journal.rejected.jsonl").read_text())
-        assert kept["text"] == '{"kind":"measurement","schema":1,"meas'
+        rejected = json.loads((study_path / "journal.rejected.jsonl").read_text())
+        assert rejected["text"] == '{"kind":"measurement","schema":1,"meas'
 
 
 def test_a_dry_run_has_nothing_to_profile(refused: Refused) -> None:

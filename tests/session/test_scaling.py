@@ -118,8 +118,8 @@ def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exi
 
     monkeypatch.setattr(played, "play", on_two)
     assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == NOT_RESOLVED
-    one, two = _printed(capsys)["scaling"]
-    assert one["winner"] and one["layouts_tried"] == one["layouts_planned"] == 2
+    on_one, two = _printed(capsys)["scaling"]
+    assert on_one["winner"] and on_one["layouts_tried"] == on_one["layouts_planned"] == 2
     assert two["winner"] is None and two["reason"].startswith("not resolved between ")
     assert played.report("s") == NOT_RESOLVED
     assert "the machine was disturbed" in " ".join(capsys.readouterr().out.split())

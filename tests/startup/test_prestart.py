@@ -78,7 +78,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     them.
     """
     folder = tmp_path_factory.mktemp("successors")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", TWO_TRIALS, str(folder)],
         cwd=ROOT,
         env=ENVIRONMENT,
@@ -87,7 +87,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=1200,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return json.loads((folder / "answers").read_text())
 
 

@@ -108,17 +108,19 @@ def test_it_goes_on_in_the_present_schema_and_survives_a_damaged_first_line(
     lines = journal.read_bytes().splitlines()
     assert journal.read_bytes().startswith(before)
     assert {json.loads(line)["schema"] for line in lines[len(before.splitlines()) :]} == {SCHEMA}
-    whole = _read(studies)
+    undamaged = _read(studies)
 
     journal.write_bytes(b"\n".join([lines[0][:100], *lines[1:]]) + b"\n")
     history, (remark,) = read(studies / "old-1", last=True)
-    assert "Line 1 of" in remark and history.header == whole.header and history.measurements == whole.measurements
+    assert (
+        "Line 1 of" in remark and history.header == undamaged.header and history.measurements == undamaged.measurements
+    )
     assert history.header is not None and history.header.id == STUDY_ID
-    assert history.sessions == whole.sessions == 3
+    assert history.sessions == undamaged.sessions == 3
     damaged = _report(studies, capsys)
     assert damaged["study"] == shown["study"]
     _resume(studies)
-    assert len(read(studies / "old-1", last=True)[0].trials) > len(whole.trials)
+    assert len(read(studies / "old-1", last=True)[0].trials) > len(undamaged.trials)
 
 
 def test_lines_of_a_newer_version_are_left_out_of_a_report_and_refuse_a_resumption(

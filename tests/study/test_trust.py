@@ -80,13 +80,13 @@ def test_a_reader_who_may_not_write_sees_that_a_study_is_running(studies: Path) 
 
 
 @as_root
-@pytest.mark.parametrize("given", ["folder", "journal"])
+@pytest.mark.parametrize("owned", ["folder", "journal"])
 def test_a_study_of_another_user_is_resumed_only_with_trust(
-    studies: Path, capsys: pytest.CaptureFixture[str], given: str
+    studies: Path, capsys: pytest.CaptureFixture[str], owned: str
 ) -> None:
     folder = _study(studies)
     before = _files(folder)
-    _give_away(folder if given == "folder" else folder / "journal.jsonl")
+    _give_away(folder if owned == "folder" else folder / "journal.jsonl")
     argv = ["--resume", "one", "--studies", str(studies), "--dry-run"]
     assert search.main(argv) == 2
     output = capsys.readouterr().err

@@ -82,10 +82,10 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
 
 
 def test_the_documentation_names_no_option_that_is_not_there() -> None:
-    known = {*SEARCH.split(), *REPORT.split(), "--help"}
+    options = {*SEARCH.split(), *REPORT.split(), "--help"}
     for path in (*PAGES, ROOT / "README.md"):
         named = set(re.findall(r"`(--[a-z-]+)", path.read_text()))
-        assert named <= known, path
+        assert named <= options, path
 
 
 @pytest.mark.parametrize("name", ["search", "plan", "probe", "validate", "replay", "report"])

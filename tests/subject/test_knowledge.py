@@ -20,20 +20,20 @@ COMMIT = "0123456"
 ZERO = layout(engine="deepspeed", zero_stage=2, grad_sync="every")
 
 
-def taken(**versions: str) -> Any:
+def conditions(**versions: str) -> Any:
     """Returns the conditions of a measurement with these versions."""
     return dataclasses.replace(CONDITIONS, versions={**VERSIONS, **versions}, commit=COMMIT)
 
 
 def ran(**fields: Any) -> Measurement:
-    return measurement(**{"conditions": taken(), **fields})
+    return measurement(**{"conditions": conditions(), **fields})
 
 
 def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
     """Returns the knowledge that a study with these measurements gives; its versions are those of here unless `fields`
     has others.
     """
-    here: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "recipes": (RECIPE,),
         "cluster": CLUSTER,
         "cap_gib": None,
@@ -44,7 +44,7 @@ def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
         header=header("old-1", at="2026-11-20T09:00:00+00:00", versions=VERSIONS, commit=COMMIT),
         measurements=tuple(measurements),
     )
-    return applicable_knowledge(old, **{**here, **fields})
+    return applicable_knowledge(old, **{**settings, **fields})
 
 
 class TestWhatHolds:
@@ -89,7 +89,7 @@ class TestWhatHolds:
     def test_each_measurement_is_judged_by_itself(self) -> None:
         """Checks a study of two recipes that was resumed under another torch."""
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")
-        knowledge = held([ran(), ran(micro_batch=2, conditions=taken(torch="2.8.0")), ran(recipe=other)])
+        knowledge = held([ran(), ran(micro_batch=2, conditions=conditions(torch="2.8.0")), ran(recipe=other)])
         assert [each.candidate.micro_batches for each in knowledge.earlier] == [(1,)]
         output = knowledge.sentences[1]
         assert "1 with torch 2.8.0 (here 2.9.1)" in output

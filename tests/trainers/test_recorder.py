@@ -182,7 +182,7 @@ class TestCall:
     def answers(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         prepared: list[Any] = []
 
-        def get(asked: object, timeout: float) -> Any:
+        def get(reference: object, timeout: float) -> Any:
             assert 0 <= timeout <= 5
             answer = prepared.pop(0)
             if isinstance(answer, Exception):

@@ -79,8 +79,8 @@ def test_fp8_is_accepted_where_the_contract_holds_it(precision: Any, layout: Lay
 def test_where_fp8_is_not_exact_or_does_not_run_it_is_refused_with_the_reason(
     recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str
 ) -> None:
-    got = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
-    assert sentence in (got or "")
+    reason = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert sentence in (reason or "")
 
 
 def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ EVERY = (DDP, FSDP, ZERO_0, ZERO_1, ZERO_2, ZERO_3)
 FP32, BF16 = recipe(), recipe(compute_precision="bf16")
 PURE = recipe(compute_precision="bf16", state_precision="bf16")
 ADAFACTOR = recipe(optimizer="adafactor")
-WANTED = {
+HOPS_BY_NAME = {
     "ddp": (FP32, DDP, EVERY),
     "fsdp": (FP32, FSDP, (FSDP, DDP)),
     "zero 1": (BF16, ZERO_1, (ZERO_1, FSDP)),
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.contract
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: tmp_path_factory.mktemp("checkpoints") for name in WANTED}
+    return {name: tmp_path_factory.mktemp("checkpoints") for name in HOPS_BY_NAME}
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +43,21 @@ def curves(folders: dict[str, Path]) -> dict[str, Curves]:
     """Returns the curves of each entry of `WANTED`, all played in one group of two ranks."""
     played = [
         Hop(recipe=of, saved_by=saved_by, loaded_by=loaded_by, folder=str(folders[name]))
-        for name, (of, saved_by, loaded_by) in WANTED.items()
+        for name, (of, saved_by, loaded_by) in HOPS_BY_NAME.items()
     ]
-    return dict(zip(WANTED, run_group(hops, played, 2), strict=True))
+    return dict(zip(HOPS_BY_NAME, run_group(hops, played, 2), strict=True))
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", HOPS_BY_NAME)
 def test_the_engine_that_saved_goes_on_bit_for_bit(name: str, curves: dict[str, Curves]):
     curve = curves[name]
     assert curve.continued[0] == curve.undisturbed
     assert len(set(curve.undisturbed)) == len(curve.undisturbed)
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", HOPS_BY_NAME)
 def test_another_engine_goes_on_from_the_same_weights_with_the_same_losses(name: str, curves: dict[str, Curves]):
-    curve, of = curves[name], WANTED[name][0]
+    curve, of = curves[name], HOPS_BY_NAME[name][0]
     for weights in curve.weights[1:]:
         assert all(torch.equal(weight, curve.weights[0][key]) for key, weight in weights.items())
     # Sums of 16-bit products and gradients are rounded elsewhere; a state that is left out gives 50 times as much.

@@ -28,14 +28,14 @@ def probe(recipe: Recipe) -> torch.Tensor:
     return torch.arange(2 * recipe.seq_len).reshape(2, -1) % recipe.model.vocab_size
 
 
-def _played(wanted: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
+def _played(recipes_and_folders: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
     """Plays each recipe on every rank: trains with DDP, saves and exports; then begins from the export with ZeRO-3 and
     FSDP2.
     """
-    return [_one(recipe, Path(folder)) for recipe, folder in wanted]
+    return [_logits_of(recipe, Path(folder)) for recipe, folder in recipes_and_folders]
 
 
-def _one(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
     engine = engines.create(recipe, DDP, torch.device("cpu"))
     train(engine, recipe, DDP, 0)
     writer = CheckpointWriter(folder / "checkpoints", keep=1, is_current=lambda: True)
@@ -64,8 +64,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def logits_by_model(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    wanted = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
-    return dict(zip(FP_RECIPES, run_group(_played, wanted, 2), strict=True))
+    recipes_and_folders = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
+    return dict(zip(FP_RECIPES, run_group(_played, recipes_and_folders, 2), strict=True))
 
 
 @pytest.mark.parametrize("name", FP_RECIPES)

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> dict[str, str]:
     """Returns why each attempt ended; all are played in one group of two ranks."""
-    wanted = {
+    planned_attempts = {
         "undisturbed": Attempt(job=job(folder / "undisturbed", plan())),
         "cut": Attempt(job=job(folder / "cut", plan()), dies_before=7),
         "cut, on": Attempt(job=job(folder / "cut", plan(), attempt=2)),
@@ -47,7 +47,7 @@ def ended(folder: Path) -> dict[str, str]:
         "ramp": Attempt(job=job(folder / "ramp", RAMP)),
         "ramp, on": Attempt(job=job(folder / "ramp", RAMP, attempt=2, layout=FSDP)),
     }
-    return dict(zip(wanted, run_group(attempts, list(wanted.values()), 2), strict=True))
+    return dict(zip(planned_attempts, run_group(attempts, list(planned_attempts.values()), 2), strict=True))
 
 
 def records(folder: Path) -> list[Record]:

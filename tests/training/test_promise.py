@@ -16,7 +16,7 @@ def records(speed: float, *, between_s: float = 0.0, **fields: Any) -> list[Reco
     """Returns twenty reports of ten steps of 1000 tokens each, with `between_s` of other work before each report."""
     all_records: list[Record] = [BEGUN]
     for i in range(20):
-        known: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "attempt": 1,
             "first_step": 10 * i + 1,
             "losses": (2.0,) * 10,
@@ -29,7 +29,7 @@ def records(speed: float, *, between_s: float = 0.0, **fields: Any) -> list[Reco
             "data_s": 0.0,
             "peak_gib": 1.0,
         }
-        all_records.append(Steps(**{**known, **fields}))
+        all_records.append(Steps(**{**defaults, **fields}))
     return all_records
 
 

@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ended(folder: Path) -> dict[str, Any]:
     """Returns how each training ended: its exit code and its summary."""
     command = [sys.executable, "-m", "tests.training.trainings", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
     return json.loads((folder / "ended.json").read_text())
 
 
@@ -51,9 +51,9 @@ def held_out(folder: Path, steps: int) -> dict[int, float]:
 
 
 def test_a_training_runs_to_its_end(ended: dict[str, Any], folder: Path):
-    code, whole = ended["whole"]
-    assert code == 0 and whole["complete"] and whole["steps"] == STEPS
-    assert whole["tokens"] == whole["tokens_saved"] == STEPS * STEP
+    code, undisturbed = ended["whole"]
+    assert code == 0 and undisturbed["complete"] and undisturbed["steps"] == STEPS
+    assert undisturbed["tokens"] == undisturbed["tokens_saved"] == STEPS * STEP
     all_losses = losses(folder / "whole")
     assert len(all_losses) == STEPS and sum(all_losses[-20:]) < 0.9 * sum(all_losses[:20])
 
@@ -66,8 +66,8 @@ def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder:
     assert set(runs) == {"whole", "moved"}
     mlflow_run = runs["whole"]
     assert mlflow_run.info.status == "FINISHED"
-    wanted = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
-    assert wanted.items() <= mlflow_run.data.params.items()
+    parameters = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
+    assert parameters.items() <= mlflow_run.data.params.items()
     assert {"learning_rate", "precision", "layout", "data"} <= mlflow_run.data.params.keys()
     logged = {key: client.get_metric_history(mlflow_run.info.run_id, key) for key in mlflow_run.data.metrics}
     per_step = {"train_loss", "grad_norm", "learning_rate", "tokens", "train_hours"}

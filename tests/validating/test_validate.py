@@ -140,8 +140,8 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
 def test_identical_configurations_are_one_by_their_median() -> None:
     runs = tr3m()
     again = [dataclasses.replace(runs[0], step_time_s=time) for time in (27.0, 31.0, 50.0)]
-    (one,) = merged(again)
-    assert one.step_time_s == 31.0 and one.num_merged == 3
+    (merged_run,) = merged(again)
+    assert merged_run.step_time_s == 31.0 and merged_run.num_merged == 3
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -337,9 +337,15 @@ def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() ->
 
 
 def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
-    own = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
-    own |= {"cap_gib": "10", "peak_mem_gb": "10.73741824", "outcome": "ok", "gpu": "NVIDIA H200", "flash_attention": ""}
-    (row,) = read_rows(_table(tmp_path, **own))
+    own_rows = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
+    own_rows |= {
+        "cap_gib": "10",
+        "peak_mem_gb": "10.73741824",
+        "outcome": "ok",
+        "gpu": "NVIDIA H200",
+        "flash_attention": "",
+    }
+    (row,) = read_rows(_table(tmp_path, **own_rows))
     run = interpret(row)
     assert run.values["zero_stage"] == 2 and run.values["flash"] == 1 and run.values["fused"] == 1
     assert run.peak_is_allocated and run.peak_memory_gib == pytest.approx(10.0)
@@ -387,16 +393,16 @@ def test_recipes_do_not_share_a_cell_nor_are_their_rows_merged() -> None:
     """Checks Adafactor's rows beside the same rows of another recipe; published tables state no recipe and are
     unchanged.
     """
-    own = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
-    report = validate([*own, *({**row, "recipe": "another"} for row in own)])
-    assert report.num_merged_away == 2 * validate(own).num_merged_away
+    own_rows = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
+    report = validate([*own_rows, *({**row, "recipe": "another"} for row in own_rows)])
+    assert report.num_merged_away == 2 * validate(own_rows).num_merged_away
     first, second = report.cells
     assert first.ours == second.ours and first.cell[:-1] == second.cell[:-1]
     assert {first.label.partition(", recipe ")[2], second.label.partition(", recipe ")[2]} == {
-        own[0]["recipe"],
+        own_rows[0]["recipe"],
         "another",
     }
-    (alone,) = validate(own).cells
+    (alone,) = validate(own_rows).cells
     assert "recipe" not in alone.label
 
 

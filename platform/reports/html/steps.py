@@ -102,7 +102,11 @@ def predicted_and_measured(results: Sequence[Result]) -> Section:
         steps, expected = [each.step_time_s or 0.0 for each in timed], [float(each) for each in prediction.step.total_s]
         peaks = [(i, each.peak_allocated_gib) for i, each in enumerate(timed) if each.peak_allocated_gib]
         gib = [float(each) for each in prediction.memory.allocated_gib]
-        name, measured_gib, expected_gib = result.header.name, [one for _, one in peaks], [gib[i] for i, _ in peaks]
+        name, measured_gib, expected_gib = (
+            result.header.name,
+            [peak_gib for _, peak_gib in peaks],
+            [gib[i] for i, _ in peaks],
+        )
         body += heading(name) if len(results) > 1 else ""
         step_chart = _diagonal(f"{name}: step time", steps, expected, "seconds")
         memory_chart = _diagonal(f"{name}: memory", measured_gib, expected_gib, "GiB allocated")
