@@ -215,7 +215,7 @@ def _unknown_network(cluster: ClusterSpec) -> str:
     """Returns the sentence for a cluster whose network is not stated."""
     return (
         f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
-        " node are taken, and intervals are as wide as networks differ; --node-gbps states it"
+        " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
     )
 
 

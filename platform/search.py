@@ -72,7 +72,7 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
     )
     all_help = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
     add("--all", action="store_true", help=all_help)
-    profiled = "profile the winner at the end: tell where its step goes, and keep a trace"
+    profiled = "profile the winner at the end: print the parts of its step, and save a trace"
     add("--profile", action="store_true", help=profiled)
     safe = "train the winner for 50 steps at the end, with a held-out loss and a checkpoint: memory must not grow"
     add("--safe", action="store_true", help=safe)
@@ -91,7 +91,7 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
         'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     )
     add("--address", metavar="HOST:PORT", help=address_help)
-    wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
+    wait = "time for GPU nodes that the cluster is still starting to join (default: %(default)g)"
     add("--wait-for-gpus", type=duration, default=WAIT_S, metavar="T", help=wait)
     slow = "probe all devices first (under a minute) and search without the nodes that lag"
     add("--exclude-slow", action="store_true", help=slow)

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--checkpoint-s", type=duration, default=600.0, metavar="S", help="seconds (or 10m) between checkpoints"
         " (default: %(default)g)")  # fmt: skip
     add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
-    add("--keep", type=_count, default=2, metavar="N", help="checkpoints that stay (default: %(default)s)")
+    add("--keep", type=_count, default=2, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")

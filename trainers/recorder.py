@@ -155,10 +155,11 @@ class Recorder:
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
         """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".
 
-        Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
-        point that is measured came after it, so it goes to the next one of `rungs`, if there is one. One in the
-        numerics gate, whose batch is none of them, goes to the first; of a trial without rungs nothing is written. Nor
-        is a trial that stands still because a node of it is out of reach, which says nothing of its layout.
+        The first failure reported is nearest to the cause: after the end of the ladder no other is written. A failure
+        at a point that is already measured happened after it, so it is recorded for the next of `rungs`, if any. A
+        failure in the numerics gate, whose batch is none of them, is recorded for the first; for a trial without rungs
+        nothing is written. Nothing is written either for a trial that hangs because one of its nodes is out of reach,
+        which says nothing of its layout.
         """
         entry = from_json(Measurement, measurement)
         if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):

@@ -170,7 +170,7 @@ def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) 
             continue
         waited_s = time.monotonic() - started_s
         if standing is None and waited_s > START_S:
-            reason = f"no worker spoke within {START_S:.0f} s of the trial's start"
+            reason = f"no worker reported within {START_S:.0f} s of the trial's start"
         elif standing is not None and standing["overdue_s"] > job.hang_floor_s:
             reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
         else:
@@ -184,7 +184,7 @@ def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) 
 def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
     """Returns what each rank raised, and Ray's message on ranks whose process is gone.
 
-    A rank that Ray's memory monitor killed could not say so itself: it is said here in its place.
+    A rank that Ray's memory monitor killed cannot report that itself, so it is reported here.
     """
     raised: dict[int, BaseException] = {}
     dead: dict[int, str] = {}

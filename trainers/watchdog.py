@@ -11,8 +11,8 @@ EXIT_CODE = 86
 class Watchdog:
     """Ends the process `allowed` seconds after the last beat.
 
-    Allowed are max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not yet
-    waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
+    The allowance is max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not
+    yet waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
     touches the device, so a hung collective cannot hang it.
     """
 

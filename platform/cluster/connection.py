@@ -196,7 +196,7 @@ def _first_line(error: BaseException) -> str:
 def _cluster_of_this_head() -> str | None:
     """Returns the address of the Ray cluster that `ray start` began on this machine, None where there is none.
 
-    Any user of the machine may write the file that names it: only this user's and root's are followed.
+    Any user of the machine may write the file that names the cluster, so only files of this user and of root are read.
     """
     path = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
@@ -234,9 +234,9 @@ def _check(address: str) -> None:
         raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or len(port) > 5:
-        problem = "its port is no number up to 65535"
+        problem = "its port must be a number up to 65535"
     elif error_of(host, int(port), timeout_s=ANSWER_S):
-        problem = f"it is given {ANSWER_S} s"
+        problem = f"no answer within {ANSWER_S} s"
     else:
         problem = _refusal(address)
     if problem:
@@ -259,7 +259,7 @@ def _refusal(address: str) -> str:
     except grpc.RpcError as error:
         code = cast(Any, error).code()
         late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        return f"it is given {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
+        return f"no answer within {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
     except (RuntimeError, OSError) as error:  # RAY_USE_TLS without its files
         return _first_line(error)
     return ""

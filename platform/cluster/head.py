@@ -1,6 +1,6 @@
 """Watches the cluster's head and this node's raylet while a study runs.
 
-Without either, every call into Ray waits, for ever or until Ray ends the process.
+If either is gone, every call into Ray blocks, for ever or until Ray ends the process.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _ANSWER_S = 5.0
 def watched(head: str, raylet: str, on_loss: Callable[[str], None]) -> Generator[None]:
     """Calls `on_loss` once, from another thread, with a sentence when either of these HOST:PORT is gone.
 
-    What Ray raises meanwhile is kept back until both answer again: `on_loss` names the cause.
+    Errors that Ray raises meanwhile are held back until both answer again, since `on_loss` names the cause.
     """
     addresses, is_over = {HEAD: head, RAYLET: raylet}, threading.Event()
     threading.Thread(target=_watch, args=(addresses, on_loss, is_over), name="watch", daemon=True).start()
@@ -58,8 +58,8 @@ def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over
 def _error_of(address: str) -> OSError | None:
     """Returns why the gRPC server of HOST:PORT does not answer, None where it does.
 
-    A process that was stopped, or is stuck, still has its connections accepted by the kernel: it is asked for its
-    health, and whatever it answers will do.
+    The kernel still accepts connections of a process that is stopped or stuck, so the process is asked for its health;
+    any answer will do.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

@@ -1,8 +1,8 @@
 """Finds what a killed driver left, by the ids that it wrote down, and removes it when its study is resumed.
 
-A driver notes in its study's folder what is its own on this machine and on the cluster, and takes the note away when
-it ends in order. A Ray of its own is known by its session's folder: a process is of it that names the folder in its
-command or has a file in it open. On a cluster that others use too, only the study's own job is touched.
+A driver writes a note of what it owns on this machine and on the cluster into its study's folder, and removes the note
+when it ends normally. Its own Ray is identified by the folder of its session: a process belongs to it if its command
+names the folder or if it has a file of the folder open. On a shared cluster only the study's own job is touched.
 """
 
 import dataclasses

@@ -172,7 +172,8 @@ def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
     """Returns the CPUs for each of `num_workers` workers on nodes with these CPUs: the most, up to 1, with which all of
     them fit on whole nodes.
 
-    A little of each node is left over: two workers of a whole CPU and Tune's own share never fit two cores.
+    A small part of each node stays free, since two workers with a whole CPU each and Tune's share would not fit on two
+    cores.
     """
     left_over = max(0.1, 0.2 / len(cpus))
     free = [each - left_over for each in cpus if each > left_over]

@@ -33,8 +33,9 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
         uncompiled = slow[0].facts["uncompiled"]
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
         yield (
-            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python writes none there: every"
-            " process compiles them again, seconds of each trial. Mend it there, once, as who owns them:"
+            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python cannot write it there:"
+            " every process compiles them again, which takes seconds of each trial. Run once on the node, as the"
+            " owner of the files:"
             f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(uncompiled.values()))}"
         )
     yield from _replaced(nodes)
@@ -88,7 +89,7 @@ def _full_disks(nodes: Sequence[Node], study: Path) -> Iterator[str]:
         if mib < LEAST_FREE_MIB:
             yield (
                 f"the disk under {folder} of {address} has {mib:.0f} MiB left,"
-                f" a search wants {LEAST_FREE_MIB:.0f}: make room"
+                f" a search needs {LEAST_FREE_MIB:.0f}: make room"
             )
 
 
@@ -97,6 +98,6 @@ def _clocks_off(nodes: Sequence[Node]) -> Iterator[str]:
         if abs(node.clock_off_s) > MOST_OFF_S:
             direction = "ahead of" if node.clock_off_s > 0 else "behind"
             yield (
-                f"the clock of node {node.address} is {abs(node.clock_off_s):.1f} s {direction} the driver's or more:"
+                f"the clock of node {node.address} is at least {abs(node.clock_off_s):.1f} s {direction} the driver's:"
                 " set both by the same server (chrony, ntpd)"
             )

@@ -1,7 +1,7 @@
 """Knows which nodes a cluster will have: an autoscaler starts them, or a scheduler or a person states their number.
 
 `ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
-`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has the nodes that it has.
+`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has a fixed set of nodes.
 """
 
 import contextlib
@@ -169,7 +169,7 @@ class Autoscaler:
         idle_min = self._config.get("idle_timeout_minutes", 5)
         head = self._price(self._config.get("head_node_type", ""), " ")
         return (
-            f"GPU nodes that nothing uses leave after {idle_min} min; the head bills{head} until `ray down`, which ends"
+            f"Idle GPU nodes are ended after {idle_min} min; the head bills{head} until `ray down`, which ends"
             " everything."
         )
 

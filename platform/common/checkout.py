@@ -19,7 +19,7 @@ _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pya
 def commit() -> str:
     """Returns the short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
 
-    What `COMMIT_VARIABLE` says comes before what is found.
+    The environment variable `COMMIT_VARIABLE` takes precedence over git.
     """
 
     def git(*arguments: str) -> str:

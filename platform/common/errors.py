@@ -28,7 +28,7 @@ class ClusterError(RuntimeError):
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports a wrong option in one sentence, an `InputError`, in place of the whole usage.
 
-    An option has its whole name: what is short today may be another one's name tomorrow.
+    Options cannot be abbreviated: a prefix that is unique today may be ambiguous tomorrow.
     """
 
     def __init__(self, **options: Any) -> None:

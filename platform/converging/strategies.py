@@ -54,7 +54,7 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
     for text in options.targets:
         if "=" in text and not text.endswith(".json"):
             if not strategies:
-                raise InputError(f"{text} changes the first study or layout file, and none stands before it: name one")
+                raise InputError(f"{text} changes the first study or layout file, and none comes before it: name one")
             strategies.append(_changed(strategies[0], text))
         else:
             strategies.append(_of_target(read_target(text, options.studies, None), text, strategies[:1]))

@@ -35,8 +35,8 @@ class Closing:
         """Returns the winner's next closing trial: its last run with its gate, then the gate's reference; without gates
         where not `gated`, without the last run where not `run`.
 
-        Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
-        of another one, that one has its last run too.
+        Without repeats no other point has run again: if the last run puts the winner behind the figure that the search
+        has of another point, that point has its last run too.
         """
         measured = of_recipe(recipe, history)
         best, gate = winner(measured), self._rules.gate if gated else None

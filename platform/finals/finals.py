@@ -58,10 +58,10 @@ class Finals:
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
-        A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
-        after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
-        without it where they are enough for that. Where the machine was disturbed, the contenders run in turn before
-        that, until it is resolved which of them is the fastest.
+        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it. A
+        winner's last run includes the gate if `left_s` suffices for both and for the gate's reference; else it runs
+        without the gate if `left_s` suffices for that. If the machine was disturbed, the contenders first run in turn
+        until the fastest of them is resolved.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
@@ -116,9 +116,9 @@ class Finals:
         """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
         have run, for those of another winner, which would need all of them.
 
-        All that the winners have to go through, and their profile where it is asked for; where that is too much of the
-        budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third. Nothing too where the final runs `wait`.
+        It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
+        a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
+        the finalists' runs it is at most a third of the budget. It is zero while the final runs `wait`.
         """
         if self.wait(history):
             return 0.0

@@ -106,8 +106,9 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> V
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts that may serve as the recipe's reference, the best one first.
 
-    The plainest kernels first: what a compiler, a fused kernel or a chunked loss may get wrong is then not in it. Among
-    these a layout that ran, the one with least machinery; then what was not tried, the most frugal first.
+    Layouts with the plainest kernels come first, since a compiler, a fused kernel or a chunked loss may be what is
+    wrong. Among these come layouts that ran, the one with the least machinery first, then layouts that were not tried,
+    the most frugal first.
     """
     timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
     failed_layouts = {

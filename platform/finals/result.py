@@ -56,7 +56,7 @@ class RecipeResult:
     def runner_up(self) -> Measurement | None:
         """The best point of another layout than the winner's that no gate barred; None where there is none.
 
-        What was stopped as slow cannot win, yet it may be the closest that another layout came.
+        A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
         """
         best = self.winner
         barred = {each.layout for each in self.measurements if each.phase == "gate"}

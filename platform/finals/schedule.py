@@ -33,8 +33,8 @@ def repeats_left(
 ) -> list[Run]:
     """Returns the remaining runs of one recipe's finalists, the next one first.
 
-    The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A
-    A B C), so that what drifts with time falls on all alike. A point that was lost in one has no further one.
+    The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
+    B C), so that drift over time affects all equally. A point that was lost in one run has no further ones.
     """
     of_search = [each for each in points(measurements) if each.search and each.search.outcome is Outcome.OK]
     of_search.sort(key=lambda point: -speed_of(_search(point)))
@@ -56,7 +56,8 @@ def contenders_run(
     """Returns the next run of the contenders, which run in turn: one round of runs for each number above `after`, the
     first that not all of them had; None after `most` rounds.
 
-    One that joins late begins with the round of the others, since runs of one number stand beside each other in time.
+    A contender that joins late begins with the current round of the others, since runs with one number must follow each
+    other in time.
     """
     rounds = [run.repeat for point in contenders for run in point.runs if run.repeat > after]
     first = max(rounds, default=after + 1)

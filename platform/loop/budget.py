@@ -91,7 +91,7 @@ class Spending:
         """
         budget, left_s = self.budget, self.time_left_s()
         if budget.max_trials is not None and self._num_searched >= budget.max_trials:
-            return f"the search had its {plural(budget.max_trials, 'trial')} (--max-trials)"
+            return f"the search ran its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
             return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"
         if left_s <= 0:

@@ -99,8 +99,8 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settin
     """Returns the largest micro-batch that the candidate surely has memory for: one that ran, or whose prediction is at
     most half of the memory.
 
-    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host: 45 s of the 378 that a
-    search of GPT-2 took on an H200. Too large a one would cost its whole trial.
+    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host, which took 45 of the
+    378 s of a search of GPT-2 on an H200; a micro-batch that is too large would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
     even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
@@ -116,7 +116,7 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
     """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped without a trial, each
     reported once.
 
-    These lines tell more of a rung than a prediction, whose errors all layouts share.
+    Such a line is more accurate for a rung than a prediction, whose error all layouts share.
     """
     limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
     measured_batches = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}

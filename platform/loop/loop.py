@@ -53,7 +53,7 @@ class Loop:
     ) -> None:
         """Begins with `spent_s` already used by this session, of which `shared_s` also served the sessions before it.
 
-        Budgets count by `clock`, which nobody sets: the time of day may go back by hours.
+        Budgets are counted by the monotonic `clock`: the time of day may be set back by hours.
         """
         self.study = study
         self.settings = settings
@@ -225,9 +225,9 @@ class Loop:
     ) -> None:
         """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer.
 
-        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone: that of
-        `rank`, if that is known. What follows is `policy`'s to say: without a verdict in the journal it was a
-        silent death, and a trial whose workers never `started` stays to be run.
+        `state` is "interrupted" if time ran out before the end of its ladder, and "failed" if a process is gone, that
+        of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
+        trial whose workers never `started` still has to run.
         """
         assert self._running is not None, "no trial is running"
         running, self._running = self._running, None

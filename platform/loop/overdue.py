@@ -1,6 +1,6 @@
 """Ends a search whose trial never starts.
 
-A thread looks on, and asks Ray nothing: where Ray is stuck, the main thread is too.
+A thread watches without calling Ray: if Ray is stuck, the main thread is stuck too.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _POLL_S = 2.0
 def starts(running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
     """Calls `on_overdue`, once and from another thread, with a sentence when the `running` trial does not start.
 
-    It started when the recorder's file `state` has its id.
+    A trial has started when its id is in the recorder's file `state`.
     """
     is_over = threading.Event()
     threading.Thread(target=_watch_start, args=(running, state, on_overdue, is_over), name="start", daemon=True).start()
@@ -43,7 +43,9 @@ def _watch_start(
         if trial_id is None or trial_id in _started(state):
             since_s = time.monotonic()
         elif (waited_s := time.monotonic() - since_s) > START_S:
-            on_overdue(f"no worker of trial {trial_id} spoke within {duration(waited_s)} of its start (`ray status`)")
+            on_overdue(
+                f"no worker of trial {trial_id} reported within {duration(waited_s)} of its start (`ray status`)"
+            )
             return
 
 

@@ -75,8 +75,9 @@ class Ended:
 def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, node_lost: bool, measures: bool) -> Kind:
     """Returns the kind of a trial's end.
 
-    `state` is what its processes say, `outcome` what ended its ladder (None for nothing), `started` whether a worker
-    spoke, `node_lost` whether a node of it is gone. One that `measures` nothing runs a gate's reference or a profile.
+    `state` is what its processes report, `outcome` what ended its ladder (None for nothing), `started` whether a worker
+    reported, `node_lost` whether one of its nodes is gone. A trial that `measures` nothing runs a gate's reference or a
+    profile.
     """
     if not started:
         return Kind.UNSTARTED
@@ -102,7 +103,7 @@ def end_of(
     """Returns the end of a trial from its ladder's `verdict` (None for none) and from what Tune and its processes
     report.
 
-    Arguments are those of `kind_of`; it ran on `nodes`, by rank, of which `lost_nodes` answer no more.
+    The arguments are those of `kind_of`; the trial ran on `nodes`, by rank, of which `lost_nodes` no longer answer.
     """
     kind = kind_of(state, verdict and verdict.outcome, started=started, node_lost=bool(lost_nodes), measures=measures)
     if state == "failed" and verdict is not None:
@@ -125,7 +126,7 @@ def follows(ends: Sequence[Ended]) -> Next:
 def fault(ends: Sequence[Ended]) -> str:
     """Returns why the cluster is at fault given a session's `ends` so far; "" where it is not.
 
-    One layout that dies again and again is to blame itself: processes that died count where two layouts met that.
+    A layout that dies again and again is itself at fault: dead processes count only if two layouts had them.
     """
     row = list(itertools.takewhile(lambda each: each.kind.unexplained, reversed(ends)))
     is_general = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)

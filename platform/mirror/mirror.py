@@ -71,7 +71,7 @@ class Mirror:
     def start(self, is_ready: Callable[[], object] = lambda: True) -> "Mirror":
         """Begins as soon as `is_ready` returns true, or when it is closed; returns at once.
 
-        MLflow takes seconds to import, of which whatever else this process does meanwhile has half.
+        Importing MLflow takes seconds, and halves the speed of whatever this process does meanwhile.
         """
         self._is_ready = is_ready
         self._thread.start()

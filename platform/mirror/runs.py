@@ -1,7 +1,7 @@
 """A study's runs in MLflow: one for the study, a child for each measurement, gate and profile, each made once.
 
-MLflow is the record here: what is there already is asked for by tags, so nothing needs to be noted on this side, and a
-process killed between making a run and filling it leaves nothing that the next one could not complete.
+MLflow itself is the record: existing runs are looked up by their tags, so no state is kept on this side, and the next
+process can complete a run that a killed process created and did not fill.
 """
 
 import dataclasses

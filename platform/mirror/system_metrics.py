@@ -1,7 +1,7 @@
 """Samples the load of the search's own machine into a file of the study, mirrored to MLflow's system metrics.
 
-In a file, so that an outage of MLflow loses nothing. On a cluster these are the head's figures; what each worker's
-device did in its timed windows stands with its measurement.
+Samples go to a file, so that an outage of MLflow loses nothing. On a cluster they are the head's; what each worker's
+device did in its timed windows is part of its measurement.
 """
 
 import contextlib

@@ -21,8 +21,8 @@ def report_uri(explicit_uri: str, recorded: str, studies: Path) -> str:
     """Returns the store that a report on a study of `studies` updates: `explicit_uri`, else the one
     beside the study.
 
-    A journal may be somebody else's, and a server that it has `recorded` would be sent this user's token, a file
-    written to: what is recorded elsewhere is used only where it is named too.
+    A journal may be somebody else's: a server named in it would be sent this user's token, and a file named in it would
+    be written to. So what is `recorded` elsewhere is used only if it is named too.
 
     Raises:
         InputError: the URI is not one; or the study's runs are elsewhere and nothing is named. The sentence says how.

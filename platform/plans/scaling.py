@@ -195,8 +195,8 @@ def ramp_up(
 ) -> tuple[Phase, ...]:
     """Returns for each (global batch, nodes or None) the layout and micro-batch to use.
 
-    Where no number of nodes is given, the most (doubling up to the cluster's) that keep `EFFICIENCY` of the best rate
-    a device of that phase.
+    A phase without a number of nodes gets the most (doubling up to the cluster's) that keep `EFFICIENCY` of its best
+    rate a device.
 
     Raises:
         InputError: a phase has no layout that fits.

@@ -110,7 +110,7 @@ def show(probe: Probe, path: Path, console: Console) -> None:
     for each in lagging:
         print_line(f"Lags: {each}")
     print_line(
-        f"Kept as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on."
+        f"Saved as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on."
     )
 
 

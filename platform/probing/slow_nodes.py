@@ -33,7 +33,8 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
     remaining = [node for node in place.nodes if node.address not in addresses]
     if not remaining:
         raise ClusterError(
-            f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
+            f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; repair a node, or search"
+            " without"
         )
     print_line(f"Left out: {reasons}.")
     fast = place_of(remaining, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)

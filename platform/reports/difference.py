@@ -1,6 +1,6 @@
 """Finds what differs between two measurements, and how much of the difference in step time each change explains.
 
-Shares are logarithms: that a change makes a step 10 % longer and another one 20 % makes it 32 % longer together.
+Shares are taken of logarithms: changes that make a step 10 % and 20 % longer make it 32 % longer together.
 """
 
 import contextlib

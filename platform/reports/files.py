@@ -1,6 +1,6 @@
 """Writes a study's files beside the journal: the table as CSV and Parquet, pictures, each winner's files.
 
-`layout.json` is read back by `--layout`; the configuration that the winner's engine has of its own stands beside it.
+`layout.json` is read back by `--layout`; the winner's engine may write its own configuration beside it.
 """
 
 import dataclasses

@@ -49,7 +49,7 @@ def followed(
     """Reports on a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
-    search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
+    search stands. Lines of `history` are counted and not printed again; `journal` yields what follows. `total` is the
     number of trials planned.
     """
     follower = _Follower(journal, history, search, total)

@@ -139,7 +139,8 @@ def saving(result: RecipeResult, header: StudyHeader) -> str:
 def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
     """Yields axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
 
-    Such pairs share what is left without the axis: a study of 10,000 has too many pairs to look at each.
+    Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
+    each.
     """
     rows = [_axes(each) for each in timed]
     for place, axis in enumerate(AXES):

@@ -52,9 +52,7 @@ def notes(
         lines.append("* the winner")
     slow = sum(row.outcome is Outcome.SLOW for row in measured)
     if slow:
-        lines.append(
-            f"slow ({text.plural(slow, 'row')}): stopped early, as what it may reach at most was below the best"
-        )
+        lines.append(f"slow ({text.plural(slow, 'row')}): stopped early, as the most it could reach was below the best")
     for row in measured:
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"

@@ -136,7 +136,7 @@ def _notes(group: Sequence[Row]) -> list[str]:
     if any(not row.runs for row in won_rows):
         notes.append("runs: in fresh processes; - is a figure of the search alone")
     if any(not row.gate for row in won_rows):
-        notes.append("gate: - is a winner whose loss and gradient norms were held against no plain layout")
+        notes.append("gate: - is a winner whose loss and gradient norms were not compared with a plain layout's")
     return notes
 
 

@@ -185,8 +185,7 @@ def evidence(result: RecipeResult) -> list[str]:
         sentences.append(result.gate.sentence)
     elif result.has_curves:
         sentences.append(
-            "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
-            " (--resume goes on)."
+            "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."
         )
     elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
         sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")

@@ -120,8 +120,8 @@ def _fit(
 ) -> tuple[list[Column], list[str], list[str]]:
     """Returns the columns that fit the width, what is stated once for all rows instead, and the titles left out.
 
-    First what is the same in every row leaves the table, then the least telling figures, and on a narrow terminal the
-    parts of the layout share one column.
+    Columns with a single value leave the table first, then the least telling figures; on a narrow terminal the parts of
+    the layout share one column.
     """
     same: list[str] = []
     omitted: list[str] = []

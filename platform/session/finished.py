@@ -15,8 +15,8 @@ def why_over(study: Study, request: Request) -> str:
     """Returns why a session of any budget on the study's devices would neither run nor record anything, with these
     devices; "" where it would. Writes nothing.
 
-    Also "" where the last session did not end by itself or left contenders unresolved, whose runs go on, and beside
-    probes, which are found by what nodes say.
+    It is "" too if the last session did not end by itself, if it left contenders unresolved, whose runs continue, and
+    if there are probes, which are found by what nodes report.
 
     Raises:
         InputError: nothing of the request can run on such devices.

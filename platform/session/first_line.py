@@ -73,7 +73,7 @@ def check_same(history: History, subject: Subject) -> None:
     recipe_ids = {recipe.id for recipe in history.header.recipes}
     if new := next((recipe for recipe in subject.recipes if recipe.id not in recipe_ids), None):
         raise InputError(
-            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
+            f"the study's space or files now give another recipe than at its start ({new.label}): undo that change, or"
             " start a new study"
         )
     layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}

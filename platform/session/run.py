@@ -48,8 +48,8 @@ class Run:
         """Takes over a session that began at `began_s`; another session would take `place_s` to reach this point.
 
         The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
-        `result` says by what exit code the session ends, and shows what was measured where `run` does not return: the
-        process ends in it when the cluster's head is gone.
+        `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
+        in it when the cluster's head is gone.
         """
         self._study, self._subject, self._place, self._budget = study, subject, place, budget
         self._began_s, self._place_s, self._leftover = began_s, place_s, leftover
@@ -62,7 +62,7 @@ class Run:
     def run(self) -> tuple[int, str]:
         """Searches, records how the session ended, and returns the exit code and reason.
 
-        Returns its exit code, and what every trial failed with ("" for nothing).
+        The reason is what every trial failed with, "" for nothing.
         """
         self._record_plan()
         if self._mirror is not None:

@@ -89,7 +89,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
     """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
     some number it is not resolved which layout is the fastest, else 1.
 
-    Writes files into the folder where it is this user's, or `trusted`.
+    Files are written only into a folder that is this user's, or `trusted`.
 
     Raises:
         InputError: a journal or the folder cannot be used.
@@ -152,7 +152,8 @@ def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count:
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:
     """Returns `options` with the first of `counts` given its share of the time and device seconds left for them all.
 
-    Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
+    Each gets the same time, and device seconds in proportion to its devices; what one leaves by ending early goes to
+    those that follow.
     """
     time_s, gpu_s = options.time_budget_s, options.gpu_s
     return dataclasses.replace(

@@ -42,8 +42,8 @@ _UNSAFE = 1
 def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    On the cluster of `place` where that is given, which took `place_s` to connect to, else on one that it connects to
-    for the time of the search. The result is printed unless not `shown`.
+    It runs on the cluster of `place`, which took `place_s` to connect to; without one it connects for the time of the
+    search. The result is printed if `shown`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -178,15 +178,13 @@ def _of_miniature(space: Space, miniature: Space) -> str:
 
 def _rest_sentence(history: History, plan: Plan) -> str:
     num_left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    remaining_text = (
-        f"something is left to run of {plural(num_left, 'layout')}" if num_left else "every layout was tried"
-    )
+    remaining_text = f"{plural(num_left, 'layout')} to complete" if num_left else "every layout was tried"
     return f"{_reused(history)} {remaining_text}."
 
 
 def _reused(history: History) -> str:
     measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
-    return f"Kept {plural(measured, 'measurement')} that the journal has;"
+    return f"Kept {plural(measured, 'measurement')} of the journal;"
 
 
 def _ending(

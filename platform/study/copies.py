@@ -160,7 +160,7 @@ class Copy:
     def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
         """Copies `journal` as it grows, from another thread, and the rest at the end.
 
-        What cannot be copied is said, and tried again: the journal itself has it.
+        A copy that fails is reported and tried again: the journal itself has the lines.
         """
         is_over = threading.Event()
 

@@ -235,9 +235,9 @@ class History:
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
         """Returns the candidate's micro-batches that are still to be run.
 
-        None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
-        that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
-        Where a finished ladder met the end of memory, what lies between its last two rungs is missing too.
+        Not missing are those that are measured, that a finished trial had before it (and may have left out as
+        hopeless), or that lie above the end of the ladder. A skipped point is no result: the plan decides what may run.
+        If a finished ladder ran out of memory, the micro-batches between its last two rungs are missing too.
         """
         measurements = self.measured(candidate.key)
         measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]

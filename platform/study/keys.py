@@ -18,7 +18,7 @@ def key_of(measurement: Measurement) -> str:
 def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequence[int]:
     """Returns micro-batches that divide the global batch between the largest that ran and the first that did not fit.
 
-    A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
+    A refusal is an out-of-memory or thrashing run, or a rung that was known beforehand to become one.
     """
     refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
     refused = {each.batch.micro_batch for each in measurements if each.outcome in refusals}

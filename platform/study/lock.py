@@ -78,7 +78,7 @@ def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
     """Returns why a lock under `path` would hold on one host alone, judged by its mount; "" where it holds or is
     unknown.
 
-    Two hosts would then write one journal: no single process can try that.
+    Two hosts could then write one journal, which a single process cannot test.
     """
     kind, options = _mount_of(path.absolute(), mounts)
     kind, _, program = kind.partition(".")  # fuse.s3fs

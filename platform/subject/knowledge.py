@@ -159,8 +159,8 @@ def applicable_knowledge(
 ) -> Knowledge:
     """Returns what of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
 
-    Figures of another recipe, other devices, another cap of their memory or other versions do not. Those of another
-    commit do: it is only said.
+    Figures of another recipe, other devices, another cap of their memory or other versions do not apply. Figures of
+    another commit do, and a sentence names it.
     """
     reasons: Counter[str] = Counter()
     layouts: dict[str, list[Measurement]] = {}

@@ -174,7 +174,7 @@ def _check_runs(request: Request) -> None:
 def resumed(options: SearchOptions, stored: StudyOptions) -> SearchOptions:
     """Returns the options with which the study began (`stored`), with the budgets and the address of now.
 
-    A study that it learned from and that is gone is left out.
+    If the study that it learned from is gone, that option is dropped.
 
     Raises:
         InputError: an option is given that a resumed study keeps as it was.
@@ -232,7 +232,7 @@ def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
 def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path: str) -> Space:
     """Returns the space of a layout file that holds its recipe: that recipe alone, without a miniature.
 
-    Where a space is named beside it, what that one says of time and memory holds, or what its miniature says.
+    If a space is named too, its own statements on time and memory apply, or its miniature's.
 
     Raises:
         InputError: the named space is of another model.

@@ -116,7 +116,7 @@ def test_a_price_is_stated_where_the_file_has_one(metadata: object) -> None:
 def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
     file = config(gpu=gpu()) | {"idle_timeout_minutes": 30}
     output = Autoscaler({**file, "provider": {"type": "aws"}}).bill()
-    assert "leave after 30 min" in output and "the head bills until `ray down`" in output
+    assert "ended after 30 min" in output and "the head bills until `ray down`" in output
     assert not Autoscaler({**file, "provider": {"type": "local"}}).bill()
 
 

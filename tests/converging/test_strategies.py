@@ -75,7 +75,7 @@ def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, chan
 
 
 def test_a_change_needs_something_to_change(tmp_path: Path):
-    with pytest.raises(InputError, match="none stands before it"):
+    with pytest.raises(InputError, match="none comes before it"):
         strategies(tmp_path, "optimizer=adafactor")
 
 

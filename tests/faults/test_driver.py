@@ -133,7 +133,7 @@ class TestCutShort:
         remaining, num_measured, running = {"none": [1, 2], "full": [1, 2]}, 0, ""
         for number, lines in enumerate(sessions_of(cut.lines())):
             if number:
-                output = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
+                output = re.search(r"Kept (\d) .*; (\d) layouts? to complete", cut.sessions[number].err)
                 assert output is not None and (int(output[1]), int(output[2])) == (
                     num_measured,
                     sum(map(bool, remaining.values())),

@@ -119,7 +119,7 @@ class TestBudgets:
     def test_max_trials(self, make: Make, backend: Backend) -> None:
         loop = make(max_trials=2)
         backend.run(loop)
-        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "the search had its 2 trials (--max-trials)"
+        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "the search ran its 2 trials (--max-trials)"
 
     @pytest.mark.parametrize("budget", [{"max_trials": 3}, {"time_s": 24.0}, {"gpu_s": 50.0}])
     def test_one_that_ends_with_the_last_layout_did_not_end_the_search(

@@ -25,7 +25,7 @@ def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
         assert called.wait(300)
         time.sleep(0.7)
     (why,) = output
-    assert why.startswith("no worker of trial t0001 spoke within ")
+    assert why.startswith("no worker of trial t0001 reported within ")
 
 
 def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
         (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens: must be a number above 0, as in 2e9"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
-        (("bloom7b", "--cluster", "7xH100"), "stands on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
+        (("bloom7b", "--cluster", "7xH100"), "runs on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
         (("bloom7b", "--cluster", "9999999999999999999xH100"), "more than 1,000,000 devices"),
         (("bloom7b", "--cluster", "8xH100", "--gpus", "2..99999999999999999999"), "up to 1,000,000"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "1e300"), "--tokens must be above 0 and at most"),

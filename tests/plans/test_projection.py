@@ -129,7 +129,7 @@ def test_a_device_without_runs_and_an_unknown_network_have_wide_intervals_and_ar
     )
     command = ["bloom7b", "--cluster", "4x8xMI300X", "--set", "engine=fsdp", "--set", "tp=1", "--set", "pp=1"]
     assert main(command) == 0
-    assert "no network of MI300X nodes: 200 Gbit/s a node are taken" in " ".join(capsys.readouterr().out.split())
+    assert "no network of MI300X nodes: 200 Gbit/s a node are assumed" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--node-gbps", "3200"]) == 0
     assert "no network" not in capsys.readouterr().out
 

@@ -21,30 +21,10 @@ NOUNS = re.compile(r"(Axes|Bytes|Columns|Degrees|Its|Names|Nodes|Parameters|Rank
 """First words that end like such a verb."""
 DIALECT = frozenset(("foreseen", "foretold", "found", "hurt", "met", "roomy", "said", "told"))
 """Participles that say nothing of what a name stands for."""
-VAGUE = frozenset(
-    [
-        "asked",
-        "done",
-        "given",
-        "got",
-        "here",
-        "kept",
-        "known",
-        "made",
-        "once",
-        "one",
-        "own",
-        "rest",
-        "say",
-        "seen",
-        "taken",
-        "there",
-        "wanted",
-        "what",
-        "which",
-        "whole",
-    ]
-)
+VAGUE = frozenset((
+    "asked", "done", "given", "got", "here", "kept", "known", "made", "once", "one", "own", "rest", "say", "seen",
+    "taken", "there", "wanted", "what", "which", "whole",
+))  # fmt: skip
 """Further participles and function words, refused where a name is given; libraries have attributes of such names."""
 WITH_VAGUE_NAMES = ("platform/cost_model/", "platform/searchers/")
 """Folders in which such names stand in the formulas of the cost model and of the searchers."""

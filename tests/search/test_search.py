@@ -239,7 +239,7 @@ class TestAWholeSearch:
         first, second = resumed.sessions
         assert second.code == 0, second.err
         count = len(first.object["measurements"])
-        assert f"Kept {count} measurements that the journal has; nothing is left to run on " in second.err
+        assert f"Kept {count} measurements of the journal; nothing is left to run on " in second.err
         assert second.object == first.object
         (lines,) = sessions_of(resumed.lines())
         assert isinstance(lines[-1], End) and lines[-1].tried_all

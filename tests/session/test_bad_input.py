@@ -265,7 +265,7 @@ class TestPlaces:
             began_s = time.monotonic()
             output = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 300, "else it waits for ever"
-        assert f"no Ray answers at {address} (it is given 1 s)" in output and "--address local" in output
+        assert f"no Ray answers at {address} (no answer within 1 s)" in output and "--address local" in output
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         """Checks that the address is asked as Ray asks it: past the machine's proxy, which leads nowhere."""

@@ -64,10 +64,10 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
     plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
     output = session._rest_sentence(History(), plan)
-    assert output == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
+    assert output == "Kept 0 measurements of the journal; 3 layouts to complete."
     ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
     history = History(Measured(at=at, measurement=each) for each in ran)
-    assert session._rest_sentence(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
+    assert session._rest_sentence(history, plan) == "Kept 9 measurements of the journal; every layout was tried."
 
 
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:

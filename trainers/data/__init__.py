@@ -85,7 +85,7 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
     """Returns the data with the sequences that `source` holds out, in the files' order, and the number of the first of
     these.
 
-    Of the stream, which has no end, they are those of another seed.
+    The stream has no end: its held-out sequences are those of another seed.
     """
     if recipe.data == STREAM:
         return source(dataclasses.replace(recipe, seed=recipe.seed + 1)), 0

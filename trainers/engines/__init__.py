@@ -91,7 +91,7 @@ class Engine(Protocol):
         """Returns master weights and optimizer states by canonical key, those parts that this rank holds, as live
         memory.
 
-        States that the first optimizer step would make are made. See `trainers.engines.state`.
+        States that the first optimizer step would create are created. See `trainers.engines.state`.
         """
         ...
 
@@ -109,7 +109,7 @@ class Engine(Protocol):
     def in_effect(self) -> Mapping[str, Any]:
         """Returns what the engine really runs, read back from its own objects, under the names of Layout and Recipe.
 
-        `mismatches` compares it with what was asked for. None stands for what cannot be told before a step has run.
+        `mismatches` compares it with what was asked for. None stands for a value that is unknown before a step has run.
         """
         ...
 
@@ -155,8 +155,8 @@ def rules_of(name: str) -> Rules:
     """Returns the rules of the engine of that name. Imports nothing from outside this project: a journal may come from
     someone else.
 
-    Of an engine that is named by its import path they say what the path says, and ask the engine itself only for what
-    may run (`refusals`).
+    The rules of an engine named by its import path follow from the path; its module is asked only for what may run
+    (`refusals`).
 
     Raises:
         ValueError: neither a name nor an import path.

@@ -111,7 +111,7 @@ _selective_contexts = functools.partial(create_selective_checkpoint_contexts, _k
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
     """Returns the layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
 
-    Of several words that mean the same blocks, as in a pipeline's stage of one block, it is the layout's.
+    If several words mean the same blocks, as in a pipeline's stage of one block, the layout's word is returned.
     """
     places = [place for model in models for place in zip(model.block_indices, model.blocks, strict=True)]
     wrappers = [child for model in models for child in model.module.modules() if isinstance(child, CheckpointWrapper)]

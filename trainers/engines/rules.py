@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Rules:
     """The rules of one engine. Everything that decides what may run, or what it is called, uses them.
 
-    What is not stated, the engine has not; a subclass may refuse more, with its own reasons. `contradictions` are what
-    the engine can never mean: no such `Layout` can be made. `refusals` are what it cannot run, with a way out.
+    The engine lacks what is not stated; a subclass may refuse more, with its own reasons. `contradictions` are
+    combinations that the engine can never mean: no such `Layout` can be created. `refusals` are combinations that it
+    cannot run, each with a way out.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The state that an engine keeps so that a training can be resumed: its live tensors by canonical names, and counters.
 
-Canonical are the names and shapes of the plain transformers model. A key is a kind of tensor and a parameter's name, as
-in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
+Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
+as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
 """
 
 import dataclasses

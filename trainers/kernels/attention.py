@@ -114,7 +114,8 @@ def takes_mask_of_ours(config: Any) -> bool:
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Returns the slopes of `head` (indices of any shape), fp32: a geometric series by power of two (arXiv 2108.12409).
 
-    Where the number of heads is none, those beyond the largest take every other slope of the next one.
+    If the number of heads is no power of two, heads beyond the largest power below it take every other slope of the
+    next one.
     """
     power = 2 ** (num_heads.bit_length() - 1)
     exponent = -8.0 / power * (head + 1)
@@ -269,7 +270,8 @@ def _window_within(local_size: int | None, length: int, share: Share | None) -> 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
     """Returns ALiBi and the causal mask as one bias [1, heads, length, length], once a forward pass for all blocks.
 
-    By distance, not by place: in 16 bits the values near the diagonal, which weigh most, are the exact ones.
+    It is computed by distance, not by position, so that in 16 bits the values near the diagonal, which weigh most, are
+    exact.
     """
     device = torch.device(device)
     if torch.is_autocast_enabled(device.type):

@@ -1,8 +1,9 @@
 """Reads the Chrome trace of torch.profiler: what ran on the device, of which kind, in which part of a step.
 
-On CUDA it is what CUPTI saw of the device; a kernel's launch, told by its correlation id, says which operations and
-ranges it belongs to. On a CPU it is the operations themselves: a moment is the innermost operation's, of whichever
-thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or communication while gloo talks.
+On CUDA it is what CUPTI recorded of the device; the launch of a kernel, found by its correlation id, identifies the
+operations and ranges that it belongs to. On a CPU it is the operations themselves: a moment is the innermost
+operation's, of whichever thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or
+communication while gloo talks.
 """
 
 import bisect

@@ -60,9 +60,10 @@ class CheckpointWriter:
         self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save(self, engine: Engine, manifest: Manifest) -> Written | None:
-        """Copies the engine's state to host memory and begins to write it; what came of the one before, None for none.
+        """Copies the engine's state to host memory and begins to write it; returns the result of the previous one, None
+        for none.
 
-        Waits where that one is still being written.
+        Waits if the previous one is still being written.
         """
         began_s = time.perf_counter()
         before = self.finish()
