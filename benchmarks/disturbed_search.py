@@ -58,11 +58,11 @@ def main() -> int:
 
     print("\n".join([TITLES, table_row("calm", calm), table_row("disturbed", disturbed)]))
     print(f"wall seconds of this command: {calm_s:.0f} calm, {disturbed_s:.0f} disturbed; both sessions of it")
-    lost = measured_before - _measured(studies / names[1])
+    lost_ids = measured_before - _measured(studies / names[1])
     if measured_before:
         print(
             "\n".join(
-                [*log, f"of {len(measured_before)} measurements that the first session left, {len(lost)} were lost"]
+                [*log, f"of {len(measured_before)} measurements that the first session left, {len(lost_ids)} were lost"]
             )
         )
     if point_of(calm) == point_of(disturbed):
@@ -75,7 +75,7 @@ def main() -> int:
             " Begin again under another name, with more layouts or more time",
             file=sys.stderr,
         )
-    return 1 if lost or spared else 0
+    return 1 if lost_ids or spared else 0
 
 
 def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ def search(options: SearchOptions) -> int:
             print_line(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                part_code = session.search(part, place=place, place_s=place_s, shown=not options.json)
+                part_code = session.search(part, place=place, place_s=place_s, is_printed=not options.json)
                 gpu_s += _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)

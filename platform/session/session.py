@@ -39,7 +39,7 @@ _UNSAFE = 1
 """Exit code where `--safe` refuses the winner, the same as where nothing fits."""
 
 
-def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
+def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, is_printed: bool = True) -> int:
     """Begins or resumes a study; returns the exit code.
 
     It runs on the cluster of `place`, which took `place_s` to connect to; without one it connects for the time of the
@@ -56,7 +56,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
         study, request, options = opening.study, opening.request, opening.options
         is_over = study is not None and place is None and not opening.leftover and not options.safe
         if study and is_over and (reason := finished.why_over(study, request)):
-            return _show_finished(opening, study, uri, reason, shown=shown)
+            return _show_finished(opening, study, uri, reason, is_printed=is_printed)
         if study:
             searchers.preload(request.searcher)
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
@@ -71,7 +71,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
-            mirror, end = _ending(opening, study, uri, options, shown=shown)
+            mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = Run(
                 study,
                 subject,
@@ -102,12 +102,12 @@ def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str)
         study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
 
 
-def _show_finished(opening: Opened, study: Study, uri: str, reason: str, *, shown: bool) -> int:
+def _show_finished(opening: Opened, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
     """Shows the result of a study that has nothing left to run; returns the exit code."""
     print_line(f"{_reused(opening.history)} nothing is left to run {reason}.")
     if opening.options.dry_run:
         return 0
-    mirror, end = _ending(opening, study, uri, opening.options, shown=shown)
+    mirror, end = _ending(opening, study, uri, opening.options, is_printed=is_printed)
     mirror.start()
     end.show()
     return ending.verdict(end.result)[0]
@@ -188,11 +188,11 @@ def _reused(history: History) -> str:
 
 
 def _ending(
-    opening: Opened, study: Study, uri: str, options: SearchOptions, *, shown: bool
+    opening: Opened, study: Study, uri: str, options: SearchOptions, *, is_printed: bool
 ) -> tuple[Mirror, ending.Ending]:
     """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
-    as_object = options.json if shown else None
+    as_object = options.json if is_printed else None
     return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
 
 

@@ -30,7 +30,9 @@ def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
 def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do() -> None:
     bare = {"torch": "/opt/site", "transformers": "/opt/site", "ray": "/home/site"}
     (remark,) = remarks([_node(), _node("10.0.0.2", uncompiled=bare)])
-    assert remark.startswith("Node 10.0.0.2 has no bytecode of torch, transformers, ray, and Python cannot write it there")
+    assert remark.startswith(
+        "Node 10.0.0.2 has no bytecode of torch, transformers, ray, and Python cannot write it there"
+    )
     assert remark.endswith(": python -m compileall -q -j 0 /opt/site /home/site")
     (two,) = remarks([_node(uncompiled=bare), _node("10.0.0.2", uncompiled=bare)])
     assert two.startswith("Node 10.0.0.1 and 1 more node have no bytecode")
@@ -69,22 +71,22 @@ def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("holder", "shown"),
+    ("holder", "expected"),
     [
         ({"gpu": 3, "pid": 4711, "name": "python", "gib": 12.34}, r"by process 4711 \(python, 12.3 GiB\)"),
         ({"gpu": 3, "pid": 4711, "name": "unseen from here", "gib": None}, r"by process 4711 \(unseen from here\)"),
         ({"gpu": 3, "pid": None, "name": "", "gib": 80.0}, r"by a process that NVML does not name \(80.0 GiB"),
     ],
 )
-def test_a_gpu_that_is_held_is_named_with_its_holder(tmp_path: Path, holder: dict[str, Any], shown: str) -> None:
-    with pytest.raises(ClusterError, match=f"^GPU 3 of node 10.0.0.1 is held {shown}.*end it"):
+def test_a_gpu_that_is_held_is_named_with_its_holder(tmp_path: Path, holder: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ClusterError, match=f"^GPU 3 of node 10.0.0.1 is held {expected}.*end it"):
         check([_node(held=[holder])], tmp_path)
 
 
-@pytest.mark.parametrize(("off_s", "shown"), [(12.0, "12.0 s ahead of"), (-5.0, "5.0 s behind")])
-def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, shown: str) -> None:
+@pytest.mark.parametrize(("off_s", "expected"), [(12.0, "12.0 s ahead of"), (-5.0, "5.0 s behind")])
+def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, expected: str) -> None:
     check([_node(clock_off_s=1.0)], tmp_path)
-    with pytest.raises(ClusterError, match=f"the clock of node 10.0.0.2 is at least {shown} the driver's"):
+    with pytest.raises(ClusterError, match=f"the clock of node 10.0.0.2 is at least {expected} the driver's"):
         check([_node(), _node("10.0.0.2", off_s)], tmp_path)
 
 

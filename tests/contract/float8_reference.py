@@ -145,15 +145,15 @@ class _Computing:
     @torch.no_grad()
     def take(self, master: torch.nn.Module) -> None:
         """Copies the master's weights and clears the gradients."""
-        for (name, mine), undivided in zip(self.model.named_parameters(), master.parameters(), strict=True):
-            mine.copy_(undivided.bfloat16() if name in self.rounded else undivided)
-            mine.grad = None
+        for (name, working), undivided in zip(self.model.named_parameters(), master.parameters(), strict=True):
+            working.copy_(undivided.bfloat16() if name in self.rounded else undivided)
+            working.grad = None
 
     def give(self, master: torch.nn.Module) -> None:
         """Adds this copy's gradients to the master's."""
-        for mine, undivided in zip(self.model.parameters(), master.parameters(), strict=True):
-            assert mine.grad is not None
-            undivided.grad = mine.grad.float() if undivided.grad is None else undivided.grad + mine.grad.float()
+        for working, undivided in zip(self.model.parameters(), master.parameters(), strict=True):
+            assert working.grad is not None
+            undivided.grad = working.grad.float() if undivided.grad is None else undivided.grad + working.grad.float()
 
 
 def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:

@@ -110,8 +110,8 @@ def product() -> list[MeshCase]:
 def _changed_spans(**change: Any) -> Generator[None, None, None]:
     original = context.spans_of
 
-    def changed(tokens: torch.Tensor, *how: Any) -> spans.Spans:
-        made_spans = original(tokens, *how)
+    def changed(tokens: torch.Tensor, *arguments: Any) -> spans.Spans:
+        made_spans = original(tokens, *arguments)
         return dataclasses.replace(made_spans, **{name: by(made_spans) for name, by in change.items()})
 
     with mock.patch.object(context, "spans_of", changed):

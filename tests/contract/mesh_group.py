@@ -243,8 +243,8 @@ def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
 def _without_ties(original: Any) -> Any:
     """Returns `original` changed to give each module parameters of its own, as `to_empty` does on the meta device."""
 
-    def apart(module: torch.nn.Module, **how: Any) -> None:
-        original(module, **how)
+    def apart(module: torch.nn.Module, **options: Any) -> None:
+        original(module, **options)
         widths: set[torch.nn.Parameter] = set()
         for child in module.modules():
             for name, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):

@@ -147,11 +147,11 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     assert f"{others[-1]}:" in words and "times" in words and "95 % intervals over 2 seeds" in words
     with (
         served("MLflow:" + completed.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
-        page(program, folder / "profile", width=WIDTH, height=1050) as shown,
+        page(program, folder / "profile", width=WIDTH, height=1050) as view,
     ):
-        opened(shown, addresses["losses"])
-        charts(shown, 4)
+        opened(view, addresses["losses"])
+        charts(view, 4)
         # Both losses against tokens and hours: in each a curve a strategy, seeds grouped, with both edges of its band.
-        shown.wait_for(f"({CURVES}).every(each => each.length == {4 * 3})")
-        assert len(curves(shown)) == 4
-        shown.picture(folder / "view.png")
+        view.wait_for(f"({CURVES}).every(each => each.length == {4 * 3})")
+        assert len(curves(view)) == 4
+        view.picture(folder / "view.png")

@@ -60,7 +60,7 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ("optimiser=adafactor", "unknown axis 'optimiser'"),
         ("optimizer=lion", "must be one of|takes"),
@@ -69,8 +69,8 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
         ("zero_stage=2,zero_stage=3", "given twice"),
     ],
 )
-def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, changes: str, why: str):
-    with pytest.raises(InputError, match=why):
+def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, changes: str, reason: str):
+    with pytest.raises(InputError, match=reason):
         strategies(tmp_path, fsdp, changes)
 
 
@@ -92,7 +92,7 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         (("--steps", "0"), "must be a whole number of at least 1"),
         (("--steps", "10", "--seeds", "many"), "must be a whole number"),
@@ -101,8 +101,8 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
     ],
 )
 def test_a_mistake_in_the_options_is_one_sentence(
-    ddp: str, arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+    ddp: str, arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ):
     assert converge.main([ddp, "grad_accum=256", *arguments]) == 2
     output_lines = capsys.readouterr().err.strip().splitlines()
-    assert output_lines[-1].startswith("error: ") and any(part in output_lines[-1] for part in why.split("|"))
+    assert output_lines[-1].startswith("error: ") and any(part in output_lines[-1] for part in reason.split("|"))

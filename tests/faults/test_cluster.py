@@ -142,14 +142,14 @@ class TestAtFault:
     """Trials that die on one node whatever their layout."""
 
     def test_the_session_ends_with_exit_code_3_and_names_the_node(self, ill: Ill) -> None:
-        ended, node = ill.sessions[0], ill.address.partition(":")[0]
-        assert ended.code == 3, ended.err
-        output = ended.err.splitlines()[-1]
-        why = (
+        session_end, node = ill.sessions[0], ill.address.partition(":")[0]
+        assert session_end.code == 3, session_end.err
+        output = session_end.err.splitlines()[-1]
+        reason = (
             f"cluster fault: 3 trials in a row ended without a message from their workers, all on node {node}, the last"
         )
-        assert output.startswith(why), output
-        assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in ended.err
+        assert output.startswith(reason), output
+        assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in session_end.err
 
     def test_the_journal_has_it_and_no_layout_is_blamed(self, ill: Ill) -> None:
         lines = _of(ill, 1)
@@ -173,12 +173,12 @@ class TestHeadDead:
     """Without its head a cluster is none: the study ends by itself, and at once."""
 
     def test_it_ends_with_exit_code_3_and_says_so(self, ill: Ill) -> None:
-        ended = ill.sessions[2]
-        assert ended.code == 3, ended.err
-        output = ended.err.splitlines()[-1]
+        session_end = ill.sessions[2]
+        assert session_end.code == 3, session_end.err
+        output = session_end.err.splitlines()[-1]
         assert output.startswith(f"cluster fault: the cluster's head at {ill.address} has not answered for 1"), output
         assert "(Connection refused)" in output and "--resume ill" in output
-        assert shows_a_result(ended.out), "what was measured is shown"
+        assert shows_a_result(session_end.out), "what was measured is shown"
 
     def test_the_journal_has_its_end_and_what_was_measured(self, ill: Ill) -> None:
         lines = _of(ill, 3)

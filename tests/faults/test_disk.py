@@ -70,14 +70,18 @@ def test_a_search_whose_disk_fills_up_says_so_and_resumes(disk: Path, tmp_path: 
     with Session(tmp_path / "one", journal, str(space), "--name", "full", *where) as session:
         session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
         filler = fill(disk)
-        ended = session.end()
-    assert ended.code == 3, ended.err
-    assert "No space left on device" in ended.err and "make room" in ended.err and "Traceback" not in ended.err
+        session_end = session.end()
+    assert session_end.code == 3, session_end.err
+    assert (
+        "No space left on device" in session_end.err
+        and "make room" in session_end.err
+        and "Traceback" not in session_end.err
+    )
     filler.unlink()
     with Session(tmp_path / "two", journal, "--resume", "full", *where) as session:
-        ended = session.end()
-    assert ended.code in ANSWERED, ended.err
-    assert str(ROOT) not in ended.err
+        session_end = session.end()
+    assert session_end.code in ANSWERED, session_end.err
+    assert str(ROOT) not in session_end.err
     points = [
         (line.measurement.layout.id, line.measurement.batch.micro_batch)
         for line in session_lines(journal)

@@ -92,8 +92,8 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Di
         leaks.of(session, leaks.groups_of(session)) as accounts,
     ):
         victims = _disturb(session, points, group)
-        ended = session.end()
-    return DisturbedRun(path=folder / "studies" / "hurt", sessions=(ended,), accounts=accounts, victims=victims)
+        session_end = session.end()
+    return DisturbedRun(path=folder / "studies" / "hurt", sessions=(session_end,), accounts=accounts, victims=victims)
 
 
 def _never_compiles(folder: Path) -> dict[str, str]:
@@ -199,12 +199,12 @@ class TestTheStudy:
     """Properties of the study that hold whatever happened."""
 
     def test_it_goes_on_to_its_end(self, disturbed: DisturbedRun) -> None:
-        (ended,) = disturbed.sessions
-        assert ended.code in ANSWERED, ended.err
+        (session_end,) = disturbed.sessions
+        assert session_end.code in ANSWERED, session_end.err
         last = disturbed.lines()[-1]
-        assert isinstance(last, End) and last.exit_code == ended.code
-        assert "Traceback" not in ended.err
-        assert shows_a_result(ended.out)
+        assert isinstance(last, End) and last.exit_code == session_end.code
+        assert "Traceback" not in session_end.err
+        assert shows_a_result(session_end.out)
 
     def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, disturbed: DisturbedRun) -> None:
         assert {_name(each.recipe.id, each.layout.id) for each in disturbed.measured} == {

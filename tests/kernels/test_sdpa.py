@@ -38,8 +38,8 @@ def test_the_recorded_kernel_is_the_one_that_runs(spec: ModelSpec, allowed: SDPB
         recorded = kernel_of(_recipe(spec), Layout(engine="ddp", attention="sdpa"), CPU)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             model.module(torch.arange(24)[None]).logits.sum().backward()
-    ran = {KERNEL_BY_CASE[event.key] for event in profiler.key_averages() if event.key in KERNEL_BY_CASE}
-    assert recorded == "+".join(sorted(ran))
+    recorded_kernels = {KERNEL_BY_CASE[event.key] for event in profiler.key_averages() if event.key in KERNEL_BY_CASE}
+    assert recorded == "+".join(sorted(recorded_kernels))
     assert recorded == ("math" if allowed else "flash")
 
 

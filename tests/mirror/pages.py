@@ -57,13 +57,13 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-def opened(shown: Page, address: str) -> None:
+def opened(view: Page, address: str) -> None:
     """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
-    shown.open("about:blank")
-    shown.open(address)
+    view.open("about:blank")
+    view.open(address)
     with contextlib.suppress(TimeoutError):
-        shown.wait_for("!!document.querySelector('.ag-header-cell')", 300)
-        shown.click("document.querySelector('[aria-label=\"Close\"]')", 2)
+        view.wait_for("!!document.querySelector('.ag-header-cell')", 300)
+        view.click("document.querySelector('[aria-label=\"Close\"]')", 2)
 
 
 def columns(shown: Page) -> list[str]:
@@ -84,9 +84,9 @@ def columns(shown: Page) -> list[str]:
         shown.ask(f"{view}.scrollLeft += 300")
 
 
-def rows(shown: Page) -> list[str]:
+def rows(view: Page) -> list[str]:
     """Returns the names of the table's runs from top to bottom."""
-    return shown.ask(
+    return view.ask(
         """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
         .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
         .map(e => e.querySelector('a').innerText.trim())"""
@@ -100,17 +100,17 @@ them.
 """
 
 
-def charts(shown: Page, count: int) -> list[str]:
+def charts(view: Page, count: int) -> list[str]:
     """Waits until `count` charts are drawn and returns the lines of the page's text, which hold their titles."""
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
     parallel = "document.querySelectorAll('.parcoords').length"
-    shown.wait_for(f"{drawn}.length + {parallel} >= {count}")
-    return [line for line in shown.text().splitlines() if line]
+    view.wait_for(f"{drawn}.length + {parallel} >= {count}")
+    return [line for line in view.text().splitlines() if line]
 
 
-def curves(shown: Page) -> list[list[list[float]]]:
+def curves(view: Page) -> list[list[list[float]]]:
     """Returns what line charts draw: for each chart the values of each curve."""
-    return shown.ask(CURVES)
+    return view.ask(CURVES)
 
 
 def main() -> None:
@@ -129,16 +129,16 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         served(mirror.look, Path(folder)) as addresses,
-        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as shown,
+        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as view,
     ):
-        opened(shown, addresses[options.view])
+        opened(view, addresses[options.view])
         if is_table:
-            columns(shown)
-            shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
+            columns(view)
+            view.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
         else:
-            charts(shown, 2)
+            charts(view, 2)
         time.sleep(5)  # lines are drawn a moment after their axes
-        shown.picture(options.picture)
+        view.picture(options.picture)
 
 
 if __name__ == "__main__":

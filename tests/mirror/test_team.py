@@ -167,9 +167,9 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
     with server.runs():
         journal = studies / "tiny" / "journal.jsonl"
         with Session(tmp_path / "log", journal, *command, environment=environment) as session:
-            ended = session.end()
-        assert ended.code == 0 and " lacks " not in ended.err, ended.err
-        assert server.admin[1] not in ended.out + ended.err + journal.read_text()
+            session_end = session.end()
+        assert session_end.code == 0 and " lacks " not in session_end.err, session_end.err
+        assert server.admin[1] not in session_end.out + session_end.err + journal.read_text()
     layout = (studies / "tiny" / "layout.json").read_bytes()
     shutil.rmtree(studies)
     with server.runs():

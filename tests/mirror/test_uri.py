@@ -42,10 +42,10 @@ def test_an_unknown_scheme_is_one_sentence(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "why"), [("http://", "no host"), ("sqlite://", "no file"), ("sqlite:///:memory:", "no file")]
+    ("uri", "reason"), [("http://", "no host"), ("sqlite://", "no file"), ("sqlite:///:memory:", "no file")]
 )
-def test_a_uri_that_leads_nowhere_is_refused(uri: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_a_uri_that_leads_nowhere_is_refused(uri: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
         check_uri(uri)
 
 

@@ -105,8 +105,8 @@ def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pyt
     text = capsys.readouterr().out
     for part in ("512 MiB", "whole cluster, 8 devices, 4 nodes", "of 450", "Gbit/s", "No device or node"):
         assert part in text, text
-    shown = json.loads(json.dumps(to_object(probed, tmp_path / "x.json")))
-    assert shown["lagging"] == [] and shown["theory"]["node"] == 450
+    printed = json.loads(json.dumps(to_object(probed, tmp_path / "x.json")))
+    assert printed["lagging"] == [] and printed["theory"]["node"] == 450
     assert from_json(Probe, to_json(probed)) == probed
 
 

@@ -129,11 +129,11 @@ def test_on_cpus_there_is_no_prediction() -> None:
 
 def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
     history = _history(plan=_planned())
-    shown = json.loads(json.dumps(as_json(Result.of(history))))
-    assert (shown["layouts_tried"], shown["layouts_planned"]) == (2, 3)
-    (on,) = shown["not_tried"]
+    printed = json.loads(json.dumps(as_json(Result.of(history))))
+    assert (printed["layouts_tried"], printed["layouts_planned"]) == (2, 3)
+    (on,) = printed["not_tried"]
     assert (on["layout"]["id"], on["micro_batches"], on["predicted_tokens_per_s"]) == (UNTRIED.id, [1, 2], 24100.0)
-    assert shown["recipes"][0]["not_tried"] == shown["not_tried"]
+    assert printed["recipes"][0]["not_tried"] == printed["not_tried"]
     (row,) = tables(Result.of(history))["not_tried.json"]
     assert row["layout"] == UNTRIED.label and row["predicted_gib"] == 43.0
 

@@ -114,9 +114,9 @@ def test_a_measurement_without_a_speed_is_told_by_its_outcome():
     assert lines[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in lines[0]
 
 
-@pytest.mark.parametrize(("id_prefix", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
-def test_a_measurement_that_is_not_there_is_refused(id_prefix: str, why: str):
-    with pytest.raises(InputError, match=why):
+@pytest.mark.parametrize(("id_prefix", "reason"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
+def test_a_measurement_that_is_not_there_is_refused(id_prefix: str, reason: str):
+    with pytest.raises(InputError, match=reason):
         measurement_by_prefix([FIRST], None, id_prefix)
 
 

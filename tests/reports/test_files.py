@@ -69,7 +69,7 @@ def test_a_layout_alone_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("{", "is not JSON"),
         ("[]", 'must hold an object with "layout"'),
@@ -84,10 +84,10 @@ def test_a_layout_alone_is_enough(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_layout_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_no_layout_is_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=reason) as caught:
         read_layout(path)
     assert "\n" not in str(caught.value)
 

@@ -206,10 +206,10 @@ def test_a_file_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path):
 def test_the_page_fits_a_phone(tmp_path: Path):
     path = write_page(tmp_path / "report.html", [result_of(POINTS, *gates())], [])
     program = needs.browser()
-    with browser_page(program, tmp_path / "profile", width=600, height=900) as shown:
-        shown.open(path.as_uri())
-        shown.wait_for("document.querySelectorAll('svg').length > 3")
-        shown.ask("document.documentElement.style.width = '390px'")
-        widest = shown.ask("Math.max(...[...document.querySelectorAll('section, svg, p, h1')].map(e => e.scrollWidth))")
-        letters = shown.ask("Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBBox().height))")
+    with browser_page(program, tmp_path / "profile", width=600, height=900) as view:
+        view.open(path.as_uri())
+        view.wait_for("document.querySelectorAll('svg').length > 3")
+        view.ask("document.documentElement.style.width = '390px'")
+        widest = view.ask("Math.max(...[...document.querySelectorAll('section, svg, p, h1')].map(e => e.scrollWidth))")
+        letters = view.ask("Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBBox().height))")
     assert widest <= 390 and letters >= 7

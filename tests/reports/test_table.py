@@ -116,7 +116,7 @@ def test_a_published_table_without_our_columns_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "lacks source"),
         (PUBLISHED.replace("layers,", "") + "\n", "lacks layers"),
@@ -128,10 +128,10 @@ def test_a_published_table_without_our_columns_is_read(tmp_path: Path) -> None:
         (PUBLISHED + "\n" + "," * 26 + "nan" + "," * 11 + "\n", "iter_time_s in row 2 .* 'nan'"),
     ],
 )
-def test_what_is_not_a_table_is_said_in_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_not_a_table_is_said_in_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=reason) as caught:
         read_csv(path)
     assert "\n" not in str(caught.value)
 

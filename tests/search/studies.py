@@ -113,11 +113,11 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
         assert len(points) == len(micro_batches) or ladder[-1].trial_id in measured_points
 
 
-def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:
+def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **options: Any) -> Session:
     """Starts one more session of the study `name` in `folder`; `how` as in `Session`."""
     places = ("--studies", str(folder / "studies"), "--address", address)
     log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
-    return Session(log, journal, *argv, *places, **how)
+    return Session(log, journal, *argv, *places, **options)
 
 
 def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:

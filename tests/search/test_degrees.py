@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 def _searched(folder: Path, name: str, *argv: str) -> Run:
     """Runs the search, and resumes it for 900 s where a disturbed machine left open which layout is fastest."""
     with start(folder, name, 1, *argv, "--name", name) as session:
-        ended = [session.end()]
-    if ended[0].code == NOT_RESOLVED:
+        session_end = [session.end()]
+    if session_end[0].code == NOT_RESOLVED:
         with start(folder, name, 2, "--resume", name, "--time-budget-s", "900") as session:
-            ended.append(session.end())
-    return Run(path=folder / "studies" / name, sessions=tuple(ended))
+            session_end.append(session.end())
+    return Run(path=folder / "studies" / name, sessions=tuple(session_end))
 
 
 def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:

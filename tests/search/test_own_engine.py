@@ -71,8 +71,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     space = write_space(folder / "space.py", seq_len=32, axes={"engine": ("ddp",)}, micro_batches=(1, 2))
     arguments = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
     with start(folder, "own", 1, *arguments, environment=environment) as session:
-        ended = session.end()
-    return Searched(path=folder / "studies" / "own", sessions=(ended,), environment=environment)
+        session_end = session.end()
+    return Searched(path=folder / "studies" / "own", sessions=(session_end,), environment=environment)
 
 
 @pytest.mark.ray
@@ -81,18 +81,18 @@ class TestSearched:
     """One real search of two trials: what is true of the engine, and of accumulations, each of which makes a recipe."""
 
     def test_it_is_measured_recorded_reported_and_mirrored(self, searched: Searched) -> None:
-        (ended,) = searched.sessions
-        assert ended.code in ANSWERED, ended.err
+        (session_end,) = searched.sessions
+        assert session_end.code in ANSWERED, session_end.err
         measured = {(each.layout.engine, each.outcome in RAN, each.num_devices) for each in searched.measured}
         assert measured == {(ENGINE, True, 2)}
-        assert ENGINE in ended.out
+        assert ENGINE in session_end.out
         header_line, source_hash = searched.history.header, hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
         assert header_line is not None and header_line.engines == {ENGINE: source_hash}
         assert _engines_in_mlflow(searched.path.parent) == {ENGINE}
 
     def test_each_accumulation_has_its_ladder_its_winner_and_its_row(self, searched: Searched) -> None:
         """Checks also that each row states the global batch that its accumulation makes."""
-        (ended,) = searched.sessions
+        (session_end,) = searched.sessions
         points = {
             (each.batch.grad_accum, each.batch.micro_batch): each for each in searched.measured if not each.repeat
         }
@@ -102,8 +102,8 @@ class TestSearched:
         for each in points.values():
             assert each.tokens_per_s is not None and each.step_time_s is not None
             assert each.tokens_per_s * each.step_time_s == pytest.approx(each.global_batch * 32)
-        assert "What accumulation buys, and the global batch it makes" in ended.out
-        if ended.code == 0:  # else no layout is named for the first recipe
+        assert "What accumulation buys, and the global batch it makes" in session_end.out
+        if session_end.code == 0:  # else no layout is named for the first recipe
             first = read_layout(searched.path / "layout.json")
             assert first.recipe is not None and first.batch is not None
             assert (first.recipe.grad_accum, first.recipe.global_batch) == (0, 2 * first.batch.micro_batch)

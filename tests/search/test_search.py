@@ -60,9 +60,9 @@ def finished(folder: Path) -> Run:
     for attempt in (1, 11, 12):
         shutil.rmtree(folder / "studies", ignore_errors=True)
         with start(folder, "whole", attempt, *argv) as session:
-            ended = session.end()
-        if ended.code != NOT_RESOLVED:
-            return Run(path=folder / "studies" / "whole", sessions=(ended,))
+            session_end = session.end()
+        if session_end.code != NOT_RESOLVED:
+            return Run(path=folder / "studies" / "whole", sessions=(session_end,))
     pytest.fail("other processes disturbed this machine in each of three searches: none named a winner")
 
 
@@ -86,30 +86,37 @@ class TestAWholeSearch:
             assert each not in titles, "seconds of every trial"
 
     def test_it_finds_a_winner(self, finished: Run) -> None:
-        (ended,) = finished.sessions
-        assert ended.code == 0, ended.err
-        shown = ended.object["winner"]
+        (session_end,) = finished.sessions
+        assert session_end.code == 0, session_end.err
+        printed = session_end.object["winner"]
         best = named_winner([each for each in finished.measured if each.outcome is not Outcome.OOM])
         assert best is not None and best.repeat
-        assert (shown["id"], shown["outcome"], shown["layout"]["id"]) == (best.id, "ok", best.layout.id)
+        assert (printed["id"], printed["outcome"], printed["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
     def test_json_has_what_is_documented(self, finished: Run) -> None:
-        shown = finished.sessions[0].object
-        assert set(shown) == {
+        printed = finished.sessions[0].object
+        assert set(printed) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
             *("price_per_gpu_h", "comparisons", "runs", "gate", "float8_price", "profile", "unresolved"),
             *("layouts_tried", "layouts_planned", "not_tried"),
             *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }
-        assert shown["end"]["exit_code"] in ANSWERED and shown["end"]["why"] == "every layout of the space was tried"
-        assert (shown["layouts_tried"], shown["layouts_planned"], shown["not_tried"]) == (2, 2, [])
-        assert (shown["study"], shown["space"], shown["miniature"], shown["tokens"]) == ("whole", "capped", False, 1e9)
-        assert len(shown["measurements"]) == len(finished.measured) >= 4
-        for each in shown["measurements"]:
+        assert (
+            printed["end"]["exit_code"] in ANSWERED and printed["end"]["why"] == "every layout of the space was tried"
+        )
+        assert (printed["layouts_tried"], printed["layouts_planned"], printed["not_tried"]) == (2, 2, [])
+        assert (printed["study"], printed["space"], printed["miniature"], printed["tokens"]) == (
+            "whole",
+            "capped",
+            False,
+            1e9,
+        )
+        assert len(printed["measurements"]) == len(finished.measured) >= 4
+        for each in printed["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
-        assert [each["layout"]["cp"] for each in shown["skipped"]] == [2, 2]
-        assert shown["gpu_s"] == pytest.approx(finished.history.gpu_s) and shown["wall_s"] > 0
+        assert [each["layout"]["cp"] for each in printed["skipped"]] == [2, 2]
+        assert printed["gpu_s"] == pytest.approx(finished.history.gpu_s) and printed["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, finished: Run) -> None:
         """Checks that micro-batch 4 failed to allocate in a worker, under the cap, that all else ran, and that two
@@ -176,7 +183,7 @@ class TestAWholeSearch:
         """Checks that every part that the model has takes a share of the profiled time, and that the kept trace gives
         the same sums again.
         """
-        shown = finished.sessions[0].object["profile"]
+        printed = finished.sessions[0].object["profile"]
         (profile,) = finished.history.profiles
         winner, sums = finished.sessions[0].object["winner"], profile.sums
         assert (profile.layout.id, profile.batch.micro_batch) == (
@@ -188,7 +195,7 @@ class TestAWholeSearch:
             assert 0 < part < sums.wall_s
         assert sums.communication_exposed_s + sums.communication_hidden_s > 0
         assert sums.loss_s > sums.matmul_s / 4, "a vocabulary of 8192 over a width of 32"
-        assert shown["wall_s"] == pytest.approx(sums.wall_s) and shown["trace"] == profile.trace
+        assert printed["wall_s"] == pytest.approx(sums.wall_s) and printed["trace"] == profile.trace
         with gzip.open(finished.path / profile.trace) as file:
             again = step_sums(json.load(file), grad_accum=profile.batch.grad_accum)
         assert again == sums
@@ -227,10 +234,13 @@ class TestAWholeSearch:
     def test_the_winner_s_file_is_read_back(self, folder: Path, finished: Run) -> None:
         path = str(finished.path / "layout.json")
         with start(folder, "none", 1, "--layout", path, "--dry-run") as session:
-            ended = session.end()
+            session_end = session.end()
         winner = finished.sessions[0].object["winner"]
-        assert ended.code == 0, ended.err
-        assert f"would run  {winner['layout']['label']}, micro-batch 1" in ended.out and "1 trial with" in ended.out
+        assert session_end.code == 0, session_end.err
+        assert (
+            f"would run  {winner['layout']['label']}, micro-batch 1" in session_end.out
+            and "1 trial with" in session_end.out
+        )
         assert not (folder / "studies" / "none").exists()
 
     def test_a_finished_study_resumed_runs_nothing_and_says_what_it_found(
@@ -287,13 +297,15 @@ class TestNothingFits:
     def test_it_says_so_and_what_came_nearest(self, folder: Path) -> None:
         argv = ("bloom7b", "--name", "nothing", "--device-memory-gib", "0.001", "--json")
         with start(folder, "nothing", 1, *argv) as session:
-            ended = session.end()
-        assert ended.code == 1, ended.err
+            session_end = session.end()
+        assert session_end.code == 1, session_end.err
         plain = "bloom7b cannot be measured here, no node has a GPU: the same search runs on bloom-7b1-miniature"
-        assert plain in ended.err
-        shown = ended.object
-        assert shown["miniature"] is True and shown["winner"] is None and shown["measurements"] == []
-        assert len(shown["skipped"]) >= 12 and all("a device has 1 MiB" in each["reason"] for each in shown["skipped"])
+        assert plain in session_end.err
+        printed = session_end.object
+        assert printed["miniature"] is True and printed["winner"] is None and printed["measurements"] == []
+        assert len(printed["skipped"]) >= 12 and all(
+            "a device has 1 MiB" in each["reason"] for each in printed["skipped"]
+        )
         assert not (folder / "studies" / "nothing" / "layout.json").exists()
 
 

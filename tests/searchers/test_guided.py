@@ -506,11 +506,11 @@ class TestStopping:
         return rungs, searcher.why_stopped
 
     def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
-        rungs, why = self.stopped(1e8)
+        rungs, reason = self.stopped(1e8)
         assert rungs < sum(len(each.micro_batches) for each in BLOOM) / 3
         words = r"stopped: (\S+) % more would save (\S+) GPU-days of (\S+); the next trial costs (\S+)"
-        matched = re.fullmatch(words, why)
-        assert matched is not None, why
+        matched = re.fullmatch(words, reason)
+        assert matched is not None, reason
         share, saved, plan, cost = map(float, matched.groups())
         assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
         alone = PLANNED.costs.num_devices * (PLANNED.costs.start_s + PLANNED.costs.rung_s)

@@ -69,7 +69,7 @@ class TestSpaces:
         assert "there is no such file" in refused(str(tmp_path / "space.py"))
 
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "reason"),
         [
             ("def space(:\n", "SyntaxError"),
             ("import not_there_at_all\n", "ModuleNotFoundError"),
@@ -86,10 +86,10 @@ class TestSpaces:
             ),
         ],
     )
-    def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+    def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, reason: str) -> None:
         path = tmp_path / "mine.py"
         path.write_text(text)
-        assert why in refused(str(path))
+        assert reason in refused(str(path))
 
 
 class TestConfig:
@@ -100,7 +100,7 @@ class TestConfig:
         assert "unknown space" in refused(str(tmp_path))
 
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "reason"),
         [
             ("{", "JSON"),
             ("[1, 2]", "config.json"),
@@ -111,11 +111,11 @@ class TestConfig:
             (json.dumps({**CONFIG, "n_layer": 0}), "0"),
         ],
     )
-    def test_malformed(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+    def test_malformed(self, refused: Refused, tmp_path: Path, text: str, reason: str) -> None:
         path = tmp_path / "config.json"
         path.write_text(text)
         output = refused(str(path))
-        assert why in output
+        assert reason in output
 
     def test_bytes_that_are_no_text(self, refused: Refused, tmp_path: Path) -> None:
         path = tmp_path / "config.json"
@@ -125,7 +125,7 @@ class TestConfig:
 
 class TestSet:
     @pytest.mark.parametrize(
-        ("change", "why"),
+        ("change", "reason"),
         [
             ("zero_stag=1", "did you mean zero_stage?"),
             ("engine=horovod", "engine has no value 'horovod'"),
@@ -140,24 +140,24 @@ class TestSet:
             ("tp=2", "tp 2 does not divide the 50257 words in the vocabulary of gpt2: choose a tp that does"),
         ],
     )
-    def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
-        assert why in refused("gpt2", "--set", change)
+    def test_unknown_axis_or_value(self, refused: Refused, change: str, reason: str) -> None:
+        assert reason in refused("gpt2", "--set", change)
 
     def test_a_layout_that_no_cluster_size_allows(self, refused: Refused) -> None:
         output = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
         assert "gives no layout on any cluster" in output
 
     @pytest.mark.parametrize(
-        ("change", "engine", "why"),
+        ("change", "engine", "reason"),
         [
             ("compression=powersgd_4", "fsdp", "gradients are compressed by hooks that DDP alone has"),
             ("offload=all", "ddp", "DDP keeps everything on the device, got offload all"),
             ("offload=optimizer", "fsdp", "FSDP2 offloads weights and gradients along with the states"),
         ],
     )
-    def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, why: str) -> None:
+    def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, reason: str) -> None:
         output = refused("gpt2", "--set", change, "--set", f"engine={engine}")
-        assert output.startswith(f"nothing of space gpt2 can run: {why}")
+        assert output.startswith(f"nothing of space gpt2 can run: {reason}")
 
     def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
         output = refused("gpt2", "--set", "micro_batch=3")
@@ -187,7 +187,7 @@ class TestLayoutFile:
         assert "global batch 512 is not a multiple of micro_batch 3" in refused("--layout", path)
 
     @pytest.mark.parametrize(
-        ("parts", "why"),
+        ("parts", "reason"),
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
@@ -195,8 +195,10 @@ class TestLayoutFile:
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )
-    def test_a_file_written_by_hand(self, refused: Refused, tmp_path: Path, parts: dict[str, object], why: str) -> None:
-        assert why in refused("gpt2", "--layout", self.write(tmp_path / "layout.json", **parts))
+    def test_a_file_written_by_hand(
+        self, refused: Refused, tmp_path: Path, parts: dict[str, object], reason: str
+    ) -> None:
+        assert reason in refused("gpt2", "--layout", self.write(tmp_path / "layout.json", **parts))
 
     def test_a_layout_alone_wants_a_space(self, refused: Refused, tmp_path: Path) -> None:
         path = self.write(tmp_path / "layout.json", layout=to_json(layout()))
@@ -344,7 +346,7 @@ class TestStudies:
         assert not (tmp_path / "up").exists()
 
     @pytest.mark.parametrize(
-        ("argv", "why"),
+        ("argv", "reason"),
         [
             (("bloom7b", "--learn-from", "known"), "did you mean known-1?"),
             (("bloom7b", "--learn-from", "./nowhere"), "no study 'nowhere' in"),
@@ -353,9 +355,9 @@ class TestStudies:
         ],
     )
     def test_learning_from_what_teaches_nothing(
-        self, refused: Refused, study_path: Path, argv: tuple[str, ...], why: str
+        self, refused: Refused, study_path: Path, argv: tuple[str, ...], reason: str
     ) -> None:
-        assert why in refused(*argv, "--name", "new")
+        assert reason in refused(*argv, "--name", "new")
         assert not (study_path.parent / "new").exists()
 
     def test_resuming_what_is_not_there(self, refused: Refused, study_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("\x00\x00\x00", "not a whole JSON object"),
         ("[1]", "not a JSON object"),
@@ -137,8 +137,8 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
         ('{"kind": "measurement", "at": "2026-01-01T00:00:00+00:00", "measurement": null}', "wants a JSON object"),
     ],
 )
-def test_what_is_no_line_says_why(text: str, why: str) -> None:
-    with pytest.raises(JournalError, match=why):
+def test_what_is_no_line_says_why(text: str, reason: str) -> None:
+    with pytest.raises(JournalError, match=reason):
         from_line(text)
 
 

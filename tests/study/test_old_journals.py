@@ -86,8 +86,8 @@ def test_it_is_reported_as_before(studies: Path, capsys: pytest.CaptureFixture[s
     history = _read(studies)
     assert history.header is not None and history.header.id == STUDY_ID
     assert (history.sessions, len(history.measurements)) == (2, 9) and history.end and history.end.exit_code == 130
-    shown = _report(studies, capsys)
-    assert shown["study"] == "old-1" and shown["miniature"] is True and shown["price_per_gpu_h"] == 2.5
+    printed = _report(studies, capsys)
+    assert printed["study"] == "old-1" and printed["miniature"] is True and printed["price_per_gpu_h"] == 2.5
 
 
 def test_a_dry_run_of_it_says_what_is_left(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_it_goes_on_in_the_present_schema_and_survives_a_damaged_first_line(
     studies: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = studies / "old-1" / "journal.jsonl"
-    before, shown = journal.read_bytes(), _report(studies, capsys)
+    before, printed = journal.read_bytes(), _report(studies, capsys)
     _resume(studies)
     lines = journal.read_bytes().splitlines()
     assert journal.read_bytes().startswith(before)
@@ -118,7 +118,7 @@ def test_it_goes_on_in_the_present_schema_and_survives_a_damaged_first_line(
     assert history.header is not None and history.header.id == STUDY_ID
     assert history.sessions == undamaged.sessions == 3
     damaged = _report(studies, capsys)
-    assert damaged["study"] == shown["study"]
+    assert damaged["study"] == printed["study"]
     _resume(studies)
     assert len(read(studies / "old-1", last=True)[0].trials) > len(undamaged.trials)
 

@@ -213,12 +213,12 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
     single = measurement(on=other, trial_id="t2", step_times_s=(6.0, 3.0, 3.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (*rungs, single))])
     assert (history.start_s, history.trial_s) == (0.0, 0.0), "none has ended"
-    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(first, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
-    history.extend([ended])
+    trial_end = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(first, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
+    history.extend([trial_end])
     assert (history.start_s, history.trial_s) == (14.0, 30.0)
-    history.extend([dataclasses.replace(ended, trial_id="t2", wall_s=25.0)])
+    history.extend([dataclasses.replace(trial_end, trial_id="t2", wall_s=25.0)])
     assert (history.start_s, history.trial_s) == (13.0, 25.0)
-    history.extend([dataclasses.replace(ended, trial_id="t3", wall_s=5.0)])
+    history.extend([dataclasses.replace(trial_end, trial_id="t3", wall_s=5.0)])
     assert history.trial_s == 25.0, "one that measured nothing does not count beside those that did"
 
 
@@ -227,8 +227,10 @@ def test_a_short_trial_starts_as_the_later_ones_do() -> None:
     first = measurement(step_times_s=(4.0, 2.0, 2.0))
     last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])
-    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0)
-    history.extend([ended, dataclasses.replace(ended, trial_id="t2", wall_s=45.0)])
+    trial_end = TrialEnd(
+        at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0
+    )
+    history.extend([trial_end, dataclasses.replace(trial_end, trial_id="t2", wall_s=45.0)])
     assert history.trial_s == 5.0 + 8.0
 
 

@@ -57,7 +57,7 @@ class TestWhatHolds:
         assert knowledge.sentences == ("Learns from old-1 (2026-11-20): 4 of 4 measurements hold here.",)
 
     @pytest.mark.parametrize(
-        ("fields", "why"),
+        ("fields", "reason"),
         [
             (
                 {"cluster": dataclasses.replace(CLUSTER, device="Other GPU")},
@@ -71,12 +71,12 @@ class TestWhatHolds:
             ({"versions": {**VERSIONS, "transformers": "5.0"}}, "with transformers 4.57.3 (here 5.0)"),
         ],
     )
-    def test_nothing_elsewhere(self, fields: dict[str, Any], why: str) -> None:
+    def test_nothing_elsewhere(self, fields: dict[str, Any], reason: str) -> None:
         knowledge = held([ran(), oom(micro_batch=2, conditions=None)], **fields)
         assert knowledge.earlier == ()
         first, second = knowledge.sentences
         assert first == "Learns from old-1 (2026-11-20): none of 2 measurements holds here."
-        assert second.startswith("What no longer holds: 2 ") and why in second
+        assert second.startswith("What no longer holds: 2 ") and reason in second
 
     def test_versions_that_change_no_figure_do_not_count(self) -> None:
         assert held([ran()], versions={**VERSIONS, "ray": "3.0"}).earlier

@@ -67,11 +67,11 @@ def test_paths_are_understood_from_anywhere(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("argv", "why"),
+    ("argv", "reason"),
     [(["--new-option", "3"], "no option --new-option"), (["--seed"], "--seed has no value"), (["--seed", "x"], "'x'")],
 )
-def test_options_of_an_old_journal_that_cannot_be_read_are_refused(argv: list[str], why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_options_of_an_old_journal_that_cannot_be_read_are_refused(argv: list[str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
         options_of(header(argv=("bloom7b", *argv)))
 
 

@@ -32,10 +32,10 @@ class Workers:
     def execute_single(self, rank: int, run: Callable[..., Any], *arguments: Any) -> Any:
         return run(*arguments)
 
-    def execute_single_async(self, rank: int, run: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-        return self.groups_made.append(how) if how else run(*arguments)
+    def execute_single_async(self, rank: int, run: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return self.groups_made.append(options) if options else run(*arguments)
 
-    def execute_async(self, run: Callable[..., Any], **how: Any) -> list[Any]:
+    def execute_async(self, run: Callable[..., Any], **options: Any) -> list[Any]:
         return []
 
 

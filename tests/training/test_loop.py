@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, str]:
+def outcomes(folder: Path) -> dict[str, str]:
     """Returns why each attempt ended; all are played in one group of two ranks."""
     planned_attempts = {
         "undisturbed": Attempt(job=job(folder / "undisturbed", plan())),
@@ -62,8 +62,8 @@ def held_out(folder: Path) -> list[tuple[int, float]]:
     return [(each.step, each.loss) for each in records(folder) if isinstance(each, Validated)]
 
 
-def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, ended: dict[str, str]):
-    assert ended["undisturbed"] == "done"
+def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, outcomes: dict[str, str]):
+    assert outcomes["undisturbed"] == "done"
     all_records = records(folder / "undisturbed")
     steps = [each for each in all_records if isinstance(each, Steps)]
     assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
@@ -77,7 +77,7 @@ def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, ended:
     ]
 
 
-def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, str]):
+def test_the_learning_rate_follows_the_schedule(folder: Path, outcomes: dict[str, str]):
     rates = [
         rate for each in records(folder / "undisturbed") if isinstance(each, Steps) for rate in each.learning_rates
     ]
@@ -86,26 +86,26 @@ def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, s
     assert rates[0] < rates[1] < rates[2] == max(rates) and rates[-1] == pytest.approx(1e-3)
 
 
-def test_the_loss_falls(folder: Path, ended: dict[str, str]):
+def test_the_loss_falls(folder: Path, outcomes: dict[str, str]):
     curve = held_out(folder / "undisturbed")
     assert curve[-1][1] < curve[0][1] < 5.6
 
 
-def test_a_cut_training_goes_on_bit_for_bit(folder: Path, ended: dict[str, str]):
-    assert (ended["cut"], ended["cut, on"]) == ("gone", "done")
+def test_a_cut_training_goes_on_bit_for_bit(folder: Path, outcomes: dict[str, str]):
+    assert (outcomes["cut"], outcomes["cut, on"]) == ("gone", "done")
     assert [each.step for each in records(folder / "cut") if isinstance(each, Begun)] == [0, 4]
     assert losses(folder / "cut") == losses(folder / "undisturbed")
     assert held_out(folder / "cut") == held_out(folder / "undisturbed")
 
 
-def test_a_training_goes_on_with_another_engine(folder: Path, ended: dict[str, str]):
-    assert ended["moved, on"] == "done"
+def test_a_training_goes_on_with_another_engine(folder: Path, outcomes: dict[str, str]):
+    assert outcomes["moved, on"] == "done"
     assert losses(folder / "moved") == pytest.approx(losses(folder / "undisturbed"), rel=1e-6)
     assert held_out(folder / "moved")[-1][1] == pytest.approx(held_out(folder / "undisturbed")[-1][1], rel=1e-6)
 
 
-def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, ended: dict[str, str]):
-    assert (ended["ramp"], ended["ramp, on"]) == ("done", "done")
+def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, outcomes: dict[str, str]):
+    assert (outcomes["ramp"], outcomes["ramp, on"]) == ("done", "done")
     steps = [each for each in records(folder / "ramp") if isinstance(each, Steps)]
     sizes = [each.tokens_per_step for each in steps for _ in each.losses]
     assert sizes == [STEP // 2] * 8 + [STEP] * 8
@@ -115,7 +115,7 @@ def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folde
     assert (manifest.samples, manifest.tokens, manifest.optimizer_step) == (8 * 2 + 8 * 4, 12 * STEP, 16)
 
 
-def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[str, str]):
+def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, outcomes: dict[str, str]):
     """Checks that the place in the data counts sequences, not steps: the ramp ends at the same place as the plain
     training.
     """
@@ -128,7 +128,7 @@ def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[s
 
 
 @pytest.mark.parametrize(("training", "steps"), [("undisturbed", {"step 1"}), ("ramp", {"step 1", "step 9"})])
-def test_what_is_compiled_anew_has_its_time(folder: Path, ended: dict[str, str], training: str, steps: set[str]):
+def test_what_is_compiled_anew_has_its_time(folder: Path, outcomes: dict[str, str], training: str, steps: set[str]):
     """Checks that the watchdog allows time to compile for held-out losses, for the first step, although a held-out loss
     comes before it, and for the first step of a phase with another batch.
     """
@@ -146,7 +146,7 @@ def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_
     assert diverged(5, [1.0, 2.0], [math.inf, 2.0], skips=True) == ""
 
 
-def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: dict[str, str]):
+def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, outcomes: dict[str, str]):
     all_records = Reader(folder / "cut" / RECORDS).read()
     redone = [each for each in all_records if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
     assert redone and not any(each in records(folder / "cut") for each in redone)
@@ -154,7 +154,7 @@ def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: d
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_loses_no_record(
-    folder: Path, ended: dict[str, str], tmp_path: Path
+    folder: Path, outcomes: dict[str, str], tmp_path: Path
 ):
     with small_disk(tmp_path / "disk", 2) as disk:
         attempt = Attempt(job=job(disk, plan()), full_before=6, free_before=10)

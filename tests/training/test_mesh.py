@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> list[str]:
+def outcomes(folder: Path) -> list[str]:
     """Returns why each attempt ended; all are played in one group of four ranks, with a checkpoint every four steps."""
     return run_group(
         attempts,
@@ -51,14 +51,14 @@ def _records(folder: Path) -> list[Record]:
     return without_redone(Reader(folder / RECORDS).read())
 
 
-def test_checkpoints_cross_every_split_of_the_model(folder: Path, ended: list[str]):
-    assert ended == ["done", "gone", "gone", "gone", "done"]
+def test_checkpoints_cross_every_split_of_the_model(folder: Path, outcomes: list[str]):
+    assert outcomes == ["done", "gone", "gone", "gone", "done"]
     begun = [(each.step, each.layout) for each in _records(folder / "split") if isinstance(each, Begun)]
     layouts = (TENSOR, PIPELINE, CONTEXT, UNDIVIDED)
     assert begun == list(zip((0, 4, 8, 8), (each.label for each in layouts), strict=True))
 
 
-def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, ended: list[str]):
+def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, outcomes: list[str]):
     undivided, split = _records(folder / "whole"), _records(folder / "split")
     for kind, name, number in ((Steps, "losses", 12), (Steps, "grad_norms", 12), (Validated, "loss", 4)):
         curves = [

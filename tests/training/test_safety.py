@@ -32,7 +32,7 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
 
 
 @pytest.mark.parametrize(
-    ("records", "why"),
+    ("records", "reason"),
     [
         (WELL, ""),
         ([SAVED, *STEPS], "no held-out loss"),
@@ -42,9 +42,9 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
         ([HELD_OUT, SAVED, *(steps(first, 1 + first / 100) for first in range(1, 60, 10))], "Memory grows"),
     ],
 )
-def test_each_reason_is_told(records: list[Record], why: str):
+def test_each_reason_is_told(records: list[Record], reason: str):
     sentence = objection(records, memory_counts=True)
-    assert why in sentence and bool(sentence) == bool(why)
+    assert reason in sentence and bool(sentence) == bool(reason)
 
 
 def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":

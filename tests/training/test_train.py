@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, Any]:
+def outcomes(folder: Path) -> dict[str, Any]:
     """Returns how each training ended: its exit code and its summary."""
     command = [sys.executable, "-m", "tests.training.trainings", str(folder)]
     completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -50,15 +50,15 @@ def held_out(folder: Path, steps: int) -> dict[int, float]:
     return {each.step: each.loss for each in validations if each.step <= steps}
 
 
-def test_a_training_runs_to_its_end(ended: dict[str, Any], folder: Path):
-    code, undisturbed = ended["whole"]
+def test_a_training_runs_to_its_end(outcomes: dict[str, Any], folder: Path):
+    code, undisturbed = outcomes["whole"]
     assert code == 0 and undisturbed["complete"] and undisturbed["steps"] == STEPS
     assert undisturbed["tokens"] == undisturbed["tokens_saved"] == STEPS * STEP
     all_losses = losses(folder / "whole")
     assert len(all_losses) == STEPS and sum(all_losses[-20:]) < 0.9 * sum(all_losses[:20])
 
 
-def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder: Path):
+def test_mlflow_has_the_series_and_the_parameters(outcomes: dict[str, Any], folder: Path):
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
@@ -79,7 +79,7 @@ def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder:
     assert [each.value for each in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
 
 
-def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: Path):
+def test_a_lost_worker_leaves_no_trace_in_mlflow(outcomes: dict[str, Any], folder: Path):
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
@@ -89,33 +89,33 @@ def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: 
     assert len(history) == STEPS
 
 
-def test_the_same_command_on_a_complete_training_does_nothing(ended: dict[str, Any]):
-    assert ended["whole again"] == ended["whole"]
+def test_the_same_command_on_a_complete_training_does_nothing(outcomes: dict[str, Any]):
+    assert outcomes["whole again"] == outcomes["whole"]
 
 
-def test_nothing_listens_beyond_this_machine_during_a_training(ended: dict[str, Any]):
-    names = {name for name, _ in ended["listening"]}
+def test_nothing_listens_beyond_this_machine_during_a_training(outcomes: dict[str, Any]):
+    names = {name for name, _ in outcomes["listening"]}
     assert {"gcs_server", "raylet"} <= names and any("RayTrainWorker" in name for name in names), names
-    assert beyond_loopback((name, address) for name, address in ended["listening"]) == []
+    assert beyond_loopback((name, address) for name, address in outcomes["listening"]) == []
 
 
-def test_a_training_starts_its_workers_and_no_process_that_helps_them(ended: dict[str, Any]):
-    names = " ".join(name for name, _ in ended["listening"])
+def test_a_training_starts_its_workers_and_no_process_that_helps_them(outcomes: dict[str, Any]):
+    names = " ".join(name for name, _ in outcomes["listening"])
     for each in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
         assert each not in names, "seconds of an attempt"
 
 
-def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended: dict[str, Any], folder: Path):
-    assert ended["killed pids"], "no worker was there to be killed"
-    assert ended["stopped"][1]["attempts"] >= 2
+def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(outcomes: dict[str, Any], folder: Path):
+    assert outcomes["killed pids"], "no worker was there to be killed"
+    assert outcomes["stopped"][1]["attempts"] >= 2
     first, second, *_, moved = begun(folder / "moved")
     assert first == 0 and second >= 20 and second % 20 == 0 and moved >= second + 20
     assert losses(folder / "moved")[:moved] == losses(folder / "whole")[:moved]
     assert held_out(folder / "moved", moved) == held_out(folder / "whole", moved)
 
 
-def test_another_engine_goes_on_where_a_command_was_ended(ended: dict[str, Any], folder: Path):
-    (stopped, halfway), (code, report) = ended["stopped"], ended["moved"]
+def test_another_engine_goes_on_where_a_command_was_ended(outcomes: dict[str, Any], folder: Path):
+    (stopped, halfway), (code, report) = outcomes["stopped"], outcomes["moved"]
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
     assert code == 0 and report["complete"]
     kinds = {type(each) for each in TrainingFolder(folder / "moved").read_records()}

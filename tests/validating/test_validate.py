@@ -503,9 +503,9 @@ def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
         ("nothing.csv", "error: cannot read table nothing.csv: No such file or directory"),
     ):
         monkeypatch.setattr(sys, "argv", ["leave_one_table_out", argv])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             leave_one_table_out.main()
-        assert ended.value.code == exit_code
+        assert exit_info.value.code == exit_code
     assert "usage: leave_one_table_out" in capsys.readouterr().out
 
 

@@ -24,7 +24,7 @@ from trainers.engines._settings import (
 from trainers.engines.state import (
     Counters,
     StateTensor,
-    named,
+    named_tensors,
     optimizer_state,
     set_steps_taken,
     steps_taken,
@@ -248,7 +248,7 @@ class TorchEngine(AccumulatingEngine):
         for name, stepped, weight, place in self._placed():
             tied = self._pipeline if stepped is self._tied else None
             plain = name if tied is None else tied.tied_name
-            for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
+            for key, part in named_tensors(plain, weight, optimizer_state(self._optimizer, stepped), place):
                 tensors[key] = self._tensor.placed(plain, part)
                 if tied is not None:
                     tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
@@ -278,14 +278,12 @@ class TorchEngine(AccumulatingEngine):
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
                 plain = plain_name(name)
                 yield plain, self._tensor.gathered(plain, self._gathered(parameter.detach()))
 
-        return (
-            named_tensors(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(named_tensors)
-        )
+        return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 
     def close(self) -> None:
         self._optimizer.state.clear()

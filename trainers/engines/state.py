@@ -134,7 +134,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -
     return state
 
 
-def named(
+def named_tensors(
     name: str, weight: torch.Tensor, state: Mapping[str, Any], place: Callable[[torch.Tensor], StateTensor]
 ) -> Iterator[tuple[str, StateTensor]]:
     """Yields the canonical keys and tensors of one parameter, each distributed as `place` states."""

@@ -148,7 +148,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
-    FlexAttention where the mask is a block mask; else scaled_dot_product_attention, causal or with the bias given.
+    It is FlexAttention if the mask is a block mask, else scaled_dot_product_attention, causal or with the given bias.
     Dropout is off in every model here.
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.

@@ -1,8 +1,8 @@
 """BLOOM's attention by any kernel: transformers 5.23 adds ALiBi by hand and has the eager one only.
 
-All that is taken for granted of transformers: the names and layout of the weights, which its checkpoints fix, that a
-block calls `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added,
-and that a model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
+Only this is assumed of transformers: the names and layout of the weights, which its checkpoints fix, that a block calls
+`self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added, and that a
+model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
 """
 
 from typing import Any

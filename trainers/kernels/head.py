@@ -1,7 +1,8 @@
 """The head with its loss: linear cross-entropy over chunks of rows, which never holds all the logits.
 
-Own code, since torch has `F.linear_cross_entropy` from 2.13 on only and gives the weight's gradient no type of its own,
-and liger-kernel would be one more dependency for its CUDA kernels alone, without a path for the CPU.
+The code is this project's own, since torch has `F.linear_cross_entropy` from 2.13 on only and gives the weight's
+gradient no type of its own, and liger-kernel would be one more dependency for its CUDA kernels alone, without a path
+for the CPU.
 """
 
 import contextlib

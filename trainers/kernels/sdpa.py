@@ -29,7 +29,7 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     """Returns the kernel that torch's dispatcher chooses on `device` for one sequence of this rank, with a window
     and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
 
-    It asks what `scaled_dot_product_attention` asks. Flex is sdpa on a CPU.
+    It runs the checks that `scaled_dot_product_attention` runs. On a CPU flex is sdpa.
     """
     if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
         return ""

@@ -172,7 +172,7 @@ class CudaMeter:
 class CpuMeter:
     """Bytes of this process's tensors, as a GPU's allocator counts them. Nothing is reserved beyond these.
 
-    They are the same in every run, which resident pages are not: of one step the heap held 331 to 358 MiB. They are
+    These bytes are the same in every run, unlike resident pages: in one step the heap held 331 to 358 MiB. They are
     counted between `reset_peak` and `peak_allocated_gib`. Under a cap a step that held more is out of memory:
     `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
     fails: RLIMIT_DATA allows this process no more than its share of the node.

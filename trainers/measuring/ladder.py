@@ -102,8 +102,8 @@ def best_above_tokens_per_s(
     """Returns the most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at
     `micro_batch`.
 
-    Perfect scaling: a larger micro-batch at best takes no longer a micro-step. `ceiling_tokens_per_s` is what the
-    devices would do if all their work ran at the matmul peak.
+    It assumes perfect scaling: at best a micro-step of a larger micro-batch takes no longer. `ceiling_tokens_per_s` is
+    what the devices would do if all their work ran at the matmul peak.
     """
     return min(tokens_per_s * max(largest, micro_batch) / micro_batch, ceiling_tokens_per_s)
 
@@ -111,8 +111,9 @@ def best_above_tokens_per_s(
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
     """Returns the seconds within which rank 0 must report again, where its next work should take `work_s`.
 
-    Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
-    should always be first. The first step's share covers what else comes before news, such as taking the group down.
+    It is wide, since it is for a hang that no worker detects: the workers' watchdogs, which allow `allowance_s` a
+    micro-step, should always act first. The first step's share covers the other time without a report, such as taking
+    the process group down.
     """
     return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 

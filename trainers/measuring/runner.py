@@ -56,9 +56,9 @@ class StepRunner:
     ) -> Steps:
         """Runs steps between two device events; tokens are on the device before the first.
 
-        `watch_s` is what a micro-step may take where no earlier one says so. With `phases` memory peaks are told apart
-        by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a device
-        waits for its tokens.
+        `watch_s` is the time that a micro-step may take if no earlier one was timed. With `phases` memory peaks are
+        taken by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a
+        device waits for its tokens.
         """
         c = self._c
         c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)

@@ -69,8 +69,8 @@ class TensorParallel:
     def enter(self, models: Sequence[Model]) -> None:
         """Cuts hidden states along the sequence where they enter the first block of each model, and the logits.
 
-        Blocks have been compiled or wrapped, and the head has its loss: what is added here stands outside. A pipeline's
-        stage without blocks cuts them before its norm.
+        Blocks were compiled or wrapped before, and the head has its loss: hooks added here run outside of these. A
+        pipeline's stage without blocks cuts them before its norm.
         """
         for model in models if self.size > 1 else ():
             first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)

@@ -61,7 +61,7 @@ from trainers.engines.state import (
     Counters,
     StateTensor,
     flat_range,
-    named,
+    named_tensors,
     optimizer_state,
     set_steps_taken,
     steps_taken,
@@ -187,7 +187,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             name = plain_name(name)
             if self._layout.zero_stage == 0:
                 place = functools.partial(whole_tensor, replica=rank, num_replicas=world_size)
-                state |= named(name, parameter, optimizer_state(optimizer, parameter), place)
+                state |= named_tensors(name, parameter, optimizer_state(optimizer, parameter), place)
                 continue
             group, first, size, start, shape = cut(self._engine.optimizer, parameter)
             states = {
@@ -195,7 +195,7 @@ class DeepSpeedEngine(AccumulatingEngine):
                 for kind, value in optimizer_state(optimizer, masters[group]).items()
                 if isinstance(value, torch.Tensor) and value.dim()
             }
-            state |= named(
+            state |= named_tensors(
                 name, masters[group].narrow(0, first, size), states, functools.partial(flat_range, shape, start)
             )
         return state
