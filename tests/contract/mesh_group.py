@@ -225,7 +225,7 @@ def _with_keys_in_order(original: Any) -> Any:
 def _longer_window() -> Generator[None, None, None]:
     attention._seen_mask.cache_clear()
     with _change(
-        attention, "_seen", lambda original: lambda queries, keys, window: original(queries, keys, window + 1)
+        attention, "_visible", lambda original: lambda queries, keys, window: original(queries, keys, window + 1)
     ):
         yield
     attention._seen_mask.cache_clear()
