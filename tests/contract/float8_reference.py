@@ -99,8 +99,8 @@ class _Attention:
     def take(self, model: torch.nn.Module) -> None:
         """Makes this object the attention of `model` where sequences are in parts, and sdpa where they are whole."""
         AttentionInterface.register("parts", self._attend)
-        undivided: Any = model
-        undivided.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
+        untyped_model: Any = model
+        untyped_model.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
 
     def loss(self, models: "list[_Computing]", tokens: torch.Tensor) -> torch.Tensor:
         """Returns the mean of the parts' losses."""
@@ -145,15 +145,17 @@ class _Computing:
     @torch.no_grad()
     def take(self, master: torch.nn.Module) -> None:
         """Copies the master's weights and clears the gradients."""
-        for (name, working), undivided in zip(self.model.named_parameters(), master.parameters(), strict=True):
-            working.copy_(undivided.bfloat16() if name in self.rounded else undivided)
+        for (name, working), master_weight in zip(self.model.named_parameters(), master.parameters(), strict=True):
+            working.copy_(master_weight.bfloat16() if name in self.rounded else master_weight)
             working.grad = None
 
     def give(self, master: torch.nn.Module) -> None:
         """Adds this copy's gradients to the master's."""
-        for working, undivided in zip(self.model.parameters(), master.parameters(), strict=True):
+        for working, master_weight in zip(self.model.parameters(), master.parameters(), strict=True):
             assert working.grad is not None
-            undivided.grad = working.grad.float() if undivided.grad is None else undivided.grad + working.grad.float()
+            master_weight.grad = (
+                working.grad.float() if master_weight.grad is None else master_weight.grad + working.grad.float()
+            )
 
 
 def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:

@@ -245,12 +245,12 @@ def _without_ties(original: Any) -> Any:
 
     def apart(module: torch.nn.Module, **options: Any) -> None:
         original(module, **options)
-        widths: set[torch.nn.Parameter] = set()
+        visited: set[torch.nn.Parameter] = set()
         for child in module.modules():
             for name, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
-                if parameter in widths:
+                if parameter in visited:
                     setattr(child, name, torch.nn.Parameter(parameter.detach().clone()))
-                widths.add(parameter)
+                visited.add(parameter)
 
     return apart
 

@@ -201,9 +201,9 @@ def test_preparing_again_replaces_the_address_and_makes_nothing_twice(
     for network in ("198.51.100.1/32", "203.0.113.7/32"):
         assert prepare.main([str(file), "--ssh-from", network, "--bucket", BUCKET], client=aws.client) == 0
     groups = aws.client().describe_security_groups()["SecurityGroups"]
-    (created,) = [each for each in groups if each["GroupName"] == "layout-search"]
-    _only_ssh_from_one_network(aws, created["GroupId"])
-    assert f"SecurityGroupIds: &group [{created['GroupId']}]" in file.read_text()
+    (security_group,) = [each for each in groups if each["GroupName"] == "layout-search"]
+    _only_ssh_from_one_network(aws, security_group["GroupId"])
+    assert f"SecurityGroupIds: &group [{security_group['GroupId']}]" in file.read_text()
     assert (aws.home / ".ray" / "auth_token").read_text() == "a" * 64
 
 

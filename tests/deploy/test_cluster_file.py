@@ -144,13 +144,13 @@ def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_pat
     (command,) = _cluster()["worker_setup_commands"]
     assert "latest" not in command
     script = command.replace("cd /tmp", f"cd {tmp_path}").replace("/dev/infiniband", "/").replace("sudo", "false")
-    prepared = "tar -czf efa.tar.gz --files-from /dev/null "
-    script, replaced = re.subn(r"curl -fsSo efa\.tar\.gz \S+", prepared, script)
+    tar_command = "tar -czf efa.tar.gz --files-from /dev/null "
+    script, replaced = re.subn(r"curl -fsSo efa\.tar\.gz \S+", tar_command, script)
     assert replaced == 1
     completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert completed.returncode != 0 and "efa.tar.gz: FAILED" in completed.stdout
     checksum = subprocess.run(["bash", "-c", f"cd {tmp_path} && sha256sum efa.tar.gz"], capture_output=True, text=True)
-    script = re.sub(r"[0-9a-f]{64}", checksum.stdout.split()[0], script).replace(prepared, "true ")
+    script = re.sub(r"[0-9a-f]{64}", checksum.stdout.split()[0], script).replace(tar_command, "true ")
     completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert "efa.tar.gz: OK" in completed.stdout
 

@@ -64,10 +64,10 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         first = session.end()
     with start(folder, "cut", 2, "--resume", "cut") as session:
         session.wait_for("the second layout's first rung", lambda lines: in_rung(lines, trial=3, micro_batch=1))
-        remaining = json.loads((session.journal.parent / NOTE).read_text())
+        note = json.loads((session.journal.parent / NOTE).read_text())
         session.kill()
         second = session.end()
-        scratch, ray_session = Path(remaining["scratch"]), Path(remaining["ray_session"])
+        scratch, ray_session = Path(note["scratch"]), Path(note["ray_session"])
         assert scratch.is_dir(), "else there is nothing to sweep"
         before = len(of_session(ray_session))
         third = start(folder, "cut", 3, *how_to_resume(first), "--gpu-s", "3600")

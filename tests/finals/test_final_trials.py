@@ -386,11 +386,9 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=self.RULES)
         slow.run(loop)
         assert [job.repeat for job in slow.jobs[searched + 1 :]][:9] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-        reference, *other_layouts = slow.jobs[searched + 10 :]
+        reference, *later_jobs = slow.jobs[searched + 10 :]
         assert reference.gate and not reference.rungs
-        assert [job.repeat for job in other_layouts][: 13 - searched] == [0] * (13 - searched), (
-            "then the search goes on"
-        )
+        assert [job.repeat for job in later_jobs][: 13 - searched] == [0] * (13 - searched), "then the search goes on"
         assert not loop.left_out
 
     def test_one_killed_in_its_first_final_run_begins_there_too(self, make: Make, slow: Backend, study: Study) -> None:

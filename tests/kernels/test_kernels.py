@@ -124,9 +124,9 @@ def test_chunks_give_the_loss_and_gradients_of_all_logits(
     assert layer(hidden).shape == (2, 20, vocab)
     (loss / 3).backward()
     assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
-    for actual, filled_layout in ((hidden.grad, expected_hidden.grad), (layer.weight.grad, expected_weight.grad)):
-        assert actual is not None and filled_layout is not None and actual.dtype == dtype
-        error = (actual.float() - filled_layout).abs().max() / filled_layout.abs().max()
+    for actual, expected_gradient in ((hidden.grad, expected_hidden.grad), (layer.weight.grad, expected_weight.grad)):
+        assert actual is not None and expected_gradient is not None and actual.dtype == dtype
+        error = (actual.float() - expected_gradient).abs().max() / expected_gradient.abs().max()
         assert error.item() <= tolerance
 
 

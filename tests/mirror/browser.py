@@ -18,8 +18,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 def chromium() -> str | None:
     """Returns the browser's path: that of CHROMIUM, else that of the first of the usual names that is installed."""
-    answer = os.environ.get("CHROMIUM")
-    return answer or next(filter(None, map(shutil.which, NAMES)), None)
+    stated_path = os.environ.get("CHROMIUM")
+    return stated_path or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Thrown(RuntimeError):

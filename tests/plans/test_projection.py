@@ -39,12 +39,12 @@ def slower(micro_batch: int, on: Layout, factor: float) -> Any:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a study on four H200 whose steps all took 1.2 times as long as predicted."""
     folder = tmp_path_factory.mktemp("studies")
-    with Study.create(folder, "four") as measured:
-        measured.record(header("four", recipes=(RECIPE,), cluster=FOUR))
+    with Study.create(folder, "four") as study_of_four:
+        study_of_four.record(header("four", recipes=(RECIPE,), cluster=FOUR))
         for stage in (2, 3):
             for micro_batch in (1, 2, 4):
                 on = layout(zero_stage=stage, attention="sdpa", compile="block", loss="chunked")
-                measured.record(Measured(measurement=slower(micro_batch, on, 1.2)))
+                study_of_four.record(Measured(measurement=slower(micro_batch, on, 1.2)))
     return folder / "four"
 
 

@@ -145,9 +145,9 @@ def test_what_it_writes_is_what_is_trained_on(run: Run, tmp_path: Path) -> None:
     out = run(_json_lines(tmp_path / "a.jsonl", corpus))
     source = ParquetTokens(out, vocab_size=256, seq_len=64, global_batch=4)
     start = Position(epoch=0, sample=0)
-    corpus_text = "".join(corpus).encode()
+    corpus_bytes = "".join(corpus).encode()
     tokens = source.tokens(start, range(source.num_sequences))
-    assert tokens[:, :-1].ravel().tolist() == list(corpus_text[: source.num_sequences * 64])
+    assert tokens[:, :-1].ravel().tolist() == list(corpus_bytes[: source.num_sequences * 64])
     lengths = [len(text.encode()) for text in corpus]
     first_segments = source.segment_ids(start, [0])[0]
     assert first_segments.tolist() == [n for n, size in enumerate(lengths) for _ in range(size)][:65]

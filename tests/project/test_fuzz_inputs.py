@@ -212,8 +212,8 @@ def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
         max_size=3,
     )
 )  # fmt: skip
-def test_options_of_a_search(tmp_path: Path, replacements: list[tuple[str, str]]) -> None:
-    argv = [f"{option}={text}" for option, text in replacements]
+def test_options_of_a_search(tmp_path: Path, options: list[tuple[str, str]]) -> None:
+    argv = [f"{option}={text}" for option, text in options]
     with refusing():
         read_request(parse(["gpt2", "--studies", str(tmp_path), *argv]))
 

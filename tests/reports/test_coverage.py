@@ -131,8 +131,12 @@ def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
     history = _history(plan=_planned())
     printed = json.loads(json.dumps(as_json(Result.of(history))))
     assert (printed["layouts_tried"], printed["layouts_planned"]) == (2, 3)
-    (on,) = printed["not_tried"]
-    assert (on["layout"]["id"], on["micro_batches"], on["predicted_tokens_per_s"]) == (UNTRIED.id, [1, 2], 24100.0)
+    (entry,) = printed["not_tried"]
+    assert (entry["layout"]["id"], entry["micro_batches"], entry["predicted_tokens_per_s"]) == (
+        UNTRIED.id,
+        [1, 2],
+        24100.0,
+    )
     assert printed["recipes"][0]["not_tried"] == printed["not_tried"]
     (row,) = tables(Result.of(history))["not_tried.json"]
     assert row["layout"] == UNTRIED.label and row["predicted_gib"] == 43.0

@@ -101,7 +101,7 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
 
     A trial does so where the machine is twice as busy as it was during the best rung so far.
     """
-    measured_points = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
+    finished_ids = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)
     for line in lines:
         if isinstance(line, Measured) and not line.measurement.repeat:
@@ -110,7 +110,7 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
     for ladder in ladders.values():
         points = [each.batch.micro_batch for each in ladder]
         assert points == list(micro_batches)[: len(points)] and {each.outcome for each in ladder} <= RAN
-        assert len(points) == len(micro_batches) or ladder[-1].trial_id in measured_points
+        assert len(points) == len(micro_batches) or ladder[-1].trial_id in finished_ids
 
 
 def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **options: Any) -> Session:

@@ -88,15 +88,15 @@ class TestOrder:
         points = make_points(problem)
         place = {each.key: number for number, each in enumerate(alone)}
         plan = np.argsort(-points.log_rank, kind="stable").tolist()
-        searcher, suggestions = Guided(problem), list[int]()
+        searcher, suggested_places = Guided(problem), list[int]()
         for _ in range(4):
             suggested = searcher.suggest()
             assert suggested is not None
-            suggestions.append(place[suggested.key])
-            searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[suggestions[-1]])))
-        assert suggestions[:3] == plan[:3]
-        assert suggestions[3] != plan[3]
-        assert points.log_step_s[suggestions[3]] < points.log_step_s[plan[3]], "faster, if it fits"
+            suggested_places.append(place[suggested.key])
+            searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[suggested_places[-1]])))
+        assert suggested_places[:3] == plan[:3]
+        assert suggested_places[3] != plan[3]
+        assert points.log_step_s[suggested_places[3]] < points.log_step_s[plan[3]], "faster, if it fits"
 
 
 class TestSurprise:
@@ -179,13 +179,13 @@ class TestLearning:
 
     def test_peaks_above_the_predicted_ones_lower_the_chance_of_fitting(self) -> None:
         first, second = Guided(PLANNED), Guided(PLANNED)
-        posterior = next(each for each in BLOOM if each.layout.checkpointing == "full")
+        candidate = next(each for each in BLOOM if each.layout.checkpointing == "full")
         points = make_points(PLANNED)
-        place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == posterior.key)
+        place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == candidate.key)
         for searcher, factor in ((first, 1.0), (second, 1.15)):
             peak = math.exp(float(points.log_allocated_gib[place])) * factor
-            result = dataclasses.replace(ran(posterior, 100.0)[0], peak_allocated_gib=peak)
-            searcher.update(dataclasses.replace(posterior, micro_batches=posterior.micro_batches[:1]), [result])
+            result = dataclasses.replace(ran(candidate, 100.0)[0], peak_allocated_gib=peak)
+            searcher.update(dataclasses.replace(candidate, micro_batches=candidate.micro_batches[:1]), [result])
         everything = np.arange(len(points), dtype=np.int64)
         lower = second._fitting.chances(everything) - first._fitting.chances(everything)
         assert (lower <= 1e-9).all() and lower.min() < -0.1
@@ -286,11 +286,13 @@ class TestPruning:
         return {(pairs[p][0].key, pairs[p][1]) for p in out}
 
     def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
-        measured = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
-        full = next(each for each in BLOOM if each.layout == dataclasses.replace(measured.layout, checkpointing="full"))
+        candidate = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
+        full = next(
+            each for each in BLOOM if each.layout == dataclasses.replace(candidate.layout, checkpointing="full")
+        )
         out = self.heavier(full, 2)
         assert (full.key, 4) in out and (full.key, 1) not in out
-        assert (measured.key, 2) in out and (measured.key, 8) in out and (measured.key, 1) not in out, (
+        assert (candidate.key, 2) in out and (candidate.key, 8) in out and (candidate.key, 1) not in out, (
             "without recomputation"
         )
         by_key = {each.key: each.layout for each in BLOOM}

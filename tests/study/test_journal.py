@@ -256,9 +256,9 @@ def test_what_a_killed_writer_said_it_wrote_is_there(tmp_path: Path) -> None:
         last_said = int([line for line in output if line.endswith(b"\n")][-1])
         record(path, ENTRIES[6])
         lines = path.read_bytes().splitlines()
-        contents = [json.loads(line) for line in lines if line.endswith(b"}")]
-        assert [each["number"] for each in contents[:-1]][-1] >= last_said
-        assert contents[-1]["kind"] == "resume"
+        complete_lines = [json.loads(line) for line in lines if line.endswith(b"}")]
+        assert [each["number"] for each in complete_lines[:-1]][-1] >= last_said
+        assert complete_lines[-1]["kind"] == "resume"
         path.unlink()
 
 

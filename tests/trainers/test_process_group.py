@@ -72,10 +72,10 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
 
 
 def test_a_host_without_the_search_s_folder_uses_its_temporary_one(tmp_path: Path) -> None:
-    groups_made = Path(groups._make_folder(str(tmp_path / "elsewhere")))
-    assert groups_made.is_dir() and groups_made.parent != tmp_path
-    groups._remove_folder(str(groups_made))
-    assert not groups_made.exists()
+    group_folder = Path(groups._make_folder(str(tmp_path / "elsewhere")))
+    assert group_folder.is_dir() and group_folder.parent != tmp_path
+    groups._remove_folder(str(group_folder))
+    assert not group_folder.exists()
 
 
 def test_ranks_of_several_hosts_meet_over_the_network(over_network: list[Any]) -> None:

@@ -166,8 +166,8 @@ def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: py
 
 def test_a_layout_that_splits_the_model_is_planned(make: Make, tmp_path: Path):
     layout = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)
-    make_plan_of = make(target=write_layout(tmp_path / "tp.json", layout))
-    assert make_plan_of.phases[0].layout == layout and make_plan_of.phases[0].global_batch == RECIPE.global_batch
+    plan = make(target=write_layout(tmp_path / "tp.json", layout))
+    assert plan.phases[0].layout == layout and plan.phases[0].global_batch == RECIPE.global_batch
 
 
 def test_a_split_that_does_not_divide_is_refused(make: Make, tmp_path: Path):
