@@ -96,7 +96,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
     def along(axis: int, values: tuple[str, ...]) -> Words:
         return words(values, np.arange(len(values)).reshape([-1 if each == axis else 1 for each in range(5)]))
 
-    one = np.zeros((), dtype=np.int64)
+    zero = np.zeros((), dtype=np.int64)
     shard = np.where(stage > 0, dp, 1.0)
     layouts = LayoutArrays(
         {
@@ -110,9 +110,9 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "cp": cp,
             "virtual": virtual,
             **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
-            "offload": words(("none",), one),
-            "overlap": words(("default",), one),
-            "schedule": words(("1f1b",), one),
+            "offload": words(("none",), zero),
+            "overlap": words(("default",), zero),
+            "schedule": words(("1f1b",), zero),
             **{
                 name: along(axis, values)
                 for axis, (name, values) in enumerate(
@@ -140,12 +140,12 @@ def main() -> None:
     for _ in range(3):
         busy, start = time.process_time(), time.perf_counter()
         grid = make_grid(recipe, cluster, axes)
-        made = time.perf_counter()
+        built_s = time.perf_counter()
         prediction = predict(grid.columns)
-        done = time.perf_counter()
+        predicted_s = time.perf_counter()
         print(
-            f"{grid.num_points:,} looked at, features of {prediction.sigma.size:,} made in {made - start:.2f} s,"
-            f" predicted in {done - made:.2f} s, {done - start:.2f} s in all"
+            f"{grid.num_points:,} looked at, features of {prediction.sigma.size:,} made in {built_s - start:.2f} s,"
+            f" predicted in {predicted_s - built_s:.2f} s, {predicted_s - start:.2f} s in all"
             f" ({time.process_time() - busy:.2f} s of processor time, load {os.getloadavg()[0]:.1f})"
         )
 

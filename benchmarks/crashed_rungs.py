@@ -33,19 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line for each journal, and one for all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journals", nargs="+", type=Path)
-    total, held = Counter[str](), Counter[str]()
+    total, left_out_total = Counter[str](), Counter[str]()
     for path in parser.parse_args(argv).journals:
         history = History(Tail(path).read(last=True))
-        ran, left_out = counted(history)
+        run_counts, left_out = rung_counts(history)
         assert history.header is not None
-        print(f"{path} ({history.header.cluster.label}, {history.header.searcher}): {_summary(ran, left_out)}")
-        total.update(ran)
-        held.update(left_out)
-    print(f"all: {_summary(total, held)}")
+        print(f"{path} ({history.header.cluster.label}, {history.header.searcher}): {_summary(run_counts, left_out)}")
+        total.update(run_counts)
+        left_out_total.update(left_out)
+    print(f"all: {_summary(total, left_out_total)}")
     return 0
 
 
-def counted(history: History) -> tuple[Counter[str], Counter[str]]:
+def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
     """Returns the rungs of the search by outcome: all that were run, and those that are left out today."""
     assert history.header is not None
     rungs: defaultdict[str, list[Measurement]] = defaultdict(list)
@@ -66,19 +66,19 @@ def counted(history: History) -> tuple[Counter[str], Counter[str]]:
         columns=known_columns(within, cluster, cap_gib),
         costs=Costs(num_devices=cluster.num_devices),
     )
-    searcher, ran, left_out = Guided(problem), Counter[str](), Counter[str]()
+    searcher, run_counts, left_out = Guided(problem), Counter[str](), Counter[str]()
     for trial in sorted(rungs):
         climbed = rungs[trial]
         candidate = candidates[climbed[0].recipe, climbed[0].layout]
         first, ladder = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
-        gone = {rung for place, rung in enumerate(ladder, start=first) if not searcher._alive[place]}
-        gone |= {*searcher.held_back(candidate), *_by_its_own(candidate, climbed, history)}
+        dropped = {rung for place, rung in enumerate(ladder, start=first) if not searcher._alive[place]}
+        dropped |= {*searcher.held_back(candidate), *_by_its_own(candidate, climbed, history)}
         for each in climbed:
-            ran[each.outcome] += 1
-            left_out[each.outcome] += each.batch.micro_batch in gone
-        tried = tuple(sorted(each.batch.micro_batch for each in climbed))
-        searcher.update(dataclasses.replace(candidate, micro_batches=tried), climbed)
-    return ran, left_out
+            run_counts[each.outcome] += 1
+            left_out[each.outcome] += each.batch.micro_batch in dropped
+        climbed_sizes = tuple(sorted(each.batch.micro_batch for each in climbed))
+        searcher.update(dataclasses.replace(candidate, micro_batches=climbed_sizes), climbed)
+    return run_counts, left_out
 
 
 def _by_its_own(candidate: Candidate, measured: Sequence[Measurement], history: History) -> set[int]:
@@ -88,21 +88,21 @@ def _by_its_own(candidate: Candidate, measured: Sequence[Measurement], history: 
     ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in measured))
     predicted = predicted_gib(ladder, cluster, cap_gib)
     limit_gib = with_headroom_gib(min(cluster.device_memory_gib, cap_gib or math.inf), 0.0)
-    over: set[int] = set()
+    too_large: set[int] = set()
     for place, each in enumerate(measured):
         needs_gib = predict_gib(memory_points(measured[:place]), each.batch.micro_batch, predicted)
         if needs_gib is not None and needs_gib > limit_gib:
-            over.add(each.batch.micro_batch)
-    return over
+            too_large.add(each.batch.micro_batch)
+    return too_large
 
 
-def _summary(ran: Counter[str], left_out: Counter[str]) -> str:
+def _summary(run_counts: Counter[str], left_out: Counter[str]) -> str:
     others = ", ".join(f"{num} {outcome}" for outcome, num in left_out.items() if num and outcome != Outcome.OOM)
-    crashed = ran[Outcome.OOM] - left_out[Outcome.OOM]
+    crashed = run_counts[Outcome.OOM] - left_out[Outcome.OOM]
     return (
-        f"{ran[Outcome.OOM]} of {ran.total()} rungs ran out of memory; left out today (derived)"
+        f"{run_counts[Outcome.OOM]} of {run_counts.total()} rungs ran out of memory; left out today (derived)"
         f" {left_out[Outcome.OOM]} of these and {others or 'no other'}: {crashed} of"
-        f" {ran.total() - left_out.total()} are left"
+        f" {run_counts.total() - left_out.total()} are left"
     )
 
 

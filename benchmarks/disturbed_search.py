@@ -49,18 +49,22 @@ def main() -> int:
     calm = search(studies, names[0], begin, of_search)
     calm_s = time.monotonic() - began_s
 
-    began_s, log, kept = time.monotonic(), list[str](), set[str]()
+    began_s, log, measured_before = time.monotonic(), list[str](), set[str]()
     if not is_study(studies / names[1]):
         log = disturb(studies, names[1], begin, of_search)
-        kept = _measured(studies / names[1])
+        measured_before = _measured(studies / names[1])
     disturbed = search(studies, names[1], begin, of_search, spent_s=time.monotonic() - began_s)
     disturbed_s = time.monotonic() - began_s
 
     print("\n".join([TITLES, table_row("calm", calm), table_row("disturbed", disturbed)]))
     print(f"wall seconds of this command: {calm_s:.0f} calm, {disturbed_s:.0f} disturbed; both sessions of it")
-    lost = kept - _measured(studies / names[1])
-    if kept:
-        print("\n".join([*log, f"of {len(kept)} measurements that the first session left, {len(lost)} were lost"]))
+    lost_ids = measured_before - _measured(studies / names[1])
+    if measured_before:
+        print(
+            "\n".join(
+                [*log, f"of {len(measured_before)} measurements that the first session left, {len(lost_ids)} were lost"]
+            )
+        )
     if point_of(calm) == point_of(disturbed):
         print("both found the same point")
     else:
@@ -71,7 +75,7 @@ def main() -> int:
             " Begin again under another name, with more layouts or more time",
             file=sys.stderr,
         )
-    return 1 if lost or spared else 0
+    return 1 if lost_ids or spared else 0
 
 
 def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -84,14 +88,16 @@ def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[st
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     log: list[str] = []
     rungs = _rungs(driver, studies / name / JOURNAL)
-    for what, wanted in MEASURED_BEFORE.items():
-        for known, rung in rungs:
-            if known < wanted:
+    for target, threshold in MEASURED_BEFORE.items():
+        for num_measured, rung in rungs:
+            if num_measured < threshold:
                 continue
             time.sleep(INTO_A_RUNG_S)
-            if _kill(what, driver):
+            if _kill(target, driver):
                 at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
-                log.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measured before")
+                log.append(
+                    f"{target} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {num_measured} measured before"
+                )
                 print(log[-1], file=sys.stderr)
                 break
     driver.kill()  # one that lasts too long
@@ -99,9 +105,9 @@ def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[st
     return log
 
 
-def _kill(what: str, driver: subprocess.Popen[bytes]) -> bool:
+def _kill(target: str, driver: subprocess.Popen[bytes]) -> bool:
     """Sends SIGKILL; returns False where the victim had ended."""
-    if what == DRIVER_DIES:
+    if target == DRIVER_DIES:
         driver.kill()
         return driver.wait() < 0
     with contextlib.suppress(IndexError, psutil.NoSuchProcess):
@@ -119,7 +125,7 @@ def spared_in(study: Path) -> list[str]:
             isinstance(line, Resume) and not isinstance(before, End) for before, line in itertools.pairwise(lines)
         ),
     }
-    return [what for what in MEASURED_BEFORE if not died[what]]
+    return [target for target in MEASURED_BEFORE if not died[target]]
 
 
 def _rungs(driver: subprocess.Popen[bytes], journal: Path) -> Iterator[tuple[int, RungStart]]:
@@ -128,17 +134,17 @@ def _rungs(driver: subprocess.Popen[bytes], journal: Path) -> Iterator[tuple[int
 
     Where a rung's measurement is there before it was looked at, it is over and not given.
     """
-    tail, known, until_s = Tail(journal), 0, time.monotonic() + LONGEST_S
+    tail, num_measured, until_s = Tail(journal), 0, time.monotonic() + LONGEST_S
     while driver.poll() is None and time.monotonic() < until_s:
-        begun: RungStart | None = None
+        rung: RungStart | None = None
         for line in tail.read():
             if _is_figure(line):
-                known += 1
-                begun = None
+                num_measured += 1
+                rung = None
             elif isinstance(line, RungStart):
-                begun = line
-        if begun is not None:
-            yield known, begun
+                rung = line
+        if rung is not None:
+            yield num_measured, rung
         time.sleep(0.05)
 
 

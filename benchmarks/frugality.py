@@ -63,16 +63,18 @@ def _print_peak(device: torch.device, recipe: Recipe, layout: Layout) -> None:
 
 
 def _layouts(world: int, *, offloads: bool) -> list[Layout]:
-    made = [
+    layouts = [
         Layout(engine="fsdp", zero_stage=3, dp_shard=world, checkpointing="full", grad_sync="every", attention="sdpa")
     ]
-    made += [
-        dataclasses.replace(made[0], engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last")
+    layouts += [
+        dataclasses.replace(
+            layouts[0], engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last"
+        )
         for stage in (1, 2, 3)
     ]
     if offloads:
-        made += [dataclasses.replace(each, offload=away) for each, away in zip(made, _AWAY, strict=True)]
-    return made
+        layouts += [dataclasses.replace(each, offload=away) for each, away in zip(layouts, _AWAY, strict=True)]
+    return layouts
 
 
 _AWAY: tuple[Offload, ...] = ("all", "optimizer", "optimizer", "all")

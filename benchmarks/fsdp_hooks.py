@@ -142,21 +142,21 @@ def measure(device: torch.device) -> None:
     num_ranks = dist.get_world_size()
     mesh = init_device_mesh(device.type, (num_ranks,))
     plain = block_ms(device, None)
-    again = block_ms(device, None, checkpointed=True)
-    every = block_ms(device, mesh)
+    checkpointed = block_ms(device, None, checkpointed=True)
+    every_step = block_ms(device, mesh)
     last = block_ms(device, mesh, sync=False)
     few, many = (engine_step_s(num_blocks, num_ranks, device) for num_blocks in BLOCKS)
     if dist.get_rank() == 0:
         print(f"{num_ranks} x {device.type}, torch {torch.__version__}, ms of a block of {PARAMETERS} parameters")
         print(f"without hooks: {plain[0]:.2f} forward, {plain[1]:.2f} backward")
         for name, result, base in (
-            ("a checkpoint, its second forward pass included", again, plain),
-            ("FSDP2's hooks, grad_sync every", every, plain),
+            ("a checkpoint, its second forward pass included", checkpointed, plain),
+            ("FSDP2's hooks, grad_sync every", every_step, plain),
             ("FSDP2's hooks, grad_sync last", last, plain),
         ):
             print(f"{name}: {result[0] - base[0]:.2f} forward, {result[1] - base[1]:.2f} backward")
         print(
-            f"a parameter in the optimizer's step, fp16: {every[2] / PARAMETERS:.3f} over DTensors,"
+            f"a parameter in the optimizer's step, fp16: {every_step[2] / PARAMETERS:.3f} over DTensors,"
             f" {1e3 * (many - few) / (BLOCKS[1] - BLOCKS[0]) / PARAMETERS:.3f} by the engine,"
             f" {plain[2] / PARAMETERS:.3f} without FSDP2"
         )

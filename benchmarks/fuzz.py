@@ -108,8 +108,8 @@ def run_one(kind: str, rng: random.Random) -> tuple[str, str, str]:
             code = KINDS[kind](rng, folder)
     except (InputError, ClusterError) as error:
         print(error, file=out)
-    except SystemExit as ended:
-        code = ended.code
+    except SystemExit as exit_error:
+        code = exit_error.code
     except BaseException:
         trace = traceback.format_exc()
     finally:
@@ -149,9 +149,9 @@ def _command_options(rng: random.Random, folder: Path) -> int | None:
         importlib.import_module(f"platform.{command}").parse(argv)
         return 0
     places = ["--studies", str(folder)] if command in ("report", "search", "export") else []
-    own = {"plan": PLAN, "search": ("--dry-run",), "report": ("--no-mlflow",), "prepare": ("--workers=1",)}
+    defaults = {"plan": PLAN, "search": ("--dry-run",), "report": ("--no-mlflow",), "prepare": ("--workers=1",)}
     out = ["--out", rng.choice((str(folder / "made"), ODD_HOME))] if command in ("export", "prepare") else []
-    return _main(command, *argv, *places, *out, *own.get(command, ()))
+    return _main(command, *argv, *places, *out, *defaults.get(command, ()))
 
 
 def _changes(rng: random.Random, folder: Path) -> int:
@@ -202,12 +202,12 @@ def _layouts(rng: random.Random, folder: Path) -> int:
         name="tiny", architecture="gpt2", num_layers=1, hidden_size=32, num_heads=2, vocab_size=64, max_positions=64
     )
     recipe = Recipe(model=model, seq_len=16, global_batch=4)
-    whole = {
+    layout = {
         "layout": to_json(Layout(engine="ddp", dp_replicate=2)),
         "recipe": to_json(recipe),
         "batch": {"micro_batch": 1, "grad_accum": 2},
     }
-    path = _written(folder / "layout.json", _changed(rng, whole), rng)
+    path = _written(folder / "layout.json", _changed(rng, layout), rng)
     return _main(
         "export",
         str(path),
@@ -261,11 +261,11 @@ def _tables(rng: random.Random, folder: Path) -> int:
     return _main(rng.choice(("validate", "validate", "replay")), str(folder / "t.csv"))
 
 
-def _changed(rng: random.Random, whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of `whole` with one to three of its values, at any depth, odd or gone."""
-    made: dict[str, Any] = json.loads(json.dumps(whole))
+def _changed(rng: random.Random, original: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of `original` with one to three of its values, at any depth, odd or gone."""
+    changed: dict[str, Any] = json.loads(json.dumps(original))
     for _ in range(rng.randrange(1, 4)):
-        at: Any = made
+        at: Any = changed
         while True:
             key = rng.choice(list(at))
             if not (isinstance(at[key], dict) and at[key] and rng.random() < 0.8):
@@ -275,7 +275,7 @@ def _changed(rng: random.Random, whole: Mapping[str, Any]) -> dict[str, Any]:
             del at[key]
         else:
             at[key] = rng.choice(ODD_VALUES)
-    return made
+    return changed
 
 
 def _json(data: Any) -> str:

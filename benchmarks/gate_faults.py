@@ -91,8 +91,8 @@ def _unclipped(engine: Any) -> None:
 
 
 def _scores_scaled(engine: Any) -> None:
-    def scaled(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
-        return _attention(query * 1.1, *rest, **options)
+    def scaled(query: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        return _attention(query * 1.1, *arguments, **options)
 
     cast(Any, F).scaled_dot_product_attention = scaled
 

@@ -62,12 +62,15 @@ def main(argv: Sequence[str]) -> int:
         trials, points, spent_s = trials + 1, points + len(measurements), spent_s + start_s * cluster.num_devices
         print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_outcome_words, measurements))}")
         searcher.update(candidate, measurements)
-    own = {key: each for key, each in recorded.items() if key in steps_s}
-    layouts = len({key for key, _ in own})
-    whole_s = sum(map(_device_s, own.values())) + layouts * start_s * cluster.num_devices
+    predicted_points = {key: each for key, each in recorded.items() if key in steps_s}
+    layouts = len({key for key, _ in predicted_points})
+    whole_s = sum(map(_device_s, predicted_points.values())) + layouts * start_s * cluster.num_devices
     print(f"ended: {searcher.why_stopped}")
     print(f"{trials} trials, {points} points, of which no journal has {unknown}: {spent_s:.0f} device seconds")
-    print(f"all that was recorded, a trial a layout: {layouts} trials, {len(own)} points: {whole_s:.0f} device seconds")
+    print(
+        f"all that was recorded, a trial a layout: {layouts} trials, {len(predicted_points)} points:"
+        f" {whole_s:.0f} device seconds"
+    )
     return 0
 
 

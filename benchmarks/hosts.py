@@ -40,9 +40,11 @@ class Host:
     def popen(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Starts a command there; its output goes to `log`."""
         with log.open("ab") as out:
-            whole = ["ip", "netns", "exec", self.name, *command]
-            whole = whole if self.core is None else ["taskset", "--cpu-list", str(self.core), *whole]
-            return subprocess.Popen(whole, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
+            full_command = ["ip", "netns", "exec", self.name, *command]
+            full_command = (
+                full_command if self.core is None else ["taskset", "--cpu-list", str(self.core), *full_command]
+            )
+            return subprocess.Popen(full_command, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
 
     def pids(self) -> list[int]:
         """Returns the ids of all processes there."""
@@ -79,7 +81,7 @@ def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = No
     if shutil.which("ip") is None or shutil.which("tc") is None:
         raise HostsError("there is no iproute2 (Debian: apt-get install iproute2)")
     mark = f"ls{secrets.token_hex(3)}"
-    switch, made = f"{mark}-switch", list[Host]()
+    switch, created = f"{mark}-switch", list[Host]()
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
@@ -92,7 +94,7 @@ def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = No
                 port=f"port{number}",
                 core=None if cores is None else (number - 1) % cores,
             )
-            made.append(host)
+            created.append(host)
             _ip("netns", "add", host.name)
             ends = ["link", "add", "eth0", "netns", host.name, "type", "veth", "peer", "name", host.port]
             _ip(*ends, "netns", switch)
@@ -105,12 +107,12 @@ def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = No
                 for space, device in ((host.name, "eth0"), (switch, host.port)):
                     limit = ["rate", f"{mbit_per_s:g}mbit", "burst", "256kb", "latency", "100ms"]
                     _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", *limit)
-        yield tuple(made)
+        yield tuple(created)
     finally:
-        for host in made:
+        for host in created:
             with contextlib.suppress(HostsError):
                 host.kill()
-        for name in (switch, *(host.name for host in made)):
+        for name in (switch, *(host.name for host in created)):
             with contextlib.suppress(HostsError):
                 _ip("netns", "del", name)
 
@@ -153,10 +155,10 @@ class RayHosts:
         process, offset = start(), 0
         until_s = time.monotonic() + _STARTS_S
         while self.num_alive() <= before:
-            over = process.poll() is not None
-            if time.monotonic() > until_s or (over and LATE not in log.read_text()[offset:]):
+            has_exited = process.poll() is not None
+            if time.monotonic() > until_s or (has_exited and LATE not in log.read_text()[offset:]):
                 raise HostsError(f"Ray did not start on host {number}: {log.read_text()[-2000:]}")
-            if over:
+            if has_exited:
                 host.kill()
                 offset = len(log.read_text())
                 process = start()
@@ -164,18 +166,18 @@ class RayHosts:
 
     def num_alive(self) -> int:
         """Returns the number of nodes that the head counts as alive; 0 before it answers."""
-        asked = (
+        program = (
             "import sys; from ray._raylet import GcsClient;"
             " print(sum(n.state == 0 for n in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5).values()))"
         )
-        command = ["ip", "netns", "exec", self.hosts[0].name, sys.executable, "-c", asked, self.address]
+        command = ["ip", "netns", "exec", self.hosts[0].name, sys.executable, "-c", program, self.address]
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, env=self.environment, capture_output=True, text=True, timeout=30, check=False
             )
         except subprocess.TimeoutExpired:
             return 0
-        return int(done.stdout) if done.returncode == 0 else 0
+        return int(completed.stdout) if completed.returncode == 0 else 0
 
 
 def _ip(*arguments: str) -> str:
@@ -183,7 +185,7 @@ def _ip(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise HostsError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise HostsError(f"{' '.join(command)}: {completed.stderr.strip() or completed.returncode}")
+    return completed.stdout

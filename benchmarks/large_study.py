@@ -151,11 +151,11 @@ def write_study(studies: Path, size: int) -> None:
         dataclasses.replace(planned(on.plan), at=now()),
         *(Measured(measurement=each, at=now()) for each in on.plan.skipped),
     ]
-    left = size
+    remaining = size
     for number, candidate in enumerate(on.plan.candidates, start=1):
         trial_id, key = f"t{number:04d}", f"{candidate.recipe.id}-{candidate.layout.id}"
         common: dict[str, Any] = {"trial_id": trial_id, "at": now()}
-        micro_batches = candidate.micro_batches[:left]
+        micro_batches = candidate.micro_batches[:remaining]
         lines.append(
             TrialStart(**common, key=key, recipe=candidate.recipe, layout=candidate.layout, micro_batches=micro_batches)
         )
@@ -163,13 +163,13 @@ def write_study(studies: Path, size: int) -> None:
             batch = BatchPoint.of(candidate.recipe, candidate.layout, micro_batch)
             measurement = played(trial_id, candidate.recipe, candidate.layout, batch)
             lines += [RungStart(**common, batch=batch, deadline_s=60.0), Measured(measurement=measurement, at=now())]
-            left -= 1
+            remaining -= 1
             if measurement.outcome is not Outcome.OK:
                 break
         lines.append(TrialEnd(**common, key=key, state="done", wall_s=40.0, gpu_s=160.0))
-        if not left:
+        if not remaining:
             break
-    assert not left, f"the space has {size - left} batch points, {size} are wanted"
+    assert not remaining, f"the space has {size - remaining} batch points, {size} are wanted"
     folder = studies / NAME
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("".join(sealed(json.dumps(to_line(each))) + "\n" for each in lines))
@@ -266,11 +266,11 @@ def _drain(terminal: int) -> None:
 
 def main() -> None:
     """Prints a row for each size."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.large_study")
-    made.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    made.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
-    made.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    options = made.parse_args()
+    command_parser = argparse.ArgumentParser(prog="python -m benchmarks.large_study")
+    command_parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    command_parser.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
+    command_parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    options = command_parser.parse_args()
     if options.resume is not None:
         options.into.write_text(json.dumps(dataclasses.asdict(resumed(options.resume))))
         return

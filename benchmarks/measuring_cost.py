@@ -48,19 +48,19 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}; a trial's window, then the bare loop, a step each")
     candidates, _ = search_spaces.load(options.space).with_changes(options.set).candidates(1)
     for engine_name in ("ddp", "fsdp", "deepspeed"):
-        chosen = next((each for each in candidates if each.layout.engine == engine_name), None)
-        if chosen is not None:
+        candidate = next((each for each in candidates if each.layout.engine == engine_name), None)
+        if candidate is not None:
             batch = BatchPoint(micro_batch=options.micro_batch, grad_accum=3)
             job = Job(
                 trial_id="benchmark",
                 recorder="",
-                recipe=chosen.recipe,
-                layout=chosen.layout,
+                recipe=candidate.recipe,
+                layout=candidate.layout,
                 rungs=(batch,),
                 cluster=Cluster(device_kind="cuda" if on_cuda else "cpu", device=name, device_memory_gib=1.0),
                 cpus_per_worker=1,
             )
-            print(f"{chosen.layout.label:40} {_compare(job, device, options.pairs, options.window_s)}", flush=True)
+            print(f"{candidate.layout.label:40} {_compare(job, device, options.pairs, options.window_s)}", flush=True)
     dist.destroy_process_group()
 
 
@@ -77,11 +77,11 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
         sampler=NvmlSampler() if on_cuda else CpuSampler(),
         host=HostSampler(),
         clock=CudaClock if on_cuda else CpuClock,
-        watchdog=Watchdog(floor_s=600, on_hang=lambda where, waited_s: None),
+        watchdog=Watchdog(floor_s=600, on_hang=lambda activity, waited_s: None),
         gather=lambda value: [value],
         enter=lambda phase: None,
         promise=lambda work_s: None,
-        conditions=lambda: conditions.here(job.cluster, "unknown"),
+        conditions=lambda: conditions.conditions_of(job.cluster, "unknown"),
         matmul_peak_tflops=None,
     )
     source = data.source(job.recipe)

@@ -67,11 +67,11 @@ def _compare(device: torch.device, name: str, num_layers: int, changes: Sequence
         space = space.miniature.on_workers(world_size)
     space = space.with_changes(changes)
     references: dict[Recipe, Trained] = {}
-    seen = set[Layout]()
+    layouts = set[Layout]()
     for candidate in space.candidates(world_size)[0]:
-        if candidate.layout in seen or candidate.layout.engine == "deepspeed":
+        if candidate.layout in layouts or candidate.layout.engine == "deepspeed":
             continue
-        seen.add(candidate.layout)
+        layouts.add(candidate.layout)
         recipe = _short(candidate.recipe, num_layers)
         plain = dataclasses.replace(recipe, compute_precision="fp32", state_precision="fp32")
         if plain not in references:
@@ -103,13 +103,15 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
         torch.compiler.reset()
     least = SMALLEST * torch.stack([each.norm() for each in reference.gradients.values()]).norm()
     errors = {
-        name: ((trained.gradients[name].to(wanted.device) - wanted).norm() / wanted.norm().clamp(min=least)).item()
-        for name, wanted in reference.gradients.items()
+        name: (
+            (trained.gradients[name].to(expected.device) - expected).norm() / expected.norm().clamp(min=least)
+        ).item()
+        for name, expected in reference.gradients.items()
     }
     worst = max(errors, key=lambda name: errors[name])
     of_loss, of_norm = (
-        max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))
-        for got, wanted in ((trained.losses, reference.losses), (trained.grad_norms, reference.grad_norms))
+        max(abs(a - b) / abs(b) for a, b in zip(value, expected, strict=True))
+        for value, expected in ((trained.losses, reference.losses), (trained.grad_norms, reference.grad_norms))
     )
     allowed = ALLOWED.get(recipe.compute_precision, 0.2)
     right = errors[worst] <= allowed and of_loss <= allowed / 10 and of_norm <= allowed

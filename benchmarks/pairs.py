@@ -35,6 +35,6 @@ def alternate(first: Callable[[], float], second: Callable[[], float], pairs: in
     """
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append((first, second)[which]())
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            times[side].append((first, second)[side]())
     return Ratio(first_s=tuple(times[0]), second_s=tuple(times[1]))

@@ -63,9 +63,9 @@ def _likelihood(cells: list[Cell], prior: regression.Prior) -> float:
     for cell in cells:
         index = _timed(cell)
         measured = [math.log(each.tokens_per_step / (each.tokens_per_s or 1.0)) for each in cell.choices]
-        known = make_points(cell.problem(0))
-        residuals = np.array(measured)[index] - known.log_step_s[index]
-        total += regression.learn(known, index, residuals, prior).likelihood
+        points = make_points(cell.problem(0))
+        residuals = np.array(measured)[index] - points.log_step_s[index]
+        total += regression.learn(points, index, residuals, prior).likelihood
     return total
 
 

@@ -21,9 +21,9 @@ from platform.study.study import read
 
 def main() -> None:
     """Prints both times and the page's size."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.report_speed", description=__doc__)
-    made.add_argument("--size", type=int, default=1000, help="measured batch points (default: %(default)s)")
-    options = made.parse_args()
+    command_parser = argparse.ArgumentParser(prog="python -m benchmarks.report_speed", description=__doc__)
+    command_parser.add_argument("--size", type=int, default=1000, help="measured batch points (default: %(default)s)")
+    options = command_parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         studies = Path(folder)
         write_study(studies, options.size)

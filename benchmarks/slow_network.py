@@ -41,15 +41,25 @@ def space():
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the search, prints the table in Markdown; the exit code is the search's, 2 where hosts cannot be made."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.slow_network")
-    made.add_argument("--hosts", type=int, default=2, choices=(2, 3, 4), help="(default: %(default)s)")
-    made.add_argument("--mbit", type=float, default=200.0, metavar="N", help="of each link (default: %(default)s)")
-    made.add_argument("--batches", default="8,128", metavar="N,N", help="global batches (default: %(default)s)")
-    made.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="as in the search")
-    made.add_argument("--gpus", metavar="N,N", help="workers of each search (default: those of one host and all)")
-    made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there; the table has all of them")
-    made.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the table there too")
-    options = made.parse_args(argv)
+    command_parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_network")
+    command_parser.add_argument("--hosts", type=int, default=2, choices=(2, 3, 4), help="(default: %(default)s)")
+    command_parser.add_argument(
+        "--mbit", type=float, default=200.0, metavar="N", help="of each link (default: %(default)s)"
+    )
+    command_parser.add_argument(
+        "--batches", default="8,128", metavar="N,N", help="global batches (default: %(default)s)"
+    )
+    command_parser.add_argument(
+        "--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="as in the search"
+    )
+    command_parser.add_argument(
+        "--gpus", metavar="N,N", help="workers of each search (default: those of one host and all)"
+    )
+    command_parser.add_argument(
+        "--studies", type=Path, metavar="DIR", help="keep the studies there; the table has all of them"
+    )
+    command_parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the table there too")
+    options = command_parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slow") as scratch:
         folder = Path(scratch)
         studies = (options.studies or folder / "studies").absolute()
@@ -66,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 cluster = RayHosts(made_hosts, folder)
                 for number in range(options.hosts):
                     cluster.start(number, num_cpus=WORKERS)  # so that each host holds as many workers as another
-                whole = ["env", "-C", str(ROOT), *search, "--address", cluster.address]
-                code = made_hosts[0].popen(whole, cluster.environment, log).wait()
+                full_command = ["env", "-C", str(ROOT), *search, "--address", cluster.address]
+                code = made_hosts[0].popen(full_command, cluster.environment, log).wait()
         except HostsError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -102,7 +112,7 @@ def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:
     print(" | step s | tokens/s |\n|---|---|---|---|---|---|---|---|")
     for rows in by_batch(measured).values():
         for place, each in enumerate(rows):
-            print(_row(each, mbit_per_s, won=not place))
+            print(_row(each, mbit_per_s, is_winner=not place))
 
 
 def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
@@ -119,7 +129,7 @@ def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
     return float((step.data_s + step.tensor_s + step.pipeline_s)[0])
 
 
-def _row(each: Measurement, mbit_per_s: float, *, won: bool) -> str:
+def _row(each: Measurement, mbit_per_s: float, *, is_winner: bool) -> str:
     tilde = "~" if each.step_time_derived else ""
     speed = f"{figure(each.tokens_per_s)}{tilde}" if each.tokens_per_s else each.outcome.value
     step = f"{each.step_time_s:.3f}{tilde}" if each.step_time_s else ""
@@ -131,7 +141,7 @@ def _row(each: Measurement, mbit_per_s: float, *, won: bool) -> str:
         f"{each.batch.micro_batch} x {each.batch.grad_accum}",
         f"{exchange_s(each, mbit_per_s):.3f}",
         step,
-        f"**{speed}**" if won else speed,
+        f"**{speed}**" if is_winner else speed,
     )
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -157,7 +167,10 @@ def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None
             "1 host" if each.num_devices <= WORKERS else f"{each.num_devices // WORKERS} hosts" for each in rows
         )
         words = (", ".join(_words(each)) for each in rows)
-        axis.set_yticks(range(len(rows)), [f"{where}: {what}" for where, what in zip(hosts_of, words, strict=True)])
+        axis.set_yticks(
+            range(len(rows)),
+            [f"{host_names}: {layout_text}" for host_names, layout_text in zip(hosts_of, words, strict=True)],
+        )
         axis.invert_yaxis()
         axis.set_title(f"global batch {batch}", loc="left", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)

@@ -29,8 +29,8 @@ def _points(hosts: int, batches: Sequence[int]) -> Iterator[Point]:
         for name, layout in _LAYOUTS.items():
             if batch > batches[0] or "summed" not in name:
                 stages = {"pp": hosts} if name == "pipeline" else {}
-                whole, recipe = {**layout, **stages}, {"global_batch": batch}
-                yield Point(name=f"{name} {batch}", micro_batch=2, layout=whole, recipe=recipe)
+                axes, recipe = {**layout, **stages}, {"global_batch": batch}
+                yield Point(name=f"{name} {batch}", micro_batch=2, layout=axes, recipe=recipe)
     for compression in ("bf16", "powersgd_4"):
         recipe = {"global_batch": batches[0], "compression": compression}
         yield Point(name=f"ddp {batches[0]} {compression}", micro_batch=2, layout=_LAYOUTS["ddp"], recipe=recipe)

@@ -32,8 +32,8 @@ def candidates() -> list[Candidate]:
         itertools.product(("none", "full"), ("eager", "sdpa"), ("plain", "chunked"), ("none", "block"), (2, 3))
     )
     buckets = itertools.count()
-    made: list[Candidate] = []
-    while len(made) < NUM_CANDIDATES:
+    points: list[Candidate] = []
+    while len(points) < NUM_CANDIDATES:
         bucket = next(buckets)
         for checkpointing, attention, loss, compiled, stage in kinds:
             layout = Layout(
@@ -46,25 +46,25 @@ def candidates() -> list[Candidate]:
                 compile=compiled,  # type: ignore[reportArgumentType]
                 bucket_mib=bucket,
             )
-            made.append(Candidate(recipe=recipe, layout=layout, micro_batches=(4,)))
-    return made[:NUM_CANDIDATES]
+            points.append(Candidate(recipe=recipe, layout=layout, micro_batches=(4,)))
+    return points[:NUM_CANDIDATES]
 
 
 def main() -> None:
     """Prints the slowest and the median suggestion, and what the making and an update take."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     many = candidates()
-    begun = time.perf_counter()
+    began_s = time.perf_counter()
     columns = known_columns(many, CLUSTER, None)
     searcher = Guided(Problem(candidates=many, columns=columns, tokens=None))
-    made_s = time.perf_counter() - begun
+    made_s = time.perf_counter() - began_s
     suggest_s: list[float] = []
     busy_s: list[float] = []
     update_s: list[float] = []
     for number in range(NUM_MEASUREMENTS + 20):
-        begun, busy = time.perf_counter(), time.process_time()
+        began_s, busy = time.perf_counter(), time.process_time()
         suggested = searcher.suggest()
-        suggest_s.append(time.perf_counter() - begun)
+        suggest_s.append(time.perf_counter() - began_s)
         busy_s.append(time.process_time() - busy)
         assert suggested is not None
         wave = 1e5 * (1.0 + 0.1 * math.sin(number) + 0.1 * (suggested.layout.attention == "sdpa"))
@@ -72,9 +72,9 @@ def main() -> None:
         measured = Measurement(
             recipe=suggested.recipe, layout=suggested.layout, batch=batch, outcome=Outcome.OK, tokens_per_s=wave
         )
-        begun = time.perf_counter()
+        began_s = time.perf_counter()
         searcher.update(suggested, [measured])
-        update_s.append(time.perf_counter() - begun)
+        update_s.append(time.perf_counter() - began_s)
     last, busiest = sorted(suggest_s[NUM_MEASUREMENTS:]), sorted(busy_s[NUM_MEASUREMENTS:])
     print(
         f"{len(many):,} candidates, {NUM_MEASUREMENTS} measurements: suggest takes {last[len(last) // 2]:.3f} s"

@@ -34,11 +34,11 @@ _OF_A_SEARCH = (
 """Options of `platform.search` on what is searched, how and for how long, which named points do not need."""
 
 
-def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
-    """Returns the options of a command that compares studies, and those of the search; `what` describes the command in
-    a line.
+def read_options(description: str) -> tuple[argparse.Namespace, list[str]]:
+    """Returns the options of a command that compares studies, and those of the search; `description` is the line that
+    --help prints of the command.
     """
-    parser = argparse.ArgumentParser(description=what)
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("name")
     parser.add_argument("space")
     parser.add_argument("--runs", type=int, default=3, help="runs of each winner in the end (default: %(default)s)")
@@ -70,8 +70,8 @@ def search(
     output, _ = running.communicate()
     signal.signal(signal.SIGINT, before)
     if running.returncode or interrupts:
-        how = "was interrupted" if interrupts else f"ended with exit code {running.returncode}"
-        sys.exit(f"the study {name} {how}; the same command goes on with it")
+        ending = "was interrupted" if interrupts else f"ended with exit code {running.returncode}"
+        sys.exit(f"the study {name} {ending}; the same command goes on with it")
     return json.loads(output)
 
 
@@ -98,10 +98,10 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
     """
     file = studies / f"{name}.py"
     file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
-    again = search(studies, name, [str(file), "--all", "--repeats", str(runs)], of_named_points(options))
-    for each in again["runs"]:
+    results = search(studies, name, [str(file), "--all", "--repeats", str(runs)], of_named_points(options))
+    for each in results["runs"]:
         print(f"{each['layout']} micro-batch {each['batch']['micro_batch']}: {each['tokens_per_s']} tokens/s")
-    for each in again["comparisons"]:
+    for each in results["comparisons"]:
         print(
             f"winner over the other: {each['ratio']:.4f}, 95 % interval {each['low']:.4f} to {each['high']:.4f}:"
             f" {each['resolution']}"
@@ -124,10 +124,10 @@ def point_of(result: dict[str, Any]) -> tuple[str, str, int]:
 
 def table_row(kind: str, result: dict[str, Any]) -> str:
     """Returns what a study tried and found, in one line."""
-    best, tried = result["winner"], result["measurements"]
-    layouts = len({each["layout"]["id"] for each in tried})
+    best, measurements = result["winner"], result["measurements"]
+    layouts = len({each["layout"]["id"] for each in measurements})
     return (
-        f"{kind:12} {layouts:8} {len(tried):7} {result['gpu_s']:9.0f}   {best['layout']['label']}, micro-batch"
+        f"{kind:12} {layouts:8} {len(measurements):7} {result['gpu_s']:9.0f}   {best['layout']['label']}, micro-batch"
         f" {best['batch']['micro_batch']}: {best['tokens_per_s']:,.0f} tokens/s"
     )
 

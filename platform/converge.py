@@ -21,15 +21,15 @@ from platform.converging.options import ConvergeOptions
 from platform.reports.saving import FORMATS, PICTURES_HELP
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
-_count, _whole = whole_number(1), whole_number(0)
+_count, _whole_count = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.converge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
+    add = command_parser.add_argument
     add("targets", nargs="+", metavar="STUDY|FILE|CHANGES", help="a study whose winner is trained, a layout.json, or"
         " changes to the first of these, as in optimizer=adafactor,learning_rate=1e-3")  # fmt: skip
     add("--steps", type=_count, required=True, metavar="N", help="optimizer steps of the first strategy; the"
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
     add("--seeds", type=_count, default=1, metavar="K", help="trainings of each strategy (default: %(default)s);"
         " intervals take 2 at the least")  # fmt: skip
-    add("--rates", type=_whole, default=5, metavar="N", help="learning rates tried at most, by short"
+    add("--rates", type=_whole_count, default=5, metavar="N", help="learning rates tried at most, by short"
         " trainings, for each recipe that states none; 0 takes the first's by the square root of the batch (default:"
         " %(default)s)")  # fmt: skip
     add("--val-tokens", type=_count, metavar="N", help="tokens at the end of the data that are held out (default:"
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

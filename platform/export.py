@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.output import print_line
 from platform.common.quantities import amount
-from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with
 from platform.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
-from platform.exporting.speed import beside, beside_search, check_devices, run_ours, run_plain, run_torchrun
+from platform.exporting.speed import beside_search, check_devices, compared, run_ours, run_plain, run_torchrun
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.folder import TrainingFolder
 from platform.training.options import TrainOptions
@@ -30,10 +30,10 @@ from trainers.values.training import Plan
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
+    add = command_parser.add_argument
     add("target", metavar="TRAINING|STUDY|FILE", help="the folder of a training (platform.train's --out), a study whose"
         " winner is exported, or a layout.json")  # fmt: skip
     add("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must not exist, or be empty")
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--run", type=int, metavar="STEPS", help="run so many steps of it here, and print its speed beside this"
         " project's")  # fmt: skip
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
-    return made
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _export_layout(options, out)
         return 0
     except (InputError, ClusterError) as error:
-        say(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
+        print_line(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -86,7 +86,7 @@ def _export_model(options: argparse.Namespace, out: Path) -> None:
     from trainers.training.export import export  # imports torch
 
     export(newest, plan.recipe, out, dtype=options.dtype)
-    say(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 
 def _export_layout(options: argparse.Namespace, out: Path) -> None:
@@ -100,9 +100,9 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
             limits = write_accelerate(plan, out, device)
         case _:
             limits = write_deepspeed(plan, out)
-    say(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
+    print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
     for each in limits:
-        say(f"- {each}")
+        print_line(f"- {each}")
     if options.run is None:
         return
     per_step = plan.tokens_per_step(plan.phases[0])
@@ -110,27 +110,27 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
         print(beside_search(run_torchrun(out, options.run, device), promised, tokens_per_step=per_step))
     else:
         ours = run_ours(plan, options.run, device)
-        print(beside(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
+        print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
 
 
 def _plan(options: argparse.Namespace) -> tuple[Plan, float | None, Device]:
     """Returns what is to be trained, the speed that a search measured of it, and the kind of device it is for."""
     folder = TrainingFolder(user_path(options.target).absolute())
-    if (known := folder.plan()) is not None:
+    if (stored_plan := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:
             raise InputError(f"{folder.path} is a training with a plan of its own: leave --tokens, --data and"
                              " --start-from out")  # fmt: skip
-        return known, None, options.device or "cuda"
+        return stored_plan, None, options.device or "cuda"
     if options.tokens is None or options.tokens < 1 or options.tokens != int(options.tokens):
         raise InputError(f"--to {options.to} needs --tokens, a whole number to train on as in 2e9, for a study or file")
     studies = user_path(options.studies).absolute()
     target = read_target(options.target, studies, None)
-    asked = TrainOptions(
+    train_options = TrainOptions(
         target=options.target, studies=studies, tokens=int(options.tokens), data=options.data,
         start_from=options.start_from,
     )  # fmt: skip
     device: Device = options.device or ("cpu" if target.device_kind == "cpu" else "cuda")
-    return make_plan(asked, target, None), target.tokens_per_s, device
+    return make_plan(train_options, target, None), target.tokens_per_s, device
 
 
 if __name__ == "__main__":

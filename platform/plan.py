@@ -43,69 +43,77 @@ from search_spaces.space import Space
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    _add_subject(made)
-    _add_questions(made)
-    return made
+    _add_subject(command_parser)
+    _add_questions(command_parser)
+    return command_parser
 
 
-def _add_subject(made: argparse.ArgumentParser) -> None:
+def _add_subject(command_parser: argparse.ArgumentParser) -> None:
     """Adds the options that name model, cluster and software."""
-    made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
-    made.add_argument(
+    command_parser.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
+    command_parser.add_argument(
         "--cluster",
         metavar="C",
         help="8xA100-80GB, 4x8xH100, a name of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
         " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
     )
-    made.add_argument("--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search")
-    made.add_argument(
+    command_parser.add_argument(
+        "--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search"
+    )
+    command_parser.add_argument(
         "--studies",
         type=Path,
         default=Path(default_folder()),
         metavar="DIR",
         help="where probes are kept (default: %(default)s)",
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
     )
-    made.add_argument("--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)")
-    made.add_argument(
+    command_parser.add_argument(
+        "--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)"
+    )
+    command_parser.add_argument(
         "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--software",
         metavar="NAME",
         default=THIS_PROJECT,
         help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s, this project's)",
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
     )
 
 
-def _add_questions(made: argparse.ArgumentParser) -> None:
+def _add_questions(command_parser: argparse.ArgumentParser) -> None:
     """Adds the options that name the question, and how the answer is shown."""
-    made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
-    made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
-    made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
-    made.add_argument(
+    command_parser.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
+    command_parser.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
+    command_parser.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
+    command_parser.add_argument(
         "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
     )
-    made.add_argument("--micro-batch", metavar="B", type=int, help="sequences a device for --max-model")
-    made.add_argument(
+    command_parser.add_argument("--micro-batch", metavar="B", type=int, help="sequences a device for --max-model")
+    command_parser.add_argument(
         "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
     )
-    made.add_argument("--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16")
-    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
+    command_parser.add_argument(
+        "--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16"
+    )
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
 
 
 def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
@@ -120,8 +128,8 @@ def _space(options: PlanOptions) -> Space:
         space = search_spaces.load(options.space)
         space = space.with_changes(options.set) if options.set else space
     except ValueError as error:
-        known = ", ".join(reference.names())
-        hint = f"; spaces for planning only: {known}" if str(error).startswith("unknown space") else ""
+        space_names = ", ".join(reference.names())
+        hint = f"; spaces for planning only: {space_names}" if str(error).startswith("unknown space") else ""
         raise InputError(f"{error}{hint}") from None
     if any(recipe.grad_accum for recipe in space.recipes):
         raise InputError("a plan is for a global batch, which grad_accum leaves open: --set global_batch=N instead")
@@ -189,17 +197,17 @@ def run(options: PlanOptions, console: Console) -> int:
     if options.learn_from is not None:
         old = read_old(user_path(options.learn_from), space)
         taught = Taught.of(old.header.name, old.header.cluster, old.measurements, software)
-    asked = Question(options=options, space=space, cluster=cluster, taught=taught, console=console)
-    shown: dict[str, Any] = {
-        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": asked.tokens
+    question = Question(options=options, space=space, cluster=cluster, taught=taught, console=console)
+    printed: dict[str, Any] = {
+        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
     }  # fmt: skip
     if options.fixes_recipe:
-        shown["recipe"] = space.recipe.label
+        printed["recipe"] = space.recipe.label
         if space.further_recipes:
             console.print(f"For the first of {len(space.recipes)} recipes alone, --set fixes another", highlight=False)
-    answer, code = asked.answer()
+    answer, code = question.answer()
     if options.json:
-        print(json.dumps(shown | answer, indent=2))
+        print(json.dumps(printed | answer, indent=2))
     return code
 
 
@@ -207,7 +215,7 @@ def _unknown_network(cluster: ClusterSpec) -> str:
     """Returns the sentence for a cluster whose network is not stated."""
     return (
         f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
-        " node are taken, and intervals are as wide as networks differ; --node-gbps states it"
+        " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
     )
 
 

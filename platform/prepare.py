@@ -25,10 +25,10 @@ from trainers.values.codec import to_json
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
+    add = command_parser.add_argument
     add("inputs", metavar="INPUT", nargs="+", type=Path, help=".txt, .jsonl, .parquet or .bin/.idx files, or folders of"
         " them")  # fmt: skip
     add("--out", metavar="FOLDER", type=Path, required=True, help="the folder to make")
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", metavar="N", type=int, help="processes that work at once (default: one for each processor)")
     add("--shard-mib", metavar="N", type=int, default=64, help="MiB of input in one output file (default: %(default)s)")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

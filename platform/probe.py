@@ -27,17 +27,21 @@ from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.probe",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Example: python -m platform.probe --json > probe.json",
     )
-    where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
-    made.add_argument("--address", metavar="HOST:PORT", help=where)
-    made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    address_help = (
+        'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    )
+    command_parser.add_argument("--address", metavar="HOST:PORT", help=address_help)
+    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

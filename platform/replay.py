@@ -59,10 +59,10 @@ def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
+    add = command_parser.add_argument
     add("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
     add("--searcher", default="guided", choices=NAMES, help="who searches (default: %(default)s)")
     add("--budget", metavar="N", type=int, help="trials at most in a cell (default: all of its configurations)")
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         " all where none is so large)")  # fmt: skip
     add("--trials", action="store_true", help="print the trials of the first seed, one a line")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    return command_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,10 +182,10 @@ def _show_trials(compared: Sequence[Cell], played: Sequence[Sequence[Played]]) -
     for cell, (first, *_) in zip(compared, played, strict=True):
         print(_label(cell, compared))
         varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
-        for number, each in enumerate(first.tried, 1):
+        for number, each in enumerate(first.trials, 1):
             share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
-            what = share if each.tokens_per_s else each.outcome.value
-            print(f"  {number:3d}  {what:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
+            result_text = share if each.tokens_per_s else each.outcome.value
+            print(f"  {number:3d}  {result_text:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
 
 
 if __name__ == "__main__":

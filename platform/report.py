@@ -16,12 +16,12 @@ from pathlib import Path
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import exit_with
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, report_uri
-from platform.reports.difference import chosen, difference
+from platform.reports.difference import difference, measurement_by_prefix
 from platform.reports.difference_words import sentences
 from platform.reports.html.page import write_page
 from platform.reports.json_report import as_json, finite
@@ -46,27 +46,34 @@ _MIRROR_S = 120.0
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.report",
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
         epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
         " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
         " --compare bloom7b-1:3f2a bloom7b-2",
     )
-    made.add_argument("names", nargs="*", metavar="STUDY", help="a study's name, or the path of its folder; several"
-        " with --html")  # fmt: skip
-    made.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page on the studies there")
-    made.add_argument("--compare", nargs=2, metavar=("A", "B"), help="say what differs between two measurements and"
-        " what each difference makes: STUDY for its winner, STUDY:ID for the one whose id begins so")  # fmt: skip
-    made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
-    made.add_argument("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
-    made.add_argument("--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)")
+    command_parser.add_argument("names", nargs="*", metavar="STUDY", help="a study's name, or the path of its folder;"
+        " several with --html")  # fmt: skip
+    command_parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page on the studies there"
+    )
+    command_parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="say what differs between two"
+        " measurements and what each difference makes: STUDY for its winner, STUDY:ID for the one whose id begins"
+        " so")  # fmt: skip
+    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+    command_parser.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    command_parser.add_argument("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
+    command_parser.add_argument(
+        "--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
+    )
     trust = "write files and MLflow for a study of another user too"
-    made.add_argument("--trust", action="store_true", help=trust)
-    made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
-    return made
+    command_parser.add_argument("--trust", action="store_true", help=trust)
+    command_parser.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,12 +96,12 @@ def _report(options: argparse.Namespace) -> int:
     if several == [True] and options.html is None:
         return scaling.report(*places[0], as_object=options.json, trusted=options.trust, form=options.pictures)
     folders = [find(each.parent, each.name) for studies, name in places for each in _members(studies, name)]
-    named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
-    if named and not options.no_mlflow:
-        check_uri(named)  # a mistake is said before anything is shown
+    explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if explicit_uri and not options.no_mlflow:
+        check_uri(explicit_uri)  # a mistake is said before anything is shown
     if len(folders) == 1:
-        return _report_one(folders[0], named, options)
-    return _report_together(folders, named, options)
+        return _report_one(folders[0], explicit_uri, options)
+    return _report_together(folders, explicit_uri, options)
 
 
 def _members(studies: Path, name: str) -> list[Path]:
@@ -107,12 +114,12 @@ def _members(studies: Path, name: str) -> list[Path]:
     return [path for count in counts if is_study(path := studies / member(name, count))]
 
 
-def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
+def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) -> int:
     running = is_locked(folder)  # before the journal is read: what ends meanwhile has no last line yet
     result = _read(folder)
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
-        say(not_written(owner))
+        print_line(not_written(owner))
     files: list[Path] = [] if owner else ending.written(folder, result, options.pictures)
     if options.csv is not None:
         rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
@@ -122,16 +129,16 @@ def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
         files.append(write_page(options.html, [result], [folder]))
     show(result, files, as_object=options.json)
     if running:
-        say("The study is running: its search mirrors it to MLflow.")
+        print_line("The study is running: its search mirrors it to MLflow.")
         return ending.report_exit_code(result)
     if not options.json:
         print(ending.last_ending(result.history.end, folder), ending.duration_sentence(result.history), sep="\n")
     if not options.no_mlflow and not owner:
-        _mirror(folder, result, named, options.html)
+        _mirror(folder, result, explicit_uri, options.html)
     return ending.report_exit_code(result)
 
 
-def _report_together(folders: Sequence[Path], named: str, options: argparse.Namespace) -> int:
+def _report_together(folders: Sequence[Path], explicit_uri: str, options: argparse.Namespace) -> int:
     """Writes one page on several studies; returns the best of their exit codes."""
     results = [_read(folder) for folder in folders]
     path = write_page(options.html, results, folders)
@@ -143,7 +150,7 @@ def _report_together(folders: Sequence[Path], named: str, options: argparse.Name
         print("Files:", path, sep="\n  ")
     for folder, result in zip(folders, results, strict=True):
         if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
-            _mirror(folder, result, named, path)
+            _mirror(folder, result, explicit_uri, path)
     return min(map(ending.report_exit_code, results))
 
 
@@ -151,20 +158,20 @@ def _read(folder: Path) -> Result:
     """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
     read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
-        say(remark)
+        print_line(remark)
     return Result.of(with_plan(read_history))
 
 
-def _mirror(folder: Path, result: Result, named: str, page: Path | None) -> None:
+def _mirror(folder: Path, result: Result, explicit_uri: str, page: Path | None) -> None:
     """Updates MLflow, the page included."""
     if is_locked(folder):
         return
     try:
-        mirror = Mirror(folder, report_uri(named, result.header.mlflow_uri, folder.parent)).start()
-        say(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
-        say(mirror.look)
+        mirror = Mirror(folder, report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)).start()
+        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        print_line(mirror.look)
     except InputError as error:
-        say(one_line(error))
+        print_line(one_line(error))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -172,13 +179,13 @@ def _compare(options: argparse.Namespace) -> int:
         raise InputError("--compare A B goes with neither further studies nor --html and --csv: leave these out")
     results, sides = list[Result](), list[Measurement]()
     for text in options.compare:
-        name, _, wanted = text.rpartition(":") if ":" in text else (text, "", "")
+        name, _, id_prefix = text.rpartition(":") if ":" in text else (text, "", "")
         result = _read(find(*located(user_path(options.studies).absolute(), name)))
         winner = next((best for _, best in result.winners), None)
-        sides.append(chosen(result.history.measurements, winner, wanted))
+        sides.append(measurement_by_prefix(result.history.measurements, winner, id_prefix))
         results.append(result)
-    known = [each for result in results for each in result.history.measurements]
-    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), known)
+    measurements = [each for result in results for each in result.history.measurements]
+    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements)
     print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
     return 0
 

@@ -20,22 +20,22 @@ from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.subject.options import SearchOptions, StudyOptions
 
-_count, _whole = whole_number(1), whole_number(0)
+_count, _whole_count = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
         epilog="Exit codes: 0 found, 1 nothing fits or --safe refuses the winner, 2 bad input, 3 the cluster is at"
         " fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
         " python -m platform.search bloom7b --set seq_len=1024",
     )
-    _add_subject(made.add_argument_group("what is searched").add_argument)
-    _add_trials(made.add_argument_group("trials").add_argument)
-    _add_places(made.add_argument_group("cluster and study").add_argument)
-    return made
+    _add_subject(command_parser.add_argument_group("what is searched").add_argument)
+    _add_trials(command_parser.add_argument_group("trials").add_argument)
+    _add_places(command_parser.add_argument_group("cluster and study").add_argument)
+    return command_parser
 
 
 def _add_subject(add: Callable[..., argparse.Action]) -> None:
@@ -66,13 +66,13 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
     add("--learn-from", metavar="STUDY|FOLDER/", help=old)
     add("--seed", type=_seed, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
-    add("--repeats", type=_whole, metavar="N", help=repeats)
+    add("--repeats", type=_whole_count, metavar="N", help=repeats)
     add(
         "--steps", type=_count, metavar="N", help="time N optimizer steps of every point (default: as many as fill 6 s)"
     )
-    every = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
-    add("--all", action="store_true", help=every)
-    profiled = "profile the winner at the end: tell where its step goes, and keep a trace"
+    all_help = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
+    add("--all", action="store_true", help=all_help)
+    profiled = "profile the winner at the end: print the parts of its step, and save a trace"
     add("--profile", action="store_true", help=profiled)
     safe = "train the winner for 50 steps at the end, with a held-out loss and a checkpoint: memory must not grow"
     add("--safe", action="store_true", help=safe)
@@ -87,9 +87,11 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
     counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
     add("--gpus", type=_counts, default=(), metavar="N[,N]", help=counts)
     add("--device-memory-gib", type=positive, metavar="N", help="let each device have no more than N GiB")
-    where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
-    add("--address", metavar="HOST:PORT", help=where)
-    wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
+    address_help = (
+        'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    )
+    add("--address", metavar="HOST:PORT", help=address_help)
+    wait = "time for GPU nodes that the cluster is still starting to join (default: %(default)g)"
     add("--wait-for-gpus", type=duration, default=WAIT_S, metavar="T", help=wait)
     slow = "probe all devices first (under a minute) and search without the nodes that lag"
     add("--exclude-slow", action="store_true", help=slow)
@@ -112,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    given = parser().parse_args(argv)
-    if given.list:
+    arguments = parser().parse_args(argv)
+    if arguments.list:
         spaces = search_spaces.built_in_spaces()
         width = max(len(space.name) for space in spaces)
         for space in spaces:
@@ -122,7 +124,7 @@ def _run(argv: Sequence[str] | None) -> int:
     # Takes a second that `--list` and `--help` need not pay.
     from platform.session import opening, scaling, session
 
-    options = opening.with_resumption(_options(given))
+    options = opening.with_resumption(_options(arguments))
     return scaling.search(options) if scaling.is_asked(options) else session.search(options)
 
 
@@ -135,14 +137,14 @@ def parse(argv: Sequence[str]) -> SearchOptions:
     return _options(parser().parse_args(argv))
 
 
-def _options(given: argparse.Namespace) -> SearchOptions:
-    values = vars(given)
+def _options(arguments: argparse.Namespace) -> SearchOptions:
+    values = vars(arguments)
     values["set"] = tuple(values["set"])
     of_study = {field.name: values[field.name] for field in dataclasses.fields(StudyOptions)}
     of_command = {each.name: values[each.name] for each in dataclasses.fields(SearchOptions) if each.name != "study"}
-    studies = user_path(given.studies)
-    if given.resume is not None:
-        studies, of_command["resume"] = located(studies, given.resume)
+    studies = user_path(arguments.studies)
+    if arguments.resume is not None:
+        studies, of_command["resume"] = located(studies, arguments.resume)
     of_command["studies"] = studies.absolute()
     return SearchOptions(study=StudyOptions(**of_study).with_absolute_paths(), **of_command)
 
@@ -157,7 +159,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _seed(text: str) -> int:
-    value = _whole(text)
+    value = _whole_count(text)
     if value < 2**32:  # NumPy's generators take no more
         return value
     raise argparse.ArgumentTypeError(f"must be below 2^32, got {text!r}")

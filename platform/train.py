@@ -23,15 +23,15 @@ from platform.training.options import PhaseOption, TrainOptions
 from trainers.values.recipe import DataOrder
 from trainers.values.training import ScheduleKind
 
-_count, _whole = whole_number(1), whole_number(0)
+_count, _whole_count = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = made.add_argument
+    add = command_parser.add_argument
     add("target", metavar="STUDY|FILE", help="a study whose winner is trained, or a layout.json")
     add("--tokens", type=_count, required=True, metavar="N", help="tokens to train on, as in 2e9 or 2B")
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
@@ -41,26 +41,26 @@ def parser() -> argparse.ArgumentParser:
     add("--learning-rate", type=positive, metavar="R", help="the highest learning rate (default: the recipe's)")
     add("--lr-schedule", choices=get_args(ScheduleKind), default="cosine", help="learning rate after the warm-up:"
         " constant, half a cosine, or wsd (stable, then a linear decay) (default: %(default)s)")  # fmt: skip
-    add("--warmup-tokens", type=_whole, metavar="N", help="of a linear warm-up (default: 1 %% of --tokens)")
+    add("--warmup-tokens", type=_whole_count, metavar="N", help="of a linear warm-up (default: 1 %% of --tokens)")
     add("--decay-tokens", type=_count, metavar="N", help="of wsd's decay at the end (default: 20 %% of --tokens)")
     add("--final-share", type=_share, metavar="F", help="share of the learning rate at the end (default: 0.1 for"
         " cosine, 0 for wsd)")  # fmt: skip
-    add("--val-tokens", type=_whole, metavar="N", help="tokens at the end of the data that are held out, 0 for none"
-        " (default: 5 %%, at most a million)")  # fmt: skip
+    add("--val-tokens", type=_whole_count, metavar="N", help="tokens at the end of the data that are held out, 0 for"
+        " none (default: 5 %%, at most a million)")  # fmt: skip
     add("--val-data", metavar="PATH", help="held-out data of its own")
     add("--val-every", type=_count, metavar="N", help="tokens between two held-out losses (default: 20 in a training)")
     add("--phase", type=_phase, action="append", default=[], metavar="TOKENS:GLOBAL_BATCH[:FILE]", help="a first phase"
         " with a batch, and a layout, of its own; may be given several times")  # fmt: skip
     add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
-    add("--seed", type=_whole, metavar="N", help="of weights and of the data's order (default: the recipe's)")
+    add("--seed", type=_whole_count, metavar="N", help="of weights and of the data's order (default: the recipe's)")
     add("--checkpoint-s", type=duration, default=600.0, metavar="S", help="seconds (or 10m) between checkpoints"
         " (default: %(default)g)")  # fmt: skip
     add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
-    add("--keep", type=_count, default=2, metavar="N", help="checkpoints that stay (default: %(default)s)")
+    add("--keep", type=_count, default=2, metavar="N", help="checkpoints to keep (default: %(default)s)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,8 +96,8 @@ def _share(text: str) -> float:
 
 
 def _phase(text: str) -> PhaseOption:
-    tokens, _, rest = text.partition(":")
-    batch, _, layout = rest.partition(":")
+    tokens, _, batch_text = text.partition(":")
+    batch, _, layout = batch_text.partition(":")
     return PhaseOption(tokens=_count(tokens), global_batch=_count(batch), layout=Path(layout) if layout else None)
 
 

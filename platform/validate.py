@@ -30,17 +30,17 @@ from platform.validating.show import show, show_rows
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's parser."""
-    made = Parser(
+    command_parser = Parser(
         prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
-    made.add_argument(
+    command_parser.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
+    command_parser.add_argument(
         "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--engine",
         dest="imported",
         metavar="MODULE:NAME",
@@ -49,9 +49,13 @@ def parser() -> argparse.ArgumentParser:
         help="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
         " for several",
     )
-    made.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
-    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
+    command_parser.add_argument(
+        "--rows", action="store_true", help="print each configuration, measured beside predicted"
+    )
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+    return command_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,13 +47,13 @@ COLUMNS = (
 
 def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
     """Returns the scores of one table in every mode that has a large enough cell."""
-    made: list[dict[str, Any]] = []
+    scores: list[dict[str, Any]] = []
     for mode in MODES:
         try:
             report = validate(read_rows(path), num_calibrate=mode.num_calibrate, min_cell=mode.min_cell)
         except InputError:
             continue
-        made.append(
+        scores.append(
             {
                 "table": path.name,
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -63,12 +63,12 @@ def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
                 "scores": to_json(report)["overall"],
             }
         )
-    return made
+    return scores
 
 
 def keep(path: pathlib.Path, mode: str, command: str, scores: Scores) -> None:
     """Writes the scores of one table in one mode into the file, replacing older ones."""
-    made = {
+    entry = {
         "table": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "mode": mode,
@@ -77,7 +77,7 @@ def keep(path: pathlib.Path, mode: str, command: str, scores: Scores) -> None:
         "scores": {key: getattr(scores, key) for key in JSON_KEYS},
     }
     others = [each for each in _read() if (each["table"], each["mode"]) != (path.name, mode)]
-    _write([*others, made])
+    _write([*others, entry])
 
 
 def _commit() -> str:

@@ -16,9 +16,9 @@ NAME = "layout_search.pth"
 
 def lines(root: Path) -> str:
     """Returns the file's content for the checkout at `root`."""
-    here = "sys.argv[:1] in (['-m'], ['-c'], ['']) and not sys.flags.safe_path"
+    in_checkout = "sys.argv[:1] in (['-m'], ['-c'], ['']) and not sys.flags.safe_path"
     checkout = "all(os.path.isdir(each) for each in ('platform/common', 'trainers', 'search_spaces'))"
-    ours = f"[os.path.abspath('platform') if {here} and {checkout} else {str(root / 'platform')!r}]"
+    ours = f"[os.path.abspath('platform') if {in_checkout} and {checkout} else {str(root / 'platform')!r}]"
     # With PYTHONPATH the import itself may have found a checkout, whose `__init__` has set the path.
     return f"{root}\nimport os, sys, platform; platform.__path__ = getattr(platform, '__path__', None) or {ours}\n"
 

@@ -64,9 +64,9 @@ def reported(requirements: Sequence[str], options: Sequence[str]) -> list[dict[s
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
         command += ["--no-build-isolation", "--report", str(report), *options, *requirements]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise ValueError(f"pip could not look the packages up: {done.stderr.strip().splitlines()[-1]}")
+        completed = subprocess.run(command, capture_output=True, text=True)
+        if completed.returncode:
+            raise ValueError(f"pip could not look the packages up: {completed.stderr.strip().splitlines()[-1]}")
         return json.loads(report.read_text(encoding="utf-8"))["install"]
 
 
@@ -92,12 +92,12 @@ def lock(kind: str, options: Sequence[str]) -> Path:
     Raises:
         ValueError: pip or the index does not tell what it needs.
     """
-    known = pins(ROOT / "constraints.txt")
-    torch = known.pop("torch")
-    exact = [f"{name}=={version}" for name, version in known.items()]
+    versions = pins(ROOT / "constraints.txt")
+    torch = versions.pop("torch")
+    exact = [f"{name}=={version}" for name, version in versions.items()]
     if kind == "cpu":
-        where = options or ["--index-url", CPU_INDEX]
-        installed = [*reported(exact, ["--no-deps"]), *reported([f"torch=={torch}+cpu"], ["--no-deps", *where])]
+        index_options = options or ["--index-url", CPU_INDEX]
+        installed = [*reported(exact, ["--no-deps"]), *reported([f"torch=={torch}+cpu"], ["--no-deps", *index_options])]
     else:
         # NVIDIA's libraries are no pins of ours: torch's own requirements fix them.
         with_libraries = reported([f"torch=={torch}"], ["--constraint", str(ROOT / "constraints.txt")])

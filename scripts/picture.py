@@ -85,8 +85,11 @@ def draw(points: list[Point], axes: Axes) -> None:
             axes.plot(each.tokens_per_s, y, "D", color="white", markeredgecolor=INK, markersize=5, zorder=3)
             continue
         axes.barh(y, each.tokens_per_s, BAR * 0.92, color=COLORS[each.outcome], zorder=2)
-        won = (each.layout, each.micro_batch) == winner
-        words, weight = f"micro-batch {each.micro_batch}{', the winner' if won else ''}", "bold" if won else "normal"
+        is_winner = (each.layout, each.micro_batch) == winner
+        words, weight = (
+            f"micro-batch {each.micro_batch}{', the winner' if is_winner else ''}",
+            "bold" if is_winner else "normal",
+        )
         ink = "white" if each.outcome == "ok" else INK
         axes.text(70, y, words, color=ink, va="center", fontsize=8, fontweight=weight, zorder=4)
         axes.text(each.tokens_per_s + 80, y, f"{each.tokens_per_s:,.0f}", color=INK, va="center", fontsize=9)

@@ -80,7 +80,7 @@ def _measurement(recipe: Recipe, row: Row) -> Measurement:
     Raises:
         ValueError: the row does not state all of the layout.
     """
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "engine": row.engine,
         "zero_stage": STAGES[row.strategy or ""],
         "grad_sync": row.grad_sync,
@@ -89,7 +89,7 @@ def _measurement(recipe: Recipe, row: Row) -> Measurement:
         "loss": row.loss,
         "compile": row.compile,
     }
-    layout = Layout(**known)
+    layout = Layout(**fields)
     if layout.id != row.layout_id:
         raise ValueError(f"a row states another layout than its columns: {row}")
     return Measurement(

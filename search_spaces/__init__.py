@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from search_spaces import reference
-from search_spaces.changes import near
+from search_spaces.changes import spelling_hint
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
@@ -74,8 +74,8 @@ def load(name_or_path: str) -> Space:
             f" --local-dir {folder}, then give {folder}/config.json"
         )
     raise ValueError(
-        f"unknown space {name_or_path!r}{near(name_or_path.lower(), _REGISTRY)} (the spaces are {', '.join(_REGISTRY)};"
-        " the path of a .py file or of a config.json names one too)"
+        f"unknown space {name_or_path!r}{spelling_hint(name_or_path.lower(), _REGISTRY)} (the spaces are"
+        f" {', '.join(_REGISTRY)}; the path of a .py file or of a config.json names one too)"
     )
 
 

@@ -63,10 +63,10 @@ class Rejected:
     name: str = ""
 
 
-def joined(one: Candidate, other: Candidate) -> Candidate:
+def joined(first: Candidate, second: Candidate) -> Candidate:
     """Returns one candidate of two points that differ in their micro-batch alone, so that one trial climbs both."""
-    rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
-    return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
+    rungs = tuple(sorted({*first.micro_batches, *second.micro_batches}))
+    return dataclasses.replace(first, micro_batches=rungs, name=f"{first.name}, {second.name}")
 
 
 def ladder_of(

@@ -77,11 +77,11 @@ def axes() -> dict[str, str]:
     return {axis: _allowed(axis, hint) for axis, (_, hint) in _axes().items()}
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def spelling_hint(word: str, candidates: Iterable[str]) -> str:
     """Returns the end of a sentence about an unknown name, `; did you mean x or y?`, or "" where no known one is like
     it.
     """
-    options = list(known)
+    options = list(candidates)
     names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.5)
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
@@ -98,10 +98,13 @@ def _axes() -> dict[str, tuple[Literal["recipe", "layout", "micro_batch", "point
 
 
 def _axis(axis: str) -> tuple[Literal["recipe", "layout", "micro_batch", "point"], Any]:
-    known = _axes()
-    if axis not in known:
-        raise ValueError(f"unknown axis {axis!r} in --set{near(axis, known)} (the axes are {', '.join(known)})")
-    return known[axis]
+    axes_by_name = _axes()
+    if axis not in axes_by_name:
+        raise ValueError(
+            f"unknown axis {axis!r} in --set{spelling_hint(axis, axes_by_name)}"
+            f" (the axes are {', '.join(axes_by_name)})"
+        )
+    return axes_by_name[axis]
 
 
 def _value(axis: str, text: str, hint: Any) -> Any:
@@ -113,7 +116,7 @@ def _value(axis: str, text: str, hint: Any) -> Any:
     if typing.get_origin(hint) is Literal:
         names = typing.get_args(hint)
         if text not in names:
-            raise ValueError(f"{axis} has no value {text!r}{near(text, names)} ({axis} takes {allowed})")
+            raise ValueError(f"{axis} has no value {text!r}{spelling_hint(text, names)} ({axis} takes {allowed})")
         return text
     if hint is str and text:
         return text

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.candidate import Point
-from search_spaces.changes import near
+from search_spaces.changes import spelling_hint
 from trainers.engines import rules_of
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
@@ -36,13 +36,13 @@ def check_types(space: "Space") -> None:
         check_number(getattr(space, field), of=f"{field} of {name}")
     for field in ("device_memory_gib", "time_budget_s"):
         check_number(getattr(space, field), of=f"{field} of {name}", optional=True)
-    check_number(space.num_workers, of=f"num_workers of {name}", whole=True, optional=True)
-    check_number(space.repeats, of=f"repeats of {name}", whole=True)
+    check_number(space.num_workers, of=f"num_workers of {name}", is_whole=True, optional=True)
+    check_number(space.repeats, of=f"repeats of {name}", is_whole=True)
     for point in space.points:
         of = f"point {shortened(point.name)} of {name}"
         check_fields(point.layout, Layout, of=of)
         check_fields(point.recipe, Recipe, of=of)
-        check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
+        check_number(point.micro_batch, of=f"micro_batch of {of}", is_whole=True)
 
 
 def check_axes(axes: Any, *, of: str) -> None:
@@ -100,7 +100,7 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
     if typing.get_origin(hint) is typing.Literal:
         names = typing.get_args(hint)
         if not isinstance(value, str) or value not in names:
-            like = near(value, names) if isinstance(value, str) else ""
+            like = spelling_hint(value, names) if isinstance(value, str) else ""
             raise ValueError(f"{of} has no value {shortened(value)}{like} (it takes {', '.join(names)})")
     elif hint in (int, str) and type(value) is not hint:
         raise ValueError(f"{of} must be {'a whole number' if hint is int else 'text'}, got {shortened(value)}")
@@ -113,18 +113,18 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
             raise ValueError(f"{of}: {error}") from error
 
 
-def check_number(value: Any, *, of: str, whole: bool = False, optional: bool = False) -> None:
-    """Checks that `value` is a number: a `whole` one where asked, or None where `optional`.
+def check_number(value: Any, *, of: str, is_whole: bool = False, optional: bool = False) -> None:
+    """Checks that `value` is a number: a whole one if `is_whole`, or None if `optional`.
 
     Raises:
         ValueError: it is not.
     """
-    if type(value) is not int and not (type(value) is float and not whole) and not (optional and value is None):
-        raise ValueError(f"{of} must be a {'whole ' if whole else ''}number, got {shortened(value)}")
+    if type(value) is not int and not (type(value) is float and not is_whole) and not (optional and value is None):
+        raise ValueError(f"{of} must be a {'whole ' if is_whole else ''}number, got {shortened(value)}")
 
 
-def _check_name(name: Any, kind: type, what: str) -> None:
+def _check_name(name: Any, kind: type, description: str) -> None:
     fields = list(typing.get_type_hints(kind))
     if name not in fields:
-        like = near(name, fields) if isinstance(name, str) else ""
-        raise ValueError(f"{what} {shortened(name)} that no {kind.__name__.lower()} has{like}")
+        like = spelling_hint(name, fields) if isinstance(name, str) else ""
+        raise ValueError(f"{description} {shortened(name)} that no {kind.__name__.lower()} has{like}")

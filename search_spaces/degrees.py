@@ -82,8 +82,8 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
     """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
-    named = {"dp_shard": fewest_shards(values), **values}
-    return math.prod(max(1, named.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
+    degrees = {"dp_shard": fewest_shards(values), **values}
+    return math.prod(max(1, degrees.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:

@@ -18,19 +18,19 @@ def shards_first() -> tuple[str, ...]:
 
 def sharding() -> tuple[str, ...]:
     """Returns the engines that shard, the simplest first."""
-    return _named(lambda rules: max(rules.stages) > 0)
+    return _engines_where(lambda rules: max(rules.stages) > 0)
 
 
 def compressing() -> tuple[str, ...]:
     """Returns the engines that compress gradients."""
-    return _named(lambda rules: rules.has_compression)
+    return _engines_where(lambda rules: rules.has_compression)
 
 
 def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
     """Returns those engines of `order` that split a model over tensor-parallel, pipeline or context-parallel ranks."""
-    split = _named(lambda rules: bool(rules.model_parallel))
+    split = _engines_where(lambda rules: bool(rules.model_parallel))
     return tuple(name for name in order if name in split)
 
 
-def _named(wanted: Callable[[Rules], bool]) -> tuple[str, ...]:
-    return tuple(name for name in replicas_first() if wanted(engines.rules_of(name)))
+def _engines_where(predicate: Callable[[Rules], bool]) -> tuple[str, ...]:
+    return tuple(name for name in replicas_first() if predicate(engines.rules_of(name)))

@@ -13,20 +13,20 @@ def expanded(text: str | Path) -> Path:
     Raises:
         ValueError: there is no such user, or no file system takes such a path; one sentence.
     """
-    shown = str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
+    shortened = str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
     try:
         path = Path(text).expanduser()
         encoded = os.fsencode(path)
     except RuntimeError as error:
-        raise ValueError(f"no home folder is known for {shown!r}: give the whole path") from error
+        raise ValueError(f"no home folder is known for {shortened!r}: give the whole path") from error
     except UnicodeEncodeError as error:
-        raise ValueError(f"{shown!r} cannot be the name of a file: it is no valid text") from error
+        raise ValueError(f"{shortened!r} cannot be the name of a file: it is no valid text") from error
     if b"\0" in encoded:
-        raise ValueError(f"{shown!r} cannot be the name of a file: it holds a null character")
+        raise ValueError(f"{shortened!r} cannot be the name of a file: it holds a null character")
     longest = max(map(len, encoded.split(b"/")), default=0)
     if longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH:
         raise ValueError(
-            f"{shown!r} cannot be the name of a file: it has {len(encoded)} bytes, of at most {_LONGEST_NAME} a folder"
-            f" or file and {_LONGEST_PATH} in all"
+            f"{shortened!r} cannot be the name of a file: it has {len(encoded)} bytes, of at most"
+            f" {_LONGEST_NAME} a folder or file and {_LONGEST_PATH} in all"
         )
     return path

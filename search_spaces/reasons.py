@@ -10,9 +10,9 @@ class Reasons:
 
     def add(self, *, rejected: str = "", meaningless: str = "") -> None:
         """Adds each of the two reasons unless it is empty or known."""
-        for text, kept in ((rejected, self._rejected), (meaningless, self._meaningless)):
+        for text, texts in ((rejected, self._rejected), (meaningless, self._meaningless)):
             if text:
-                kept[text] = None
+                texts[text] = None
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from search_spaces.candidate import Candidate, Point, Rejected, joined, ladder_of
-from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
+from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, parse, spelling_hint
 from search_spaces.checks import check_types
 from search_spaces.degrees import fewest_devices, fill, splits_model
 from search_spaces.reasons import Reasons
@@ -118,27 +118,27 @@ class Space:
             ValueError: there are fewer devices than `num_workers`, a named point is one that no engine can mean, or
                 nothing at all can run.
         """
-        wanted = num_devices if self.num_workers is None else self.num_workers
-        if num_devices < wanted:
-            raise ValueError(f"space {self.name} takes {wanted} devices, there are {num_devices}")
+        world_size = num_devices if self.num_workers is None else self.num_workers
+        if num_devices < world_size:
+            raise ValueError(f"space {self.name} takes {world_size} devices, there are {num_devices}")
         candidates: dict[str, Candidate] = {}
         rejected: list[Rejected] = []
         against = Reasons()
-        seen: set[str] = set()
+        keys: set[str] = set()
         asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
-        for recipe, values, micro_batches, name in self.combinations(wanted):
+        for recipe, values, micro_batches, name in self.combinations(world_size):
             try:
-                layout = fill(values, wanted)
+                layout = fill(values, world_size)
             except ValueError as error:
                 if name:
                     raise ValueError(f"point {name} of space {self.name}: {error}") from error
                 against.add(meaningless=str(error))
                 continue
             key = f"{recipe.id}-{layout.id}"
-            if key in seen and not self.points:
+            if key in keys and not self.points:
                 continue
-            seen.add(key)
-            ladder, reason = ladder_of(recipe, layout, micro_batches, wanted)
+            keys.add(key)
+            ladder, reason = ladder_of(recipe, layout, micro_batches, world_size)
             if reason is None:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
@@ -150,7 +150,7 @@ class Space:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
         if not candidates:
-            raise ValueError(f"no layout of space {self.name} can run on {wanted} devices: {against.text}")
+            raise ValueError(f"no layout of space {self.name} can run on {world_size} devices: {against.text}")
         return tuple(candidates.values()), tuple(rejected)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
@@ -163,15 +163,15 @@ class Space:
             ValueError: see `changes.parse`; or a value with which no layout can run on any number of devices.
         """
         space = self
-        asked = parse(texts)
-        if {GRAD_ACCUM, "global_batch"} <= {change.axis for change in asked}:
+        requested = parse(texts)
+        if {GRAD_ACCUM, "global_batch"} <= {change.axis for change in requested}:
             raise ValueError(
                 "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
                 " one of them"
             )
-        for change in asked:
+        for change in requested:
             space = space._changed(change)
-        space._check(asked)
+        space._check(requested)
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
@@ -194,9 +194,11 @@ class Space:
         """
         if num_devices < _MANY_DEVICES or not self.model_parallel:
             return self
-        named = {axis: self.model_parallel.get(axis) or self.axes.get(axis, ()) for axis in _ON_MANY}
+        values_by_axis = {axis: self.model_parallel.get(axis) or self.axes.get(axis, ()) for axis in _ON_MANY}
         wider = {
-            axis: tuple(dict.fromkeys((*values, *_ON_MANY[axis]))) for axis, values in named.items() if len(values) > 1
+            axis: tuple(dict.fromkeys((*values, *_ON_MANY[axis])))
+            for axis, values in values_by_axis.items()
+            if len(values) > 1
         }
         return dataclasses.replace(self, model_parallel={**self.model_parallel, **wider})
 
@@ -206,20 +208,22 @@ class Space:
             names = [point.name for point in self.points]
             for value in values:
                 if value not in names:
-                    known = f"its points are {', '.join(names)}" if names else "it has no named points"
-                    raise ValueError(f"space {self.name} has no point {value!r}{near(value, names)} ({known})")
+                    points_text = f"its points are {', '.join(names)}" if names else "it has no named points"
+                    raise ValueError(
+                        f"space {self.name} has no point {value!r}{spelling_hint(value, names)} ({points_text})"
+                    )
             return dataclasses.replace(self, points=tuple(point for point in self.points if point.name in values))
         same = {axis, "global_batch"} if axis == GRAD_ACCUM else {axis}
         fixed = self.points and (axis == MICRO_BATCH or any(same & _fixed(point) for point in self.points))
         if fixed or (self.points and len(values) > 1):
-            what = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
-            raise ValueError(f"{axis} is {what}: it cannot be set to {', '.join(map(str, values))}")
+            obstacle = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
+            raise ValueError(f"{axis} is {obstacle}: it cannot be set to {', '.join(map(str, values))}")
         if change.kind == "micro_batch":
             return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
         if change.kind == "layout":
-            again = {axis: values} if axis in self.model_parallel else {}
+            model_parallel = {axis: values} if axis in self.model_parallel else {}
             return dataclasses.replace(
-                self, axes={**self.axes, axis: values}, model_parallel={**self.model_parallel, **again}
+                self, axes={**self.axes, axis: values}, model_parallel={**self.model_parallel, **model_parallel}
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
             raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")
@@ -232,27 +236,27 @@ class Space:
         assumed = tuple(each for each in self.assumed if each not in {axis, *follows})
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
-    def _check(self, asked: Sequence[Change]) -> None:
+    def _check(self, requested: Sequence[Change]) -> None:
         """Checks that every requested value can run somewhere: on the fewest devices that its degrees allow."""
-        unproven = {(change.axis, value) for change in asked for value in change.values}
+        unproven = {(change.axis, value) for change in requested for value in change.values}
         against: dict[tuple[str, Any], Reasons] = {}
         for recipe, values, micro_batches, _ in self.combinations():
             if not unproven:
                 return
             num_devices = fewest_devices(values)
             for micro_batch in micro_batches:
-                named = {**values, MICRO_BATCH: micro_batch}
-                own = [(c.axis, named.get(c.axis, getattr(recipe, c.axis, None))) for c in asked]
+                all_values = {**values, MICRO_BATCH: micro_batch}
+                present = [(c.axis, all_values.get(c.axis, getattr(recipe, c.axis, None))) for c in requested]
                 meaningless, reason = "", None
                 try:
                     _, reason = ladder_of(recipe, fill(values, num_devices), (micro_batch,), num_devices)
                 except ValueError as error:
                     meaningless = str(error)
                 if not meaningless and reason is None:
-                    unproven.difference_update(own)
-                for each in own:
+                    unproven.difference_update(present)
+                for each in present:
                     against.setdefault(each, Reasons()).add(rejected=reason or "", meaningless=meaningless)
-        for change in asked:
+        for change in requested:
             for value in change.values:
                 refusal = against.get((change.axis, value))
                 if refusal is not None and (change.axis, value) in unproven:

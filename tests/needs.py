@@ -57,12 +57,12 @@ def root(to: str) -> None:
         refused(to, "this user is not root")
 
 
-def refused(what: str, answer: str) -> NoReturn:
-    """Skips the test, since the kernel grants `what` to privileged users alone; `answer` is what it said."""
-    pytest.skip(f"the kernel grants {what} to privileged users alone and refused it here: {answer}")
+def refused(needed: str, answer: str) -> NoReturn:
+    """Skips the test, since the kernel grants what is `needed` to privileged users alone; `answer` is what it said."""
+    pytest.skip(f"the kernel grants {needed} to privileged users alone and refused it here: {answer}")
 
 
-def _missing(what: str) -> NoReturn:
+def _missing(needed: str) -> NoReturn:
     if "CI" in os.environ:
-        pytest.fail(f"under CI {what}")
-    pytest.skip(what)
+        pytest.fail(f"under CI {needed}")
+    pytest.skip(needed)

@@ -41,8 +41,8 @@ CONDITIONS = Conditions(
 
 def layout(**fields: Any) -> Layout:
     """Returns a layout on four devices, FSDP2 unless `fields` state another engine."""
-    known: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 4}
-    return Layout(**{**known, **fields})
+    defaults: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 4}
+    return Layout(**{**defaults, **fields})
 
 
 def measurement(
@@ -88,7 +88,7 @@ def measurement(
 
 def oom(**fields: Any) -> Measurement:
     """Returns a measurement that ran out of memory."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.OOM,
         "reason": "the optimizer step asked for 4.00 GiB with 78.50 GiB allocated",
@@ -98,19 +98,19 @@ def oom(**fields: Any) -> Measurement:
         "allocated_gib": 78.5,
         "reserved_gib": 79.25,
     }
-    return measurement(**{**known, **fields})
+    return measurement(**{**defaults, **fields})
 
 
 def skipped(**fields: Any) -> Measurement:
     """Returns the measurement of a layout that was never run."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.SKIPPED,
         "reason": "states alone need 105.3 GiB, the device has 80.0 GiB",
         "conditions": None,
         "trial_id": "",
     }
-    return measurement(**{**known, **fields})
+    return measurement(**{**defaults, **fields})
 
 
 def profile(of: Measurement | None = None, **fields: Any) -> Profile:
@@ -123,7 +123,7 @@ def profile(of: Measurement | None = None, **fields: Any) -> Profile:
         **{f"{name}_s": 0.010 for name in ("attention", "loss", "optimizer", "other", "communication_exposed", "idle")},
         communication_hidden_s=0.020,
     )
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "trial_id": "t2",
         "device_kind": "cuda",
         "num_steps": 3,
@@ -132,27 +132,27 @@ def profile(of: Measurement | None = None, **fields: Any) -> Profile:
         "trace": "trace-t2.json.gz",
         "trace_mib": 5.25,
     }
-    return Profile(recipe=of.recipe, layout=of.layout, batch=of.batch, **{**known, **fields})
+    return Profile(recipe=of.recipe, layout=of.layout, batch=of.batch, **{**defaults, **fields})
 
 
 def header(name: str = "made-up", **fields: Any) -> StudyHeader:
     """Returns the first line of a study of `RECIPE`."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "space": "bloom7b",
         "recipes": (RECIPE,),
         "cluster": CLUSTER,
         "tokens": 100e9,
         "searcher": "all",
     }
-    return StudyHeader(name=name, **{**known, **fields})
+    return StudyHeader(name=name, **{**defaults, **fields})
 
 
 def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> Result:
     """Returns the result of a study of the recipes that were measured, with further lines of its journal."""
     measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=each) for each in measurements]
     recipes = tuple(dict.fromkeys(each.measurement.recipe for each in measured))
-    known: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
-    first = header(**{**known, **fields})
+    defaults: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
+    first = header(**{**defaults, **fields})
     return Result.of(History([first, *measured, *lines]))
 
 

@@ -62,19 +62,19 @@ class Verdict:
 def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], otherwise: str = "") -> Verdict:
     """Returns the verdict from what each rank raised and from what is known of ranks whose process is gone (`dead`).
 
-    An OOM on any rank wins, then any other cause that a rank named itself: the peers fail only because of it. A dead
-    process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere: it
-    is a silent death. So is a broken connection of which nothing else is known, as where a peer's whole node is gone,
-    and an end where no rank raised anything, of which `otherwise` is said.
+    An OOM on any rank wins, then any other cause that a rank named itself, since its peers fail only because of it. A
+    dead process comes before a plain exception, since its peers see only a broken connection: it is a silent death. A
+    broken connection without any other cause, as when a peer's whole node is gone, is a silent death too, and so is an
+    end at which no rank raised anything, which `otherwise` describes.
     """
-    own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
-    for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
-        if wanted is Outcome.FAILED:
+    rung_failures = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
+    for outcome in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
+        if outcome is Outcome.FAILED:
             for rank, message in sorted(dead.items()):
                 reason = f"the process of rank {rank} died: {message}"
                 return Verdict(outcome=Outcome.FAILED, reason=reason, rank=rank, silent=True)
-        for _, error in sorted(own.items()):
-            if error.outcome == wanted and not _broken(error):
+        for _, error in sorted(rung_failures.items()):
+            if error.outcome == outcome and not _broken(error):
                 return Verdict(
                     outcome=Outcome(error.outcome),
                     reason=error.reason,

@@ -121,8 +121,8 @@ def versions() -> dict[str, str]:
 
 def free_mib(folder: str | os.PathLike[str]) -> float:
     """Returns the space left for this user on the disk under `folder`, or under its nearest parent that exists."""
-    there = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
-    return shutil.disk_usage(there).free / 2**20
+    existing = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
+    return shutil.disk_usage(existing).free / 2**20
 
 
 def _held() -> list[dict[str, Any]]:
@@ -139,10 +139,10 @@ def _held() -> list[dict[str, Any]]:
 
 def is_of_this_node(index: int, uuid: str) -> bool:
     """Returns whether the GPU is among those that this node gave to Ray: NVML lists all of the machine's."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return True
-    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in given.split(","))
+    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in visible.split(","))
 
 
 def _holders() -> Iterator[dict[str, Any]]:

@@ -57,14 +57,14 @@ class _Rank:
         placed = self._gather((node, address))
         keys = list(dict.fromkeys(each for each, _ in placed))
         self.node_of = [keys.index(each) for each, _ in placed]
-        self.nodes = [next(where for each, where in placed if each == key) for key in keys]
+        self.nodes = [next(place for each, place in placed if each == key) for key in keys]
         self.cut_short = False
 
     def run(self) -> dict[str, Any] | None:
         """Runs all measurements: devices first, each alone, then collectives from near to far."""
         products, copy_gb_per_s = self._products(), self._copy_gb_per_s()
         collectives = [*self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
-        mine = DeviceFigures(
+        own_figures = DeviceFigures(
             rank=self.rank,
             node=self.node_of[self.rank],
             products=products,
@@ -72,7 +72,7 @@ class _Rank:
             context_gib=self.context_gib,
             outside_gib=self._outside_gib(),
         )
-        devices = self._gather(to_json(mine))
+        devices = self._gather(to_json(own_figures))
         cut_short = any(self._gather(self.cut_short))
         if self.rank:
             return None
@@ -169,10 +169,10 @@ class _Rank:
     ) -> list[Collective]:
         """Measures each operation and size in the groups of disjoint `parties` (nodes), all at the same time."""
         members = [self._members(*party) for party in parties]
-        own: Any = None
+        own_group: Any = None
         for ranks in members:
             group = dist.new_group(ranks) if len(ranks) > 1 else None  # every rank takes part in making every group
-            own = group if self.rank in ranks else own
+            own_group = group if self.rank in ranks else own_group
         collectives: list[Collective] = []
         if all(len(ranks) == 1 for ranks in members):
             return collectives
@@ -180,7 +180,7 @@ class _Rank:
             for num_bytes in sizes:
                 if self._late():
                     return collectives
-                took = self._gather(self._collective_s(operation, num_bytes, own))
+                took = self._gather(self._collective_s(operation, num_bytes, own_group))
                 collectives += [
                     Collective(
                         scope=scope,
@@ -213,9 +213,9 @@ def _work(operation: Operation, num_bytes: int, group: Any, device: torch.device
     ranks = dist.get_world_size(group)
     # The names of torch 2.13's successors (all_gather_single, reduce_scatter_single) are unknown to 2.11.
     share = torch.ones(-(-num_bytes // 4 // ranks), device=device)
-    whole = torch.ones(share.numel() * ranks, device=device)
+    full = torch.ones(share.numel() * ranks, device=device)
     return {
-        "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, share, group=group),  # pyright: ignore[reportDeprecated]
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(share, whole, group=group),  # pyright: ignore[reportDeprecated]
+        "all_reduce": lambda: dist.all_reduce(full, op=dist.ReduceOp.MAX, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, share, group=group),  # pyright: ignore[reportDeprecated]
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(share, full, group=group),  # pyright: ignore[reportDeprecated]
     }[operation]

@@ -58,7 +58,7 @@ class _MeetingBackend(_TorchBackend):
         self._meeting = worker_group.execute_single(0, _make_folder, backend_config.folder)
         worker_group.execute(_stay_on_host)
         worker_group.execute(_set_torch_distributed_env_vars)
-        how = {
+        options = {
             "backend": backend_config.backend,
             "world_size": len(worker_group),
             "init_method": f"file://{self._meeting}/store",
@@ -67,7 +67,7 @@ class _MeetingBackend(_TorchBackend):
         ranks = range(len(worker_group))
         ray.get(
             [
-                worker_group.execute_single_async(rank, _setup_torch_process_group, world_rank=rank, **how)
+                worker_group.execute_single_async(rank, _setup_torch_process_group, world_rank=rank, **options)
                 for rank in ranks
             ]
         )

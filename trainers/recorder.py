@@ -63,8 +63,8 @@ def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S)
     until_s = time.monotonic() + limit_s
     while True:
         try:
-            asked = getattr(recorder, method).remote(*arguments)
-            return ray.get(asked, timeout=max(0.0, until_s - time.monotonic()))
+            reference = getattr(recorder, method).remote(*arguments)
+            return ray.get(reference, timeout=max(0.0, until_s - time.monotonic()))
         except GetTimeoutError as error:
             raise RecorderError(f"the study's recorder gave no answer within {limit_s:.0f} s") from error
         except ActorUnavailableError as error:  # cut off for a while, and to be asked again
@@ -87,8 +87,8 @@ class Recorder:
         self._lock = threading.Lock()
         self._standing: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, list[str]] = {}
-        self._done: dict[str, set[BatchPoint]] = {}
-        self._ended: set[str] = set()
+        self._measured_batches: dict[str, set[BatchPoint]] = {}
+        self._ended_trials: set[str] = set()
         if self._state_path.exists():
             self._restore()
 
@@ -155,23 +155,27 @@ class Recorder:
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
         """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".
 
-        Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
-        point that is measured came after it, so it goes to the next one of `rungs`, if there is one. One in the
-        numerics gate, whose batch is none of them, goes to the first; of a trial without rungs nothing is written. Nor
-        is a trial that stands still because a node of it is out of reach, which says nothing of its layout.
+        The first failure reported is nearest to the cause: after the end of the ladder no other is written. A failure
+        at a point that is already measured happened after it, so it is recorded for the next of `rungs`, if any. A
+        failure in the numerics gate, whose batch is none of them, is recorded for the first; for a trial without rungs
+        nothing is written. Nothing is written either for a trial that hangs because one of its nodes is out of reach,
+        which says nothing of its layout.
         """
         entry = from_json(Measurement, measurement)
         if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):
             return "cut off"
         with self._lock:
-            done = self._done.setdefault(trial_id, set())
+            measured_batches = self._measured_batches.setdefault(trial_id, set())
             if entry.outcome in _FINAL:
                 ladder = [from_json(BatchPoint, rung) for rung in rungs]
-                left = next((point for point in (entry.batch, *ladder) if point in ladder and point not in done), None)
-                if trial_id in self._ended or left is None:
+                next_batch = next(
+                    (point for point in (entry.batch, *ladder) if point in ladder and point not in measured_batches),
+                    None,
+                )
+                if trial_id in self._ended_trials or next_batch is None:
                     return "known"
-                entry = dataclasses.replace(entry, batch=left)
-            elif entry.batch in done:  # asked again: the process that wrote it died before it could answer
+                entry = dataclasses.replace(entry, batch=next_batch)
+            elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
                 return "known"
             record(self._path, journal.Measured(measurement=entry))
             self._settle(trial_id, entry)
@@ -182,9 +186,9 @@ class Recorder:
             record(self._path, entry)
 
     def _settle(self, trial_id: str, entry: Measurement) -> None:
-        self._done.setdefault(trial_id, set()).add(entry.batch)
+        self._measured_batches.setdefault(trial_id, set()).add(entry.batch)
         if entry.outcome in ENDS_LADDER:
-            self._ended.add(trial_id)
+            self._ended_trials.add(trial_id)
 
     def _keep(self) -> None:
         """Writes the trials' states for the recorder's next process. Monotonic time belongs to the machine, so it holds

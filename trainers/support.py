@@ -64,9 +64,9 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
     elif (needed := _CAPABILITIES.get(precision)) and (cluster.capability or (0, 0)) < needed[0]:
         (major, minor), other = needed
-        got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
+        capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
-        yield f"{precision} needs {needs}, that of {cluster.device} is {got}: choose {other}"
+        yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
     if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
         yield (
             f"{precision} needs torchao, which is not installed: install it (pip install 'torchao==0.18.0'), or choose"

@@ -44,8 +44,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
     job = from_json(Job, config["job"])
     recorder = recorders.find(job.recorder)
     started_s, kills = time.monotonic(), MemoryKills()
-    over = threading.Event()  # the process goes on to the next trial
-    threading.Thread(target=_watch, args=(job, recorder, started_s, over), daemon=True).start()
+    is_over = threading.Event()  # the process goes on to the next trial
+    threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
     state, reason, rank = "done", "", None
     try:
         if _trainer(job, config["storage"]).fit().return_value:
@@ -60,10 +60,10 @@ def run_trial(config: Mapping[str, Any]) -> None:
         rank = verdict.rank
         try:
             state, reason = write(job, recorder, verdict)
-        except RecorderError as lost:
-            state, reason = "failed", str(lost)
+        except RecorderError as recorder_error:
+            state, reason = "failed", str(recorder_error)
     finally:
-        over.set()
+        is_over.set()
     ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
 
 
@@ -79,14 +79,18 @@ class _OnNodesThatAreThere(FixedScalingPolicy):
         pass
 
 
-def lean(how: Mapping[str, Any]) -> dict[str, Any]:
+def lean(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of Train's controller, without what starts three processes that a training does not need.
 
     Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
     the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
     """
-    callbacks = [each for each in how["callbacks"] if type(each).__name__ not in _UNUSED_CALLBACKS]
-    return {**how, "callbacks": callbacks, "scaling_policy": _OnNodesThatAreThere(how["scaling_policy"].scaling_config)}
+    callbacks = [each for each in options["callbacks"] if type(each).__name__ not in _UNUSED_CALLBACKS]
+    return {
+        **options,
+        "callbacks": callbacks,
+        "scaling_policy": _OnNodesThatAreThere(options["scaling_policy"].scaling_config),
+    }
 
 
 class _Trainer(TorchTrainer):
@@ -96,8 +100,8 @@ class _Trainer(TorchTrainer):
 
     # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
     # that moves the controller's class fails at the import above.
-    def _initialize_and_run_controller(self, **how: Any) -> Any:
-        controller = TrainController(**lean(how))
+    def _initialize_and_run_controller(self, **options: Any) -> Any:
+        controller = TrainController(**lean(options))
         asyncio.run(controller.run())
         return controller.get_result()
 
@@ -155,9 +159,9 @@ def write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
 
 
-def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> None:
+def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) -> None:
     """Ends this process, and with it the trial's workers, when rank 0 is overdue, which no worker can notice."""
-    while not over.wait(2):
+    while not is_over.wait(2):
         try:
             standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id, limit_s=30)
         except RecorderGoneError:  # without it there is no study to serve: the driver ends the search
@@ -166,7 +170,7 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
             continue
         waited_s = time.monotonic() - started_s
         if standing is None and waited_s > START_S:
-            reason = f"no worker spoke within {START_S:.0f} s of the trial's start"
+            reason = f"no worker reported within {START_S:.0f} s of the trial's start"
         elif standing is not None and standing["overdue_s"] > job.hang_floor_s:
             reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
         else:
@@ -180,7 +184,7 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
 def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
     """Returns what each rank raised, and Ray's message on ranks whose process is gone.
 
-    A rank that Ray's memory monitor killed could not say so itself: it is said here in its place.
+    A rank that Ray's memory monitor killed cannot report that itself, so it is reported here.
     """
     raised: dict[int, BaseException] = {}
     dead: dict[int, str] = {}
@@ -200,8 +204,8 @@ def host_memory(killed: str, *, rank: int | None = None) -> Verdict:
     """Returns the verdict on a trial of which a process was killed for lack of host memory; `killed` names the
     killer.
     """
-    which = "a process of the trial" if rank is None else f"the process of rank {rank}"
-    reason = f"{which} was killed because host memory ran out: {killed}"
+    process_text = "a process of the trial" if rank is None else f"the process of rank {rank}"
+    reason = f"{process_text} was killed because host memory ran out: {killed}"
     return Verdict(outcome=Outcome.OOM, reason=reason, rank=rank)
 
 

@@ -11,8 +11,8 @@ EXIT_CODE = 86
 class Watchdog:
     """Ends the process `allowed` seconds after the last beat.
 
-    Allowed are max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not yet
-    waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
+    The allowance is max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not
+    yet waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
     touches the device, so a hung collective cannot hang it.
     """
 
@@ -21,7 +21,7 @@ class Watchdog:
         self._on_hang = on_hang
         self._slowest_s = 0.0
         self._lock = threading.Lock()
-        self._where = "start"
+        self._activity = "start"
         self._since = time.monotonic()
         self._until: float | None = None
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -35,17 +35,17 @@ class Watchdog:
         """Learns how long a phase took."""
         self._slowest_s = max(self._slowest_s, phase_s)
 
-    def beat(self, where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+    def beat(self, activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
         """Notes where the worker is; the next beat must come in `allowed_s`, or within the allowance where that is
         None.
         """
         allowed = self.allowance_s if allowed_s is None else allowed_s
         with self._lock:
-            self._where = where
+            self._activity = activity
             self._since = time.monotonic()
             self._until = self._since + allowed + pending * self._slowest_s
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Stops watching until the next beat."""
         with self._lock:
             self._until = None
@@ -55,9 +55,9 @@ class Watchdog:
             time.sleep(0.5)
             with self._lock:
                 late = self._until is not None and time.monotonic() > self._until
-                where, waited_s = self._where, time.monotonic() - self._since
+                activity, waited_s = self._activity, time.monotonic() - self._since
             if late:
                 try:
-                    self._on_hang(where, waited_s)
+                    self._on_hang(activity, waited_s)
                 finally:
                     os._exit(EXIT_CODE)

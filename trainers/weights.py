@@ -35,27 +35,27 @@ def materialise(
     std: float,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-    done: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
+    replacements: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
     norm_start: float = 1.0,
 ) -> None:
     """Replaces every meta parameter in and below `module` by a drawn one on `device`, and moves the buffers there.
 
-    `names` maps the meta parameters to their names. `done` carries meta parameter to replacement across calls on the
-    parts of one model, so that tied parameters stay one. `cut` gives this rank's part of a parameter by its name, where
-    ranks hold different parts.
+    `names` maps the meta parameters to their names. `replacements` carries meta parameter to replacement across calls
+    on the parts of one model, so that tied parameters stay one. `cut` gives this rank's part of a parameter by its
+    name, where ranks hold different parts.
     """
-    done = {} if done is None else done
+    replacements = {} if replacements is None else replacements
     for child in module.modules():
         for key, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
             if not parameter.is_meta:
                 continue
-            if parameter not in done:
+            if parameter not in replacements:
                 name, shape = names[parameter], parameter.shape
                 value = draw(name, shape, seed=seed, std=std, device=device, norm_start=norm_start)
                 value = value if cut is None else cut(names[parameter], value)
-                done[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
-            setattr(child, key, done[parameter])
+                replacements[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
+            setattr(child, key, replacements[parameter])
         for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
             setattr(child, key, buffer.to(device))
 

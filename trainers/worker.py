@@ -105,7 +105,7 @@ class Worker:
             points = source.of_batch(job.profile.global_batch(job.layout))
             self._profile(context, engine, points, job.profile)
         late = self._climb(context, engine, source, started)
-        self.watchdog.rest()
+        self.watchdog.pause()
         engine.close()
         return late
 
@@ -141,11 +141,11 @@ class Worker:
 
     def _climb(self, context: Context, engine: Engine, source: data.Source, started: Mapping[str, float]) -> bool:
         """Measures the ladder's batch points, ascending; returns whether time ran out before its end."""
-        job, known, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
+        job, memory_points, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         for number, batch in enumerate(job.rungs):
             if any(self.gather(time.monotonic() > stop_at_s)):
                 return True
-            if not self._fits(known, batch):
+            if not self._fits(memory_points, batch):
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
@@ -155,7 +155,7 @@ class Worker:
             if measured.outcome not in TIMED or self._hopeless(measured):
                 break
             assert measured.peak_forward_backward_gib is not None and measured.peak_optimizer_gib is not None
-            known.append(
+            memory_points.append(
                 MemoryPoint(
                     micro_batch=batch.micro_batch,
                     forward_backward_gib=measured.peak_forward_backward_gib,
@@ -177,7 +177,7 @@ class Worker:
         """Raises the failure that the trial records, made from what was raised."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
-        self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
+        self.watchdog.pause()  # taking a failed group down may take a while, and is no hang
         if isinstance(error, (RungFailure, recorder.RecorderError)):  # the latter says nothing of the layout
             raise error
         if sizes is None:
@@ -235,14 +235,14 @@ class Worker:
         largest = self.job.rungs[-1].micro_batch
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best
 
-    def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
+    def _fits(self, memory_points: list[MemoryPoint], batch: BatchPoint) -> bool:
         """Returns whether the rung's predicted memory leaves head-room on every rank: without it, a rung cannot win.
 
         If not, it and those above are written as skipped.
         """
         limit_gib = min(self.gather(with_headroom_gib(self.meter.limit_gib(), self.meter.outside_gib())))
         above = self.job.rungs[self.job.rungs.index(batch) :]
-        refused = misfits(self.job, known, above, limit_gib)
+        refused = misfits(self.job, memory_points, above, limit_gib)
         if not refused or refused[0].batch != batch:
             return True
         for each in refused:
@@ -279,7 +279,7 @@ class Worker:
             gather=self.gather,
             enter=self._enter,
             promise=self._promise,
-            conditions=lambda: conditions.here(self.job.cluster, self.job.commit),
+            conditions=lambda: conditions.conditions_of(self.job.cluster, self.job.commit),
             matmul_peak_tflops=self.matmul_peak_tflops,
         )
 
@@ -293,8 +293,8 @@ class Worker:
             # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
             ray.wait([self._recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
-    def _hung(self, where: str, waited_s: float) -> None:
+    def _hung(self, activity: str, waited_s: float) -> None:
         """Records the verdict, called by the watchdog's thread, since this process is about to end."""
-        reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
+        reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {activity}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         self._write(measurement, limit_s=30)

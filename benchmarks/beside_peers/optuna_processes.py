@@ -33,8 +33,8 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     context = multiprocessing.get_context("spawn")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-    def objective(chosen: optuna.Trial) -> float:
-        choice: Any = {axis: chosen.suggest_categorical(axis, each) for axis, each in axes.items()}
+    def objective(optuna_trial: optuna.Trial) -> float:
+        choice: Any = {axis: optuna_trial.suggest_categorical(axis, each) for axis, each in axes.items()}
         if trial.candidate_of(space, choice) is None:
             raise optuna.TrialPruned  # costs nothing: no process starts
         answers = context.Queue()

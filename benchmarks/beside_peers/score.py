@@ -30,16 +30,16 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def score(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> list[Score]:
     """Returns the table of all runs by peer and seed."""
-    known = max((each["tokens_per_s"] or 0.0 for trials in runs.values() for each in trials), default=0.0)
-    return [_score(peer, seed, trials, known) for (peer, seed), trials in runs.items()]
+    best_rate = max((each["tokens_per_s"] or 0.0 for trials in runs.values() for each in trials), default=0.0)
+    return [_score(peer, seed, trials, best_rate) for (peer, seed), trials in runs.items()]
 
 
-def _score(peer: str, seed: int, trials: list[dict[str, Any]], known: float) -> Score:
+def _score(peer: str, seed: int, trials: list[dict[str, Any]], best_rate: float) -> Score:
     timed = [each for each in trials if each["tokens_per_s"]]
     best = max(timed, key=lambda each: each["tokens_per_s"], default=None)
 
     def reached(share: float) -> float | None:
-        return next((each["at_s"] for each in timed if each["tokens_per_s"] >= share * known), None)
+        return next((each["at_s"] for each in timed if each["tokens_per_s"] >= share * best_rate), None)
 
     ends = [each["at_s"] for each in trials]
     return Score(
@@ -65,6 +65,6 @@ def table(scores: list[Score]) -> str:
         figures = [each.best_tokens_per_s, each.within_5_pct_s, each.within_2_pct_s]
         cells = ["-" if value is None else f"{value:,.0f}" for value in figures]
         seconds = "-" if each.overhead_s is None else f"{each.overhead_s:.1f}"
-        rest = [str(each.trials), str(each.ooms), seconds, json.dumps(each.best)]
-        rows.append(f"| {' | '.join([each.peer, str(each.seed), *cells, *rest])} |")
+        last_cells = [str(each.trials), str(each.ooms), seconds, json.dumps(each.best)]
+        rows.append(f"| {' | '.join([each.peer, str(each.seed), *cells, *last_cells])} |")
     return "\n".join(rows)

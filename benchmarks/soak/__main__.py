@@ -28,7 +28,7 @@ from benchmarks.soak.tally import Tally
 from tests.disks import small_disk
 from tests.faults import leaks
 from tests.search.session import Ended, write_space
-from tests.search.studies import FOUND, SLOW, num_rungs, start
+from tests.search.studies import ANSWERED, SLOW, num_rungs, start
 from trainers.values.journal import Line, Measured
 
 _FAULTS_A_STUDY = 6
@@ -36,7 +36,7 @@ _ALONE = 3
 """Sessions without a fault after which a study must have ended."""
 _DISK_MIB = 256
 _DRIVER_KILLED = -9
-_ENDS = frozenset({*FOUND, 3})
+_ENDS = frozenset({*ANSWERED, 3})
 """Exit codes of a session whose driver was not killed: a result, or a cluster's fault."""
 
 
@@ -49,12 +49,12 @@ class Study:
     until_s: float
     """No fault is begun after that time of the monotonic clock."""
     lines: Sequence[Line] = ()
-    seen: set[str] = dataclasses.field(default_factory=set[str])
+    seen_ids: set[str] = dataclasses.field(default_factory=set[str])
     """Ids of the measurements that the journal ever held."""
-    held: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
+    held_resources: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
     num_faults: int = 0
     """Number of faults injected into it."""
-    alone: int = 0
+    num_faultless: int = 0
     """Number of sessions since the last one with a fault."""
 
     @property
@@ -65,7 +65,7 @@ class Study:
     def look(self, lines: Sequence[Line]) -> None:
         """Records the measurements that the journal holds now."""
         self.lines = lines
-        self.seen |= {line.measurement.id for line in lines if isinstance(line, Measured)}
+        self.seen_ids |= {line.measurement.id for line in lines if isinstance(line, Measured)}
 
 
 class Soak:
@@ -101,15 +101,15 @@ class Soak:
         argv = (str(space), "--name", name, "--searcher", self._rng.choice(("sweep", "guided")))
         study = Study(name=name, folder=folder, until_s=until_s)
         with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
-            while study.alone < _ALONE:
-                ended = self._session(study, ("--resume", name) if study.journal.exists() else argv)
-                if ended is not None and ended.code in FOUND:
+            while study.num_faultless < _ALONE:
+                session_end = self._session(study, ("--resume", name) if study.journal.exists() else argv)
+                if session_end is not None and session_end.code in ANSWERED:
                     break
             else:
                 self.tally.odd.append(f"{name} came to no end in {_ALONE} sessions without a fault")
             planned = search_spaces.load(str(space)).candidates(2)[0]
-            self.tally.take_journal(name, study.lines, study.seen, planned)
-            self.tally.take_remains(name, study.held, study.journal.parent, temporary)
+            self.tally.take_journal(name, study.lines, study.seen_ids, planned)
+            self.tally.take_remains(name, study.held_resources, study.journal.parent, temporary)
 
     def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
         """Runs a session with faults; returns how it ended, None where it left processes behind."""
@@ -117,30 +117,30 @@ class Soak:
         environment |= self._clock.environment if self._clock else {}
         number, began_s = self.tally.sessions, time.monotonic()
         self.tally.sessions += 1
-        ended = None
+        session_end = None
         with (
             start(study.folder, study.name, number, *argv, environment=environment) as session,
             leaks.of(session) as accounts,
         ):
             scene = Scene(session, study.folder / "studies", self.server, self._clock, self._rng)
             faults = self._inject_faults(scene, study)
-            where = f"{study.name}, session {number} ({', '.join(faults) or 'no fault'})"
+            session_text = f"{study.name}, session {number} ({', '.join(faults) or 'no fault'})"
             study.look(session.lines())
             try:
-                ended = session.end()
+                session_end = session.end()
             except AssertionError as error:
-                self.tally.left.append(f"{where}: {error}")
+                self.tally.left.append(f"{session_text}: {error}")
             scene.mend()
             study.look(session.lines())
-        study.held |= {each for of_trial in accounts.held.values() for each in of_trial}
-        study.num_faults, study.alone = study.num_faults + len(faults), 0 if faults else study.alone + 1
-        self.tally.left += [f"{where}: {each}" for each in accounts.left]
+        study.held_resources |= {each for of_trial in accounts.held.values() for each in of_trial}
+        study.num_faults, study.num_faultless = study.num_faults + len(faults), 0 if faults else study.num_faultless + 1
+        self.tally.left += [f"{session_text}: {each}" for each in accounts.leaked]
         self.tally.faults.update(faults)
-        code = "none" if ended is None else ended.code
-        print(f"{where}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
-        if ended is not None:
-            self._judge(where, ended, faults)
-        return ended
+        code = "none" if session_end is None else session_end.code
+        print(f"{session_text}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
+        if session_end is not None:
+            self._judge(session_text, session_end, faults)
+        return session_end
 
     def _inject_faults(self, scene: Scene, study: "Study") -> list[str]:
         """Injects faults while the session runs, at random moments of its rungs, or first of Ray's start; returns the
@@ -159,12 +159,14 @@ class Soak:
                     faults.append(fault)
         return faults
 
-    def _judge(self, where: str, ended: Ended, faults: Sequence[str]) -> None:
-        wanted = {*_ENDS, _DRIVER_KILLED} if "driver killed" in faults else _ENDS
-        if ended.code not in wanted:
-            self.tally.odd.append(f"{where}: exit code {ended.code}: {' | '.join(ended.err.splitlines()[-3:])}")
-        if "Traceback" in ended.err:
-            self.tally.odd.append(f"{where}: a traceback: {ended.err}")
+    def _judge(self, session_text: str, session_end: Ended, faults: Sequence[str]) -> None:
+        expected_codes = {*_ENDS, _DRIVER_KILLED} if "driver killed" in faults else _ENDS
+        if session_end.code not in expected_codes:
+            self.tally.odd.append(
+                f"{session_text}: exit code {session_end.code}: {' | '.join(session_end.err.splitlines()[-3:])}"
+            )
+        if "Traceback" in session_end.err:
+            self.tally.odd.append(f"{session_text}: a traceback: {session_end.err}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -63,9 +63,9 @@ class Clock:
             raise OSError("no C compiler is installed")
         self._file, library = folder / "clock", folder / "clock.so"
         command = [compiler, "-shared", "-fPIC", "-O2", "-x", "c", "-", "-o", str(library), "-ldl"]
-        made = subprocess.run(command, input=_SOURCE, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise OSError(f"{compiler} does not compile the clock: {made.stderr.strip()}")
+        compiled = subprocess.run(command, input=_SOURCE, capture_output=True, text=True, check=False)
+        if compiled.returncode:
+            raise OSError(f"{compiler} does not compile the clock: {compiled.stderr.strip()}")
         self.jump(0)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "SOAK_CLOCK": str(self._file)}
 

@@ -202,10 +202,10 @@ class Deck:
 
     def __init__(self, names: Sequence[str], rng: random.Random) -> None:
         self._names, self._rng = tuple(names), rng
-        self._left: list[str] = []
+        self._remaining: list[str] = []
 
     def draw(self) -> str:
         """Returns the next fault's name."""
-        if not self._left:
-            self._left = self._rng.sample(self._names, len(self._names))
-        return self._left.pop()
+        if not self._remaining:
+            self._remaining = self._rng.sample(self._names, len(self._names))
+        return self._remaining.pop()

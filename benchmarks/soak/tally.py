@@ -47,21 +47,21 @@ class Tally:
             )
         )
 
-    def take_journal(self, name: str, lines: Sequence[Line], seen: set[str], planned: Iterable[Candidate]) -> None:
-        """Counts what the journal of a finished study records; `seen` are measurements that it once held."""
+    def take_journal(self, name: str, lines: Sequence[Line], seen_ids: set[str], planned: Iterable[Candidate]) -> None:
+        """Counts what the journal of a finished study records; `seen_ids` are measurements that it once held."""
         measured = [line.measurement for line in lines if isinstance(line, Measured)]
         self.studies += 1
         self.measurements += len(measured)
-        self.lost += [f"{name}: {each} was in the journal and is gone" for each in seen - {m.id for m in measured}]
-        tried = {(each.recipe.id, each.layout.id) for each in measured}
-        never = [each for each in planned if (each.recipe.id, each.layout.id) not in tried]
+        self.lost += [f"{name}: {each} was in the journal and is gone" for each in seen_ids - {m.id for m in measured}]
+        measured_layouts = {(each.recipe.id, each.layout.id) for each in measured}
+        never = [each for each in planned if (each.recipe.id, each.layout.id) not in measured_layouts]
         self.lost += [f"{name}: {each.layout.label} was never measured" for each in never]
         self.lost += [f"{name}: {each}" for each in unrecorded(lines)]
         self.twice += [f"{name}: {each}" for each in run_twice(lines)]
 
-    def take_remains(self, name: str, held: Iterable[Held], study: Path, temporary: Path) -> None:
+    def take_remains(self, name: str, held_resources: Iterable[Held], study: Path, temporary: Path) -> None:
         """Counts what a finished study left: what its trials held, its note, partly written files, folders."""
-        self.left += [f"{name}: {each.kind} {each.id}" for each in held if each.is_left(())]
+        self.left += [f"{name}: {each.kind} {each.id}" for each in held_resources if each.is_left(())]
         files = [study / NOTE, *study.glob(".*.part"), *temporary.glob(f"{SCRATCH}*")]
         self.left += [f"{name}: {path}" for path in files if path.exists()]
 
@@ -73,10 +73,10 @@ def unrecorded(lines: Sequence[Line]) -> list[str]:
         if isinstance(line, RungStart):
             rungs.setdefault(line.trial_id, []).append(line.batch.micro_batch)
     measured = [line.measurement for line in lines if isinstance(line, Measured)]
-    kept = {(each.trial_id, each.batch.micro_batch) for each in measured}
+    recorded = {(each.trial_id, each.batch.micro_batch) for each in measured}
     return [
         f"{trial_id} went on from micro-batch {finished}, of which nothing was recorded"
         for trial_id, climbed in rungs.items()
         for finished, _ in itertools.pairwise(climbed)
-        if (trial_id, finished) not in kept
+        if (trial_id, finished) not in recorded
     ]

@@ -33,16 +33,18 @@ _EXAMPLES = {
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's options."""
-    made = Parser(prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS.")
-    made.add_argument("file", type=Path, help="the cluster file")
+    command_parser = Parser(
+        prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS."
+    )
+    command_parser.add_argument("file", type=Path, help="the cluster file")
     ssh = "the network that may reach port 22 of the nodes, such as your own address with /32"
-    made.add_argument("--ssh-from", required=True, metavar="CIDR", help=ssh)
+    command_parser.add_argument("--ssh-from", required=True, metavar="CIDR", help=ssh)
     public = "a subnet whose nodes get a public address, for the head"
-    made.add_argument("--subnet", metavar="ID", help=public)
+    command_parser.add_argument("--subnet", metavar="ID", help=public)
     private = "a subnet of the same VPC with a NAT gateway, for nodes with several network cards"
-    made.add_argument("--private-subnet", metavar="ID", help=private)
-    made.add_argument("--bucket", metavar="NAME", help="an S3 bucket of yours for MLflow's artifacts")
-    return made
+    command_parser.add_argument("--private-subnet", metavar="ID", help=private)
+    command_parser.add_argument("--bucket", metavar="NAME", help="an S3 bucket of yours for MLflow's artifacts")
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | None = None) -> int:
@@ -63,15 +65,19 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
             if not type(error).__module__.startswith("botocore"):
                 raise
             raise InputError(f"AWS refused in {region}: {one_line(error)}") from error
-        given = {"--subnet": options.subnet, "--private-subnet": options.private_subnet, "--bucket": options.bucket}
-        changed = with_ids(text, group, given)
+        id_by_option = {
+            "--subnet": options.subnet,
+            "--private-subnet": options.private_subnet,
+            "--bucket": options.bucket,
+        }
+        changed = with_ids(text, group, id_by_option)
         options.file.write_text(changed, encoding="utf-8")
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     print(f"{options.file}: security group {group} (port 22 from {network}). Next: ray up {options.file}")
-    if left := [f"{example} ({option})" for option, example in _EXAMPLES.items() if example in changed]:
-        print(f"Still to change in it: {', '.join(left)}.")
+    if unchanged := [f"{example} ({option})" for option, example in _EXAMPLES.items() if example in changed]:
+        print(f"Still to change in it: {', '.join(unchanged)}.")
     return 0
 
 
@@ -122,9 +128,9 @@ def make_token() -> None:
         path.chmod(0o600)
         return
     ray = Path(sys.executable).with_name("ray")
-    done = subprocess.run([str(ray), "get-auth-token", "--generate"], capture_output=True, text=True, check=False)
-    if done.returncode or not path.is_file():
-        raise InputError(f"`ray get-auth-token --generate` made no {path}: {one_line(done.stderr)[-300:]}")
+    completed = subprocess.run([str(ray), "get-auth-token", "--generate"], capture_output=True, text=True, check=False)
+    if completed.returncode or not path.is_file():
+        raise InputError(f"`ray get-auth-token --generate` made no {path}: {one_line(completed.stderr)[-300:]}")
     path.chmod(0o600)  # Ray leaves it readable for all users of the machine
 
 
@@ -152,10 +158,10 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
     by_name = [{"Name": "group-name", "Values": [GROUP]}, {"Name": "vpc-id", "Values": [vpc]}]
     groups = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
     if not groups:
-        made = ec2.create_security_group(
+        created = ec2.create_security_group(
             GroupName=GROUP, VpcId=vpc, Description="Nodes of layout searches: each other, and ssh from one network"
         )
-        groups = ec2.describe_security_groups(GroupIds=[made["GroupId"]])["SecurityGroups"]
+        groups = ec2.describe_security_groups(GroupIds=[created["GroupId"]])["SecurityGroups"]
     (group,) = groups
     group_id = group["GroupId"]
     itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
@@ -177,7 +183,7 @@ def make_bucket(s3: Any, name: str, region: str) -> None:
         s3.create_bucket(Bucket=name, **elsewhere)
 
 
-def with_ids(text: str, group: str, given: Mapping[str, str | None]) -> str:
+def with_ids(text: str, group: str, id_by_option: Mapping[str, str | None]) -> str:
     """Returns the cluster file with these ids: the group's wherever one stands, what an option gives in place of its
     example.
 
@@ -188,7 +194,7 @@ def with_ids(text: str, group: str, given: Mapping[str, str | None]) -> str:
     if not count:
         raise InputError("the cluster file must have `SecurityGroupIds: [sg-...]`: without it Ray opens port 22 to all")
     for option, example in _EXAMPLES.items():
-        changed = changed.replace(example, given[option] or example)
+        changed = changed.replace(example, id_by_option[option] or example)
     return changed
 
 

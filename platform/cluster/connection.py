@@ -15,7 +15,7 @@ import psutil
 from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of, this_machine
 from platform.common.errors import ClusterError, InputError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import ends_when_interrupted, sigterm_restored
 from trainers import startup
 from trainers.node import error_of
@@ -172,7 +172,7 @@ def _patiently(start: Callable[[], None]) -> None:
     """
     driver = psutil.Process()
     before = set(driver.children(recursive=True))
-    for left in reversed(range(_STARTS)):
+    for starts_left in reversed(range(_STARTS)):
         try:
             start()
             return
@@ -181,9 +181,9 @@ def _patiently(start: Callable[[], None]) -> None:
                 for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-            if not (late and left):
+            if not (late and starts_left):
                 raise
-            say(
+            print_line(
                 "Ray did not come up in the 30 s that it allows itself, since this machine is busy or slow:"
                 " it is started again"
             )
@@ -196,7 +196,7 @@ def _first_line(error: BaseException) -> str:
 def _cluster_of_this_head() -> str | None:
     """Returns the address of the Ray cluster that `ray start` began on this machine, None where there is none.
 
-    Any user of the machine may write the file that names it: only this user's and root's are followed.
+    Any user of the machine may write the file that names the cluster, so only files of this user and of root are read.
     """
     path = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
@@ -206,13 +206,15 @@ def _cluster_of_this_head() -> str | None:
     with os.fdopen(file, encoding="utf-8", errors="replace") as opened:
         owner = os.fstat(file).st_uid
         if owner not in (os.getuid(), 0):
-            say(f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one.")
+            print_line(
+                f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one."
+            )
             return None
         address = opened.read(_MOST_OF_ADDRESS).strip()
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
         return None  # left over from a cluster that is gone
-    say(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
+    print_line(f"Runs on the Ray cluster at {address}, which {path} names (--address local: on a Ray of its own).")
     return address
 
 
@@ -232,13 +234,13 @@ def _check(address: str) -> None:
         raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or len(port) > 5:
-        why = "its port is no number up to 65535"
+        problem = "its port must be a number up to 65535"
     elif error_of(host, int(port), timeout_s=ANSWER_S):
-        why = f"it is given {ANSWER_S} s"
+        problem = f"no answer within {ANSWER_S} s"
     else:
-        why = _refusal(address)
-    if why:
-        raise InputError(f"no Ray answers at {address} ({why}); {do}")
+        problem = _refusal(address)
+    if problem:
+        raise InputError(f"no Ray answers at {address} ({problem}); {do}")
 
 
 def _refusal(address: str) -> str:
@@ -257,7 +259,7 @@ def _refusal(address: str) -> str:
     except grpc.RpcError as error:
         code = cast(Any, error).code()
         late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        return f"it is given {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
+        return f"no answer within {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
     except (RuntimeError, OSError) as error:  # RAY_USE_TLS without its files
         return _first_line(error)
     return ""

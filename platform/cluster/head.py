@@ -1,6 +1,6 @@
 """Watches the cluster's head and this node's raylet while a study runs.
 
-Without either, every call into Ray waits, for ever or until Ray ends the process.
+If either is gone, every call into Ray blocks, for ever or until Ray ends the process.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ _ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
-def watched(head: str, raylet: str, lost: Callable[[str], None]) -> Generator[None]:
-    """Calls `lost` once, from another thread, with a sentence when either of these HOST:PORT is gone.
+def watched(head: str, raylet: str, on_loss: Callable[[str], None]) -> Generator[None]:
+    """Calls `on_loss` once, from another thread, with a sentence when either of these HOST:PORT is gone.
 
-    What Ray raises meanwhile is kept back until both answer again: `lost` is to say the cause.
+    Errors that Ray raises meanwhile are held back until both answer again, since `on_loss` names the cause.
     """
-    addresses, over = {HEAD: head, RAYLET: raylet}, threading.Event()
-    threading.Thread(target=_watch, args=(addresses, lost, over), name="watch", daemon=True).start()
+    addresses, is_over = {HEAD: head, RAYLET: raylet}, threading.Event()
+    threading.Thread(target=_watch, args=(addresses, on_loss, is_over), name="watch", daemon=True).start()
     try:
         yield
     except Exception:
@@ -38,28 +38,28 @@ def watched(head: str, raylet: str, lost: Callable[[str], None]) -> Generator[No
             time.sleep(_POLL_S)
         raise
     finally:
-        over.set()
+        is_over.set()
 
 
-def _watch(addresses: Mapping[str, str], lost: Callable[[str], None], over: threading.Event) -> None:
+def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over: threading.Event) -> None:
     answered_s = dict.fromkeys(addresses, time.monotonic())
-    while not over.wait(_POLL_S):
-        for what, address in addresses.items():  # the head first: without it a raylet ends too
+    while not is_over.wait(_POLL_S):
+        for name, address in addresses.items():  # the head first: without it a raylet ends too
             error = _error_of(address)
             if error is None:
-                answered_s[what] = time.monotonic()
+                answered_s[name] = time.monotonic()
                 continue
-            away_s = time.monotonic() - answered_s[what]
-            if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
-                lost(f"{what} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
+            away_s = time.monotonic() - answered_s[name]
+            if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not is_over.is_set():
+                on_loss(f"{name} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
                 return
 
 
 def _error_of(address: str) -> OSError | None:
     """Returns why the gRPC server of HOST:PORT does not answer, None where it does.
 
-    A process that was stopped, or is stuck, still has its connections accepted by the kernel: it is asked for its
-    health, and whatever it answers will do.
+    The kernel still accepts connections of a process that is stopped or stuck, so the process is asked for its health;
+    any answer will do.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

@@ -1,8 +1,8 @@
 """Finds what a killed driver left, by the ids that it wrote down, and removes it when its study is resumed.
 
-A driver notes in its study's folder what is its own on this machine and on the cluster, and takes the note away when
-it ends in order. A Ray of its own is known by its session's folder: a process is of it that names the folder in its
-command or has a file in it open. On a cluster that others use too, only the study's own job is touched.
+A driver writes a note of what it owns on this machine and on the cluster into its study's folder, and removes the note
+when it ends normally. Its own Ray is identified by the folder of its session: a process belongs to it if its command
+names the folder or if it has a file of the folder open. On a shared cluster only the study's own job is touched.
 """
 
 import dataclasses
@@ -70,16 +70,16 @@ def read_note(study: Path) -> Note | None:
         return None
 
 
-def sweep(left: Note) -> str:
+def sweep(note: Note) -> str:
     """Removes what the killed driver left on this machine; returns a sentence on it, "" where there was nothing."""
-    if (left.host, left.boot) != (socket.gethostname(), boot()):
+    if (note.host, note.boot) != (socket.gethostname(), boot()):
         return ""
     removed: list[str] = []
-    if left.ray_session:
-        processes, entries = _sweep_session(Path(left.ray_session))
+    if note.ray_session:
+        processes, entries = _sweep_session(Path(note.ray_session))
         removed += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
         removed += [plural(entries, "shared-memory segment")] if entries else []
-    scratch = Path(left.scratch)
+    scratch = Path(note.scratch)
     if scratch.name.startswith(SCRATCH) and scratch.is_dir() and scratch.stat().st_uid == os.getuid():
         shutil.rmtree(scratch, ignore_errors=True)
         removed.append("a temporary folder")
@@ -95,20 +95,20 @@ def of_session(session: Path) -> list[psutil.Process]:
     """Returns this user's processes, except this one, of the Ray whose session has that folder."""
     if not session.name.startswith("session_"):
         return []
-    mine = (process for process in psutil.process_iter() if process.pid != os.getpid())
-    return [process for process in mine if _is_of(process, str(session))]
+    candidates = (process for process in psutil.process_iter() if process.pid != os.getpid())
+    return [process for process in candidates if _is_of(process, str(session))]
 
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
     """Returns the shared-memory files that the processes have open or mapped."""
     files: set[Path] = set()
     for process in processes:
-        held = _open_files(process.pid)
+        open_paths = _open_files(process.pid)
         try:
-            held += re.findall(rf"{_SHARED_MEMORY}/.*", Path(f"/proc/{process.pid}/maps").read_text())
+            open_paths += re.findall(rf"{_SHARED_MEMORY}/.*", Path(f"/proc/{process.pid}/maps").read_text())
         except OSError:
             continue
-        files |= {path for each in held if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
+        files |= {path for each in open_paths if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
     return files
 
 

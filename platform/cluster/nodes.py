@@ -65,12 +65,12 @@ def ask(ray: Any) -> list[Node]:
 
     alive = [entry for entry in ray.nodes() if entry["Alive"]]
     with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
-    asked = ray.remote(node.facts)
+    remote_facts = ray.remote(node.facts)
     sent_s = time.time()
     answers: dict[Any, dict[str, Any]] = {}
     for entry in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
-        there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
-        answers[asked.options(num_cpus=0, scheduling_strategy=there).remote(bool(with_gpu))] = entry
+        strategy = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+        answers[remote_facts.options(num_cpus=0, scheduling_strategy=strategy).remote(bool(with_gpu))] = entry
     nodes: list[Node] = []
     waiting, until_s = list(answers), time.monotonic() + ANSWER_S
     while waiting:
@@ -172,7 +172,8 @@ def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
     """Returns the CPUs for each of `num_workers` workers on nodes with these CPUs: the most, up to 1, with which all of
     them fit on whole nodes.
 
-    A little of each node is left over: two workers of a whole CPU and Tune's own share never fit two cores.
+    A small part of each node stays free, since two workers with a whole CPU each and Tune's share would not fit on two
+    cores.
     """
     left_over = max(0.1, 0.2 / len(cpus))
     free = [each - left_over for each in cpus if each > left_over]

@@ -33,8 +33,9 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
         uncompiled = slow[0].facts["uncompiled"]
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
         yield (
-            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python writes none there: every"
-            " process compiles them again, seconds of each trial. Mend it there, once, as who owns them:"
+            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python cannot write it there:"
+            " every process compiles them again, which takes seconds of each trial. Run once on the node, as the"
+            " owner of the files:"
             f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(uncompiled.values()))}"
         )
     yield from _replaced(nodes)
@@ -45,22 +46,22 @@ def _replaced(nodes: Sequence[Node]) -> Iterator[str]:
     replaced = [node for node in nodes if node.facts.get("replaced_libraries")]
     if replaced:
         paths: list[str] = replaced[0].facts["replaced_libraries"]
-        shown = f"{paths[0]} and {plural(len(paths) - 1, 'more file')}" if paths[1:] else paths[0]
+        paths_text = f"{paths[0]} and {plural(len(paths) - 1, 'more file')}" if paths[1:] else paths[0]
         have = f"and {plural(len(replaced) - 1, 'more node')} load" if replaced[1:] else "loads"
         yield (
-            f"Node {replaced[0].address} {have} {shown} by LD_LIBRARY_PATH in place of torch's own, with which"
+            f"Node {replaced[0].address} {have} {paths_text} by LD_LIBRARY_PATH in place of torch's own, with which"
             " attention has been 1.7 to 2.3 times as slow (huggingface/transformers#48163): take the folder out of"
             " LD_LIBRARY_PATH there and start Ray anew"
         )
 
 
 def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
-    own = versions()
-    for name in own if nodes else ():
+    driver_versions = versions()
+    for name in driver_versions if nodes else ():
         by_node = {node.address: node.facts["versions"].get(name, "none") for node in nodes}
         count = Counter(by_node.values())
         # What most have; the driver's own, where as many have another.
-        usual = max(count, key=lambda version: (count[version], version == own[name]))
+        usual = max(count, key=lambda version: (count[version], version == driver_versions[name]))
         for address, version in by_node.items():
             if version != usual:
                 other = next(each for each, value in by_node.items() if value == usual)
@@ -84,19 +85,19 @@ def _occupied(nodes: Sequence[Node]) -> Iterator[str]:
 def _full_disks(nodes: Sequence[Node], study: Path) -> Iterator[str]:
     free = [("this machine", str(study), free_mib(study))]
     free += [(f"node {node.address}", node.facts["temp"], node.facts["temp_free_mib"]) for node in nodes]
-    for where, folder, mib in free:
+    for address, folder, mib in free:
         if mib < LEAST_FREE_MIB:
             yield (
-                f"the disk under {folder} of {where} has {mib:.0f} MiB left,"
-                f" a search wants {LEAST_FREE_MIB:.0f}: make room"
+                f"the disk under {folder} of {address} has {mib:.0f} MiB left,"
+                f" a search needs {LEAST_FREE_MIB:.0f}: make room"
             )
 
 
 def _clocks_off(nodes: Sequence[Node]) -> Iterator[str]:
     for node in nodes:
         if abs(node.clock_off_s) > MOST_OFF_S:
-            way = "ahead of" if node.clock_off_s > 0 else "behind"
+            direction = "ahead of" if node.clock_off_s > 0 else "behind"
             yield (
-                f"the clock of node {node.address} is {abs(node.clock_off_s):.1f} s {way} the driver's or more:"
+                f"the clock of node {node.address} is at least {abs(node.clock_off_s):.1f} s {direction} the driver's:"
                 " set both by the same server (chrony, ntpd)"
             )

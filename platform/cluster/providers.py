@@ -1,7 +1,7 @@
 """Knows which nodes a cluster will have: an autoscaler starts them, or a scheduler or a person states their number.
 
 `ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
-`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has the nodes that it has.
+`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has a fixed set of nodes.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Awaited:
     gpus_per_node: int = 0
     """GPUs of each node; 0 where only nodes are counted."""
     num_gpus: int = 0
-    what: str
+    description: str
     """Text on the nodes, such as "of type p4d"."""
     look: str
     """Text on where a user can see why they do not start."""
@@ -58,8 +58,8 @@ class Awaited:
 class NodeProvider(Protocol):
     """Tells which nodes a cluster will have, what state they are in and what they cost."""
 
-    def awaited(self, wanted: int | None) -> Awaited | None:
-        """Returns the nodes to wait for: enough for `wanted` GPUs, all that can start if `wanted` is None, and None if
+    def awaited(self, num_devices: int | None) -> Awaited | None:
+        """Returns the nodes to wait for: enough for `num_devices`, all that can start if it is None, and None if
         no further node is expected.
 
         Raises:
@@ -118,8 +118,8 @@ class Autoscaler:
         self._config = config
         self._ray = ray
 
-    def awaited(self, wanted: int | None) -> Awaited | None:
-        """Returns the nodes for `wanted` GPUs, or as many as the file allows: none starts before a search asks."""
+    def awaited(self, num_devices: int | None) -> Awaited | None:
+        """Returns the nodes for so many devices, or as many as the file allows: none starts before a search asks."""
         types = gpu_types(self._config)
         used = [each for each in types if each.min_nodes] or list(types)
         if not used:
@@ -132,18 +132,18 @@ class Autoscaler:
             )
         per_node = used[0].num_gpus
         most = per_node * sum(each.max_nodes for each in used)
-        if wanted is not None and wanted > most:
+        if num_devices is not None and num_devices > most:
             raise InputError(
-                f"{wanted} devices are asked for, the cluster file allows {most} GPUs at most: raise max_workers of"
-                f" {names}"
+                f"{num_devices} devices are asked for, the cluster file allows {most} GPUs at most: raise"
+                f" max_workers of {names}"
             )
-        num_gpus = wanted or most
+        num_gpus = num_devices or most
         price = self._price(used[0].name, " and ") if len(used) == 1 else ""
         return Awaited(
             num_nodes=math.ceil(num_gpus / per_node),
             gpus_per_node=per_node,
             num_gpus=num_gpus,
-            what=f"of type {names}, {plural(per_node, 'GPU')}{price} each",
+            description=f"of type {names}, {plural(per_node, 'GPU')}{price} each",
             look="`ray status` and the monitor's log",
         )
 
@@ -153,7 +153,7 @@ class Autoscaler:
         if provider.get("type") != "local":
             return None
         num_workers = sum(int(each.get("min_workers", 0)) for each in self._config["available_node_types"].values())
-        return Awaited(num_nodes=num_workers + 1, what="of the cluster file's list", look="the monitor's log")
+        return Awaited(num_nodes=num_workers + 1, description="of the cluster file's list", look="the monitor's log")
 
     def state(self) -> str:
         """Returns the state that Ray's autoscaler reports: version 2 after `ray up`, version 1 after `ray start
@@ -169,7 +169,7 @@ class Autoscaler:
         idle_min = self._config.get("idle_timeout_minutes", 5)
         head = self._price(self._config.get("head_node_type", ""), " ")
         return (
-            f"GPU nodes that nothing uses leave after {idle_min} min; the head bills{head} until `ray down`, which ends"
+            f"Idle GPU nodes are ended after {idle_min} min; the head bills{head} until `ray down`, which ends"
             " everything."
         )
 
@@ -195,23 +195,23 @@ class Stated:
         if match is None:
             raise InputError(f"{STATED} must be nodes, as 4, or nodes x GPUs of each, as 4x8, got {text!r}")
         self._num_nodes, self._gpus_per_node = int(match[1]), int(match[2] or 0)
-        self._what, self._look = _starter(environment)
+        self._description, self._look = _starter(environment)
 
-    def awaited(self, wanted: int | None) -> Awaited | None:
-        """Returns the nodes for `wanted` GPUs if the GPUs of a node are stated, else all nodes."""
+    def awaited(self, num_devices: int | None) -> Awaited | None:
+        """Returns the nodes for `num_devices` if the GPUs of a node are stated, else all nodes."""
         num_nodes, per_node = self._num_nodes, self._gpus_per_node
-        if per_node and wanted is not None:
-            if wanted > num_nodes * per_node:
+        if per_node and num_devices is not None:
+            if num_devices > num_nodes * per_node:
                 raise InputError(
-                    f"{wanted} devices are asked for, {STATED}={num_nodes}x{per_node} states"
+                    f"{num_devices} devices are asked for, {STATED}={num_nodes}x{per_node} states"
                     f" {num_nodes * per_node} GPUs: give more nodes, or a smaller --gpus"
                 )
-            num_nodes = math.ceil(wanted / per_node)
+            num_nodes = math.ceil(num_devices / per_node)
         return Awaited(
             num_nodes=num_nodes,
             gpus_per_node=per_node,
-            num_gpus=min(wanted or num_nodes * per_node, num_nodes * per_node),
-            what=self._what,
+            num_gpus=min(num_devices or num_nodes * per_node, num_nodes * per_node),
+            description=self._description,
             look=self._look,
         )
 
@@ -227,7 +227,7 @@ class Stated:
 class Present:
     """A cluster whose nodes have all joined."""
 
-    def awaited(self, wanted: int | None) -> Awaited | None:
+    def awaited(self, num_devices: int | None) -> Awaited | None:
         """Returns None: no further node is expected."""
         return None
 
@@ -271,9 +271,9 @@ def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
     head = next((each for each in nodes if each["Alive"] and _HEAD in each["Resources"]), None)
     if head is None:
         return {}
-    there = NodeAffinitySchedulingStrategy(head["NodeID"], soft=False)
-    asked = ray.remote(node.autoscaling).options(num_cpus=0, scheduling_strategy=there)
-    return ray.get(asked.remote(ray.get_runtime_context().gcs_address), timeout=120) or {}
+    on_head = NodeAffinitySchedulingStrategy(head["NodeID"], soft=False)
+    remote_config = ray.remote(node.autoscaling).options(num_cpus=0, scheduling_strategy=on_head)
+    return ray.get(remote_config.remote(ray.get_runtime_context().gcs_address), timeout=120) or {}
 
 
 def _autoscaler_state(ray: Any) -> str:

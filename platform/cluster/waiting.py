@@ -11,7 +11,7 @@ from typing import Any
 
 from platform.cluster.providers import Awaited, provider_of
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration, plural
 
 WAIT_S = 20 * 60.0
@@ -23,10 +23,10 @@ _REMIND_S = 60.0
 
 
 @contextlib.contextmanager
-def for_nodes(wanted: int | None, limit_s: float) -> Generator[None]:
+def for_nodes(num_gpus: int | None, limit_s: float) -> Generator[None]:
     """Waits until the nodes are there, and keeps them from being removed as idle while the context lasts.
 
-    `wanted` is a number of GPUs, None for all that may come. Does nothing where no more nodes are known to come.
+    `num_gpus` is None for all that may come. Does nothing where no more nodes are known to come.
 
     Raises:
         InputError: there are never so many GPUs, or of unlike kinds.
@@ -36,7 +36,7 @@ def for_nodes(wanted: int | None, limit_s: float) -> Generator[None]:
     from ray.autoscaler.sdk import request_resources
 
     provider = provider_of(ray)
-    target = provider.awaited(wanted)
+    target = provider.awaited(num_gpus)
     if target is None:
         yield
         return
@@ -50,7 +50,7 @@ def for_nodes(wanted: int | None, limit_s: float) -> Generator[None]:
             with contextlib.suppress(Exception):  # a head that is gone needs no word
                 request_resources(bundles=[])
         if sentence := provider.bill():
-            say(sentence)
+            print_line(sentence)
 
 
 def wait(
@@ -68,23 +68,26 @@ def wait(
         ClusterError: it did not come within `limit_s` seconds.
     """
     began_s, printed, printed_s = clock(), "", -math.inf
-    while (there := live()) < target.count:
+    while (num_alive := live()) < target.count:
         now = state()
-        counted = f"{target.num_gpus} GPUs are there" if target.num_gpus else f"{target.num_nodes} nodes are there"
-        words = f"{there} of {counted}" + (f" ({now})" if now else "")
+        target_text = f"{target.num_gpus} GPUs are there" if target.num_gpus else f"{target.num_nodes} nodes are there"
+        words = f"{num_alive} of {target_text}" + (f" ({now})" if now else "")
         waited_s = clock() - began_s
         if waited_s >= limit_s:
             raise ClusterError(
-                f"{words} after {duration(waited_s)}, of {plural(target.num_nodes, 'node')} {target.what}: look at"
-                f" {target.look} for what keeps them; --wait-for-gpus waits longer, --gpus takes fewer"
+                f"{words} after {duration(waited_s)}, of {plural(target.num_nodes, 'node')} {target.description}:"
+                f" look at {target.look} for what keeps them; --wait-for-gpus waits longer, --gpus takes fewer"
             )
         if words != printed or waited_s - printed_s >= _REMIND_S:
             nodes = plural(target.num_nodes, "node")
-            say(f"Waiting for {nodes} {target.what}: {words}; {duration(limit_s - waited_s)} left (--wait-for-gpus).")
+            print_line(
+                f"Waiting for {nodes} {target.description}: {words};"
+                f" {duration(limit_s - waited_s)} left (--wait-for-gpus)."
+            )
             printed, printed_s = words, waited_s
         sleep(min(_LOOK_S, max(0.0, limit_s - waited_s)))
     if printed:
-        say(f"{plural(there, target.unit)} came after {duration(clock() - began_s)}.")
+        print_line(f"{plural(num_alive, target.unit)} came after {duration(clock() - began_s)}.")
 
 
 def _live(ray: Any, target: Awaited) -> int:

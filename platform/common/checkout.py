@@ -19,12 +19,12 @@ _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pya
 def commit() -> str:
     """Returns the short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
 
-    What `COMMIT_VARIABLE` says comes before what is found.
+    The environment variable `COMMIT_VARIABLE` takes precedence over git.
     """
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        completed = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return completed.stdout.strip()
 
     if stated := os.environ.get(COMMIT_VARIABLE):
         return stated

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from platform.common.errors import ClusterError, InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED, interruptible
 
 
@@ -12,10 +12,10 @@ def exit_code_of(run: Callable[[], int]) -> int:
     try:
         return run()
     except InputError as error:
-        say(f"error: {one_line(error)}")
+        print_line(f"error: {one_line(error)}")
         return error.exit_code
     except ClusterError as error:
-        say(f"cluster fault: {one_line(error)}")
+        print_line(f"cluster fault: {one_line(error)}")
         return error.exit_code
 
 
@@ -25,5 +25,5 @@ def exit_code_of_resumable(run: Callable[[], int]) -> int:
         with interruptible():
             return exit_code_of(run)
     except KeyboardInterrupt:
-        say("Interrupted: the same command resumes.")
+        print_line("Interrupted: the same command resumes.")
         return INTERRUPTED

@@ -28,11 +28,11 @@ class ClusterError(RuntimeError):
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports a wrong option in one sentence, an `InputError`, in place of the whole usage.
 
-    An option has its whole name: what is short today may be another one's name tomorrow.
+    Options cannot be abbreviated: a prefix that is unique today may be ambiguous tomorrow.
     """
 
-    def __init__(self, **known: Any) -> None:
-        super().__init__(**known, allow_abbrev=False)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (--help lists the options)")

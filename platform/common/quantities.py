@@ -44,17 +44,17 @@ def whole_number(least: int) -> Callable[[str], int]:
         value = _value(text, _COUNTS)
         if value == value // 1 and least <= value <= 2**62:
             return int(text) if text.isdecimal() else int(value)
-        wanted = f"must be a whole number of at least {least}, as in 2000, 2e9 or 2B"
-        raise argparse.ArgumentTypeError(f"{wanted}, got {text!r}")
+        requirement = f"must be a whole number of at least {least}, as in 2000, 2e9 or 2B"
+        raise argparse.ArgumentTypeError(f"{requirement}, got {text!r}")
 
     return read
 
 
-def _above_zero(text: str, units: Mapping[str, float], wanted: str) -> float:
+def _above_zero(text: str, units: Mapping[str, float], requirement: str) -> float:
     value = _value(text, units)
     if value > 0 and math.isfinite(value):
         return value
-    raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be {requirement}, got {text!r}")
 
 
 def _value(text: str, units: Mapping[str, float]) -> float:

@@ -25,7 +25,7 @@ INTERRUPT_S = 60.0
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code that `main` returns; quietly where the reader of the output left (`| head`).
 
-    SIGPIPE itself would do so too, but would also kill a driver of Ray whose socket breaks.
+    The default action of SIGPIPE would do the same, but would also kill a Ray driver whose socket breaks.
     """
     _take_any_text()
     try:
@@ -115,8 +115,8 @@ def leave() -> NoReturn:
 def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
     """Calls `end` from another thread if the process still runs `INTERRUPT_S` after Ctrl-C or SIGTERM.
 
-    From the first signal on it watches until the process ends: what follows this context may be stuck too. Only in the
-    main thread; elsewhere it does nothing, since Python hands signals to that one alone.
+    After the first signal it watches until the process ends, since code after this context may be stuck too. It works
+    in the main thread only, the one that Python delivers signals to, and does nothing elsewhere.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -135,9 +135,9 @@ def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
 
 
 def _watch_signals(reading: int, end: Callable[[], None]) -> None:
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while numbers := os.read(reading, 64):  # empty once the other end is closed
-        if any(number in asked for number in numbers):
+        if any(number in ending_signals for number in numbers):
             time.sleep(INTERRUPT_S)
             end()
             return

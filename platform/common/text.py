@@ -33,12 +33,12 @@ def count(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Returns seconds as "45 s", "3 min 20 s" or "2 h 5 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    whole_s = max(0, round(seconds))
+    if whole_s < 60:
+        return f"{whole_s} s"
+    if whole_s < 3600:
+        return f"{whole_s // 60} min {whole_s % 60} s"
+    return f"{whole_s // 3600} h {whole_s % 3600 // 60} min"
 
 
 def plural(number: int, word: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import count, plural
 from platform.converging.curves import Curves, read_curves
 from platform.converging.mlflow_runs import Comparison, log_comparison
@@ -62,7 +62,7 @@ def conclude(
         print(json.dumps(result, allow_nan=False))
     else:
         print(*lines, "Files:", f"  {picture}", f"  {out / RESULT}", sep="\n")
-    say(look)
+    print_line(look)
 
 
 def answer(verdict: Verdict, rates: Mapping[str, Rate]) -> list[str]:

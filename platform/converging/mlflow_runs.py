@@ -36,8 +36,8 @@ def log_comparison(compared: Comparison, verdict: Verdict, studies: Path) -> str
     try:
         return viewing_lines(uri, {"losses": _log(compared, verdict, uri)})
     except Exception as error:  # any error of MLflow where the server does not answer or refuses
-        why = without_secrets(" ".join(str(error).split())[:200], uri)
-        return f"MLflow at {display_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
+        reason = without_secrets(" ".join(str(error).split())[:200], uri)
+        return f"MLflow at {display_uri(uri)} lacks the comparison ({reason}): the same command brings it up to date."
 
 
 def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:
@@ -53,11 +53,11 @@ def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:
         marks = of.get(int(run.data.params.get("seed", -1)))
         if marks is not None:
             _log_scalars(client, run.info.run_id, _scalars(marks) | _spread(verdict, tags["strategy"]))
-    own = next((run for run in runs if run.data.tags.get("role") == "comparison"), None)
-    if own is None:
+    comparison_run = next((run for run in runs if run.data.tags.get("role") == "comparison"), None)
+    if comparison_run is None:
         tags = {"comparison": compared.id, "role": "comparison"}
-        own = client.create_run(place, tags=tags, run_name=compared.name)
-    run_id = own.info.run_id
+        comparison_run = client.create_run(place, tags=tags, run_name=compared.name)
+    run_id = comparison_run.info.run_id
     client.set_tag(run_id, "mlflow.note.content", "\n\n".join(compared.lines)[:5000])
     if compared.target_loss is not None:
         _log_scalars(client, run_id, {"target_loss": compared.target_loss})

@@ -24,12 +24,12 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
 
     drawing = Figure(figsize=(11, 8), dpi=130, layout="constrained")
     panels = drawing.subplots(2, 2, sharey="row")
-    drawn = {name: list(of.values()) for name, of in trainings.items() if of}
+    curves_by_name = {name: list(of.values()) for name, of in trainings.items() if of}
     for (row, held_out), (column, unit) in (
         (r, c) for r in enumerate((True, False)) for c in enumerate(("tokens", "hours"))
     ):
         axes = panels[row][column]
-        _draw_panel(axes, drawn, held_out=held_out, unit=unit)
+        _draw_panel(axes, curves_by_name, held_out=held_out, unit=unit)
         axes.set_xlabel("tokens" if unit == "tokens" else "hours of training, without start-ups")
         axes.set_ylabel("" if column else f"{'held-out' if held_out else 'training'} loss (nats a token)")
         scale(axes, log_x=False, log_y=False)
@@ -42,8 +42,8 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
     return path
 
 
-def _draw_panel(axes: "Axes", drawn: Mapping[str, list[Curves]], *, held_out: bool, unit: str) -> None:
-    for number, (name, of) in enumerate(drawn.items()):
+def _draw_panel(axes: "Axes", curves_by_name: Mapping[str, list[Curves]], *, held_out: bool, unit: str) -> None:
+    for number, (name, of) in enumerate(curves_by_name.items()):
         color = LINES[number % len(LINES)]
         curves = [_curve(each, held_out=held_out, unit=unit) for each in of]
         curves = [(xs, ys) for xs, ys in curves if xs]

@@ -25,7 +25,7 @@ from platform.training.folder import TrainingFolder
 from trainers.values.codec import to_json
 from trainers.values.training import Plan, TrainingJob
 
-_APART = 3.0
+_RATE_RATIO = 3.0
 """Ratio of neighbouring rates."""
 LEAST_STEPS = 30
 """Least optimizer steps of a short training; fewer do not tell rates apart."""
@@ -59,16 +59,18 @@ def search_rate(rule: float, most: int, losses_of: Callable[[Sequence[float]], S
 
     If the best rate lies at the edge, the next one is tried as well. If no rate learns, the rule's is returned.
     """
-    factors = (1.0, 1 / _APART, _APART)[: max(1, most)]
-    tried = dict(zip((rule * each for each in factors), losses_of([rule * each for each in factors]), strict=True))
-    while len(tried) < most:
-        best = min(tried, key=lambda rate: tried[rate])
-        further = {min(tried): best / _APART, max(tried): best * _APART}.get(best)
-        if further is None or not math.isfinite(tried[best]):
+    factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, most)]
+    loss_by_rate = dict(
+        zip((rule * each for each in factors), losses_of([rule * each for each in factors]), strict=True)
+    )
+    while len(loss_by_rate) < most:
+        best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
+        further = {min(loss_by_rate): best / _RATE_RATIO, max(loss_by_rate): best * _RATE_RATIO}.get(best)
+        if further is None or not math.isfinite(loss_by_rate[best]):
             break
-        tried[further] = losses_of([further])[0]
-    best = min(tried, key=lambda rate: tried[rate])
-    return (best if math.isfinite(tried[best]) else rule), len(tried)
+        loss_by_rate[further] = losses_of([further])[0]
+    best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
+    return (best if math.isfinite(loss_by_rate[best]) else rule), len(loss_by_rate)
 
 
 class Rates:
@@ -76,7 +78,7 @@ class Rates:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else {}
+        self._stored: dict[str, dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else {}
 
     def lookup(self, strategy: Strategy) -> Rate | None:
         """Returns the strategy's own rate, else the rate decided for strategies with the same mathematics; None for
@@ -84,14 +86,14 @@ class Rates:
         """
         if strategy.has_own_rate:
             return Rate(value=strategy.recipe.learning_rate, source="as stated")
-        saved = self._known.get(strategy.mathematics.id)
+        saved = self._stored.get(strategy.mathematics.id)
         return None if saved is None else Rate(**saved)
 
     def decide(self, strategy: Strategy, rate: Rate) -> None:
         """Saves the decision."""
-        self._known[strategy.mathematics.id] = dataclasses.asdict(rate)
+        self._stored[strategy.mathematics.id] = dataclasses.asdict(rate)
         with replacing(self._path, durably=True) as part:
-            part.write_text(json.dumps(self._known, indent=1) + "\n")
+            part.write_text(json.dumps(self._stored, indent=1) + "\n")
 
 
 def rate_of(
@@ -150,8 +152,8 @@ def try_rates(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[f
         each.metrics["index"]: each.metrics["val_loss"] for each in results if each.metrics and "index" in each.metrics
     }
     if not losses:
-        why = next((str(each.error) for each in results if each.error), "a trial ended without a message")
-        raise ClusterError(f"no learning rate could be tried: {why}")
+        reason = next((str(each.error) for each in results if each.error), "a trial ended without a message")
+        raise ClusterError(f"no learning rate could be tried: {reason}")
     shutil.rmtree(storage, ignore_errors=True)
     return [losses.get(index, math.inf) for index in range(len(jobs))]
 
@@ -163,11 +165,11 @@ def _jobs(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[Any]:
         path = folder / f"rate-{rate:.3g}"
         shutil.rmtree(path, ignore_errors=True)  # left by an ended command
         path.mkdir(parents=True)
-        made = TrainingFolder(path)
+        training_folder = TrainingFolder(path)
         job = TrainingJob(
             plan=plan,
             folder=str(path),
-            attempt=made.next_attempt(),
+            attempt=training_folder.next_attempt(),
             layout=plan.phases[0].layout,
             cluster=place.cluster,
             cpus_per_worker=place.cpus_per_worker,

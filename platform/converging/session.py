@@ -10,7 +10,7 @@ from typing import Any
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
 from platform.common.errors import InputError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.converging.conclusion import conclude
 from platform.converging.options import ConvergeOptions
 from platform.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
@@ -102,16 +102,16 @@ class Session:
         if (decided := rates.lookup(strategy)) is not None:
             return decided
 
-        def losses_of(tried: Sequence[float]) -> list[float]:
+        def losses_of(rates: Sequence[float]) -> list[float]:
             short = short_tokens(strategy, self.tokens)
             assert short is not None
-            plans = {rate: self._plan(strategy, rate, short) for rate in tried}
+            plans = {rate: self._plan(strategy, rate, short) for rate in rates}
             return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
 
         first, most = self._strategies[0], self._options.rates
         rate = rate_of(first, strategy, tokens=self.tokens, most=most, losses_of=losses_of)
         rates.decide(strategy, rate)
-        say(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
+        print_line(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
         return rate
 
     def train(self, rates: dict[str, Rate]) -> int:
@@ -122,7 +122,7 @@ class Session:
                     if training.is_complete:
                         continue
                     name = f"{each.name}, seed {seed}"
-                    say(f"{name}:")
+                    print_line(f"{name}:")
                     tags = {"comparison": self.comparison_id, "strategy": each.name}
                     if code := train_on(self._connected(), training, name=name, tags=tags):
                         return code

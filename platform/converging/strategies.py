@@ -54,13 +54,13 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
     for text in options.targets:
         if "=" in text and not text.endswith(".json"):
             if not strategies:
-                raise InputError(f"{text} changes the first study or layout file, and none stands before it: name one")
+                raise InputError(f"{text} changes the first study or layout file, and none comes before it: name one")
             strategies.append(_changed(strategies[0], text))
         else:
             strategies.append(_of_target(read_target(text, options.studies, None), text, strategies[:1]))
     names = [each.folder for each in strategies]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"two strategies are called {twice}: give each once, or rename a file")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two strategies are called {duplicate}: give each once, or rename a file")
     first = strategies[0]
     for each in strategies[1:]:
         if (each.recipe.model, each.recipe.seq_len) != (first.recipe.model, first.recipe.seq_len):
@@ -86,8 +86,10 @@ def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy
     if target.recipe is None:
         raise InputError(f"{text} holds a layout without a recipe: give the layout.json of a search, or a study")
     batch = target.batch or BatchPoint.of(target.recipe, target.layout, 1)
-    own = any(target.recipe.learning_rate != each.recipe.learning_rate for each in first)
-    return Strategy(name=target.name, recipe=target.recipe, layout=target.layout, batch=batch, has_own_rate=own)
+    has_own_rate = any(target.recipe.learning_rate != each.recipe.learning_rate for each in first)
+    return Strategy(
+        name=target.name, recipe=target.recipe, layout=target.layout, batch=batch, has_own_rate=has_own_rate
+    )
 
 
 def _changed(first: Strategy, text: str) -> Strategy:
@@ -97,19 +99,21 @@ def _changed(first: Strategy, text: str) -> Strategy:
     Axes and degrees that the new engine does not have return to their defaults.
     """
     changes = [part.strip() for part in text.split(",")]
-    named = {part.partition("=")[0].strip() for part in changes}
+    changed_axes = {part.partition("=")[0].strip() for part in changes}
     declared = axes_of(Layout)
-    own = {name: getattr(first.layout, name) for name in declared}
-    free = {name: value for name, value in own.items() if name not in AXES}
+    first_axes = {name: getattr(first.layout, name) for name in declared}
+    free = {name: value for name, value in first_axes.items() if name not in AXES}
     kernels = {name: free[name] for name in free if name not in _OF_AN_ENGINE and not declared[name].of_some_engines}
-    why = ""
-    for axes in (own, free, {**kernels, "engine": own["engine"]}):
+    reason = ""
+    for axes in (first_axes, free, {**kernels, "engine": first_axes["engine"]}):
         try:
-            made = _in_space(first, text, changes, {k: v for k, v in axes.items() if k not in named or k == "engine"})
-            return dataclasses.replace(made, has_own_rate="learning_rate" in named)
+            strategy = _in_space(
+                first, text, changes, {k: v for k, v in axes.items() if k not in changed_axes or k == "engine"}
+            )
+            return dataclasses.replace(strategy, has_own_rate="learning_rate" in changed_axes)
         except ValueError as error:
-            why = why or str(error)
-    raise InputError(f"{text} cannot run beside {first.name}: {why}")
+            reason = reason or str(error)
+    raise InputError(f"{text} cannot run beside {first.name}: {reason}")
 
 
 def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[str, Any]) -> Strategy:
@@ -128,8 +132,8 @@ def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[
     candidate, *others = space.candidates(first.layout.world_size)[0]
     if others:
         raise InputError(f"{text} means {1 + len(others)} strategies: give one value for each axis")
-    if why := standing_refusal(candidate.recipe, candidate.layout, candidate.layout.world_size):
-        raise ValueError(why)
+    if refusal := standing_refusal(candidate.recipe, candidate.layout, candidate.layout.world_size):
+        raise ValueError(refusal)
     batch = candidate.batch_points()[0]
     recipe = candidate.recipe.of_batch(batch.global_batch(candidate.layout))
     return Strategy(name=text, recipe=recipe, layout=candidate.layout, batch=batch)

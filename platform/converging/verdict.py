@@ -135,21 +135,21 @@ def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> Ver
 
 def sentences(verdict: Verdict) -> list[str]:
     """Returns the sentences: the comparison made, each strategy beside the first, and the standing of each."""
-    lines = [f"{name} is left out: {why}." for name, why in verdict.left_out.items()]
+    lines = [f"{name} is left out: {reason}." for name, reason in verdict.left_out.items()]
     if verdict.target_loss is None or not verdict.marks:
         return [*lines, "There is nothing to compare."]
     names = list(verdict.marks)
     seeds = max(len(of) for of in verdict.marks.values())
-    over = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
-    lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({over}):")
-    lines += [_beside(verdict, name) for name in names[1:]]
+    basis = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
+    lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({basis}):")
+    lines += [_compared(verdict, name) for name in names[1:]]
     equal = f"{count(verdict.equal_tokens)} tokens", duration(verdict.equal_hours * 3600)
     lines.append(f"Held-out loss at equal tokens ({equal[0]}) and at equal time ({equal[1]}):")
     lines += [_standing(verdict, name) for name in names]
     return lines
 
 
-def _beside(verdict: Verdict, name: str) -> str:
+def _compared(verdict: Verdict, name: str) -> str:
     speed = verdict.ratio(name, lambda each: each.tokens_per_s)
     tokens = verdict.ratio(name, lambda each: each.tokens_to_loss)
     hours = verdict.ratio(name, lambda each: each.hours_to_loss)
@@ -165,9 +165,9 @@ def _standing(verdict: Verdict, name: str) -> str:
     tokens = [each.loss_at_equal_tokens for each in of if each.loss_at_equal_tokens is not None]
     hours = [each.loss_at_equal_hours for each in of if each.loss_at_equal_hours is not None]
     spread = verdict.spread(name)
-    apart = "" if spread is None else f", standard deviation {figure(spread)} over {plural(len(tokens), 'seed')}"
+    spread_text = "" if spread is None else f", standard deviation {figure(spread)} over {plural(len(tokens), 'seed')}"
     at_tokens, at_hours = (f"{statistics.fmean(each):.3f}" if each else "not reached" for each in (tokens, hours))
-    return f"{name}: {at_tokens} and {at_hours}{apart}."
+    return f"{name}: {at_tokens} and {at_hours}{spread_text}."
 
 
 def best_by_time(verdict: Verdict) -> str | None:

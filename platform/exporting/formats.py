@@ -63,8 +63,10 @@ def write_torchrun(plan: Plan, out: Path) -> list[str]:
     with folder.locked():
         folder.write_plan(plan)
     body = _TORCHRUN.format(root=_ROOT, ranks=plan.phases[0].layout.world_size)
-    about = "Trains with this project's engines under torchrun. LAYOUT_SEARCH names the checkout on another machine."
-    _write_launch(out, about, limits, body)
+    description = (
+        "Trains with this project's engines under torchrun. LAYOUT_SEARCH names the checkout on another machine."
+    )
+    _write_launch(out, description, limits, body)
     return limits
 
 
@@ -84,11 +86,11 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
     limits = _write_plain(plan, out, "accelerate")
     _write(out / "accelerate.yaml", yaml.safe_dump(_accelerate_config(plan, device), sort_keys=False))
     _write_json(out / "training_arguments.json", _training_arguments(plan, device))
-    about = "Trains with transformers' Trainer, laid out by accelerate."
+    description = "Trains with transformers' Trainer, laid out by accelerate."
     if device == "cpu":  # `accelerate launch` starts several CPU processes by MPI alone
-        _write_launch(out, about, limits, _PLAIN.format(ranks=layout.world_size))
+        _write_launch(out, description, limits, _PLAIN.format(ranks=layout.world_size))
     else:
-        _write_launch(out, about, limits, _ACCELERATE.format(), alone='""', several=_OF_ACCELERATE)
+        _write_launch(out, description, limits, _ACCELERATE.format(), one_node='""', several_nodes=_OF_ACCELERATE)
     return limits
 
 
@@ -167,8 +169,8 @@ def write_deepspeed(plan: Plan, out: Path) -> list[str]:
 
 
 def _check(plan: Plan, program: Program) -> None:
-    if why := refusal(plan, program):
-        raise InputError(why)
+    if reason := refusal(plan, program):
+        raise InputError(reason)
 
 
 def _write_plain(plan: Plan, out: Path, program: Program) -> list[str]:
@@ -229,11 +231,17 @@ def _write_data(plan: Plan, out: Path) -> tuple[str, int]:
 
 
 def _write_launch(
-    out: Path, about: str, limits: Sequence[str], body: str, *, alone: str = "--standalone", several: str = _OF_TORCH
+    out: Path,
+    description: str,
+    limits: Sequence[str],
+    body: str,
+    *,
+    one_node: str = "--standalone",
+    several_nodes: str = _OF_TORCH,
 ) -> None:
     lines = "".join(f"# Not carried: {each}.\n" for each in limits)
     lines += "# On several nodes set NNODES, NODE_RANK and MASTER_ADDR on each.\n"
-    _write(out / LAUNCH, _HEAD.format(about=about, lines=lines, alone=alone, several=several) + body)
+    _write(out / LAUNCH, _HEAD.format(about=description, lines=lines, alone=one_node, several=several_nodes) + body)
     (out / LAUNCH).chmod(0o755)
 
 

@@ -43,12 +43,12 @@ class Sequences:
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         first = index % self._number * self._length
-        wanted, parts = self._length + 1, list[torch.Tensor]()
-        while wanted:
+        remaining, parts = self._length + 1, list[torch.Tensor]()
+        while remaining:
             file = bisect.bisect_right(self._starts, first) - 1
             place = first - self._starts[file]
-            parts.append(_tokens(self._files[file])[place : place + wanted])
-            first, wanted = first + len(parts[-1]), wanted - len(parts[-1])
+            parts.append(_tokens(self._files[file])[place : place + remaining])
+            first, remaining = first + len(parts[-1]), remaining - len(parts[-1])
         return {"tokens": torch.cat(parts).long()}
 
 
@@ -73,11 +73,14 @@ def _tokens(path: Path) -> torch.Tensor:
 def make_model(settings: dict[str, Any]) -> Any:
     """Returns the model, with random weights unless the folder holds some."""
     torch.manual_seed(settings["seed"])
-    how: dict[str, Any] = {"dtype": getattr(torch, settings["dtype"]), "attn_implementation": settings["attention"]}
+    model_options: dict[str, Any] = {
+        "dtype": getattr(torch, settings["dtype"]),
+        "attn_implementation": settings["attention"],
+    }
     folder = settings["weights"] or HERE / "model"
     if settings["weights"]:
-        return AutoModelForCausalLM.from_pretrained(folder, **how).train()
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), **how).train()
+        return AutoModelForCausalLM.from_pretrained(folder, **model_options).train()
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), **model_options).train()
 
 
 def make_optimizer(parameters: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
@@ -100,9 +103,9 @@ def learning_rate_share(settings: dict[str, Any], step: int) -> float:
     if schedule["kind"] == "cosine":
         progress = (tokens - warmup) / max(1, schedule["tokens"] - warmup)
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
-    left = schedule["tokens"] - tokens
-    if schedule["kind"] == "wsd" and left < schedule["decay_tokens"]:
-        return final + (1 - final) * left / schedule["decay_tokens"]
+    remaining_tokens = schedule["tokens"] - tokens
+    if schedule["kind"] == "wsd" and remaining_tokens < schedule["decay_tokens"]:
+        return final + (1 - final) * remaining_tokens / schedule["decay_tokens"]
     return 1.0
 
 

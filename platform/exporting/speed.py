@@ -47,11 +47,11 @@ def check_devices(plan: Plan, device: Device, steps: int) -> None:
     """
     if steps < _WARM_UP + 2:
         raise InputError(f"--run takes at least {_WARM_UP + 2} steps, of which {_WARM_UP} warm up, got {steps}")
-    wanted, here = plan.phases[0].layout.world_size, _num_gpus()
-    if device == "cuda" and here < wanted:
+    world_size, num_gpus = plan.phases[0].layout.world_size, _num_gpus()
+    if device == "cuda" and num_gpus < world_size:
         raise InputError(
-            f"--run starts {wanted} processes with a GPU each, this machine has {here}: leave --run out, or give"
-            " --device cpu"
+            f"--run starts {world_size} processes with a GPU each, this machine has {num_gpus}: leave --run out,"
+            " or give --device cpu"
         )
 
 
@@ -62,8 +62,8 @@ def run_plain(out: Path, steps: int, device: Device) -> Run:
         ClusterError: it failed; its last words.
     """
     _run(out, ["--steps", str(steps)], device)
-    ended = json.loads((out / STEPS).read_text())
-    return Run(losses=tuple(ended["losses"]), seconds=tuple(ended["seconds"]))
+    recorded_steps = json.loads((out / STEPS).read_text())
+    return Run(losses=tuple(recorded_steps["losses"]), seconds=tuple(recorded_steps["seconds"]))
 
 
 def run_ours(plan: Plan, steps: int, device: Device) -> Run:
@@ -92,7 +92,7 @@ def run_torchrun(out: Path, steps: int, device: Device) -> Run:
     )
 
 
-def beside(name: str, theirs: Run, ours: Run, *, tokens_per_step: int) -> str:
+def compared(name: str, theirs: Run, ours: Run, *, tokens_per_step: int) -> str:
     """Returns a sentence that compares both speeds."""
     slower = theirs.step_s / ours.step_s - 1
     return (

@@ -6,7 +6,7 @@ from platform.finals import gate as gates
 from platform.finals.costs import Costs
 from platform.finals.float8_price import compared
 from platform.finals.ranking import by_speed, ranked, winner
-from platform.finals.schedule import Tried, last_run
+from platform.finals.schedule import AttemptedRuns, last_run
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.candidate import Candidate
@@ -19,24 +19,24 @@ MOST_REFERENCES = 3
 
 
 class Closing:
-    """The closing trials of each recipe's winner; `given` are those that this session has run, whatever their
+    """The closing trials of each recipe's winner; `started` are those that this session has run, whatever their
     outcome.
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], rules: Rules, given: Mapping[tuple[object, ...], FinalTrial]
+        self, candidates: Sequence[Candidate], rules: Rules, started: Mapping[tuple[object, ...], FinalTrial]
     ) -> None:
         self._candidates = candidates
         self._compared = compared({each.recipe for each in candidates})
         self._rules = rules
-        self._given = given
+        self._started = started
 
     def next(self, recipe: Recipe, history: History, *, gated: bool = True, run: bool = True) -> FinalTrial | None:
         """Returns the winner's next closing trial: its last run with its gate, then the gate's reference; without gates
         where not `gated`, without the last run where not `run`.
 
-        Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
-        of another one, that one has its last run too.
+        Without repeats no other point has run again: if the last run puts the winner behind the figure that the search
+        has of another point, that point has its last run too.
         """
         measured = of_recipe(recipe, history)
         best, gate = winner(measured), self._rules.gate if gated else None
@@ -46,21 +46,21 @@ class Closing:
             return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
         leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
-            last = last_run(point, repeats=self._rules.repeats, tried=self.tried(recipe))
-            wanted = gate if gate and self._needs_gate(point.main_run, history) else None
-            if last is not None and (wanted or self._needs_timing(point.main_run)):
+            last = last_run(point, repeats=self._rules.repeats, attempted=self.attempted_runs(recipe))
+            needed_gate = gate if gate and self._needs_gate(point.main_run, history) else None
+            if last is not None and (needed_gate or self._needs_timing(point.main_run)):
                 return FinalTrial(
                     recipe=recipe,
                     layout=last.point.layout,
                     rungs=(last.point.batch,),
                     repeat=last.repeat,
                     is_winner_run=True,
-                    gate=wanted,
+                    gate=needed_gate,
                 )
-        alone = FinalTrial(
+        gate_trial = FinalTrial(
             recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_winner_run=True, gate=gate
         )
-        return alone if gate and self._needs_gate(best, history) and alone.key not in self._given else None
+        return gate_trial if gate and self._needs_gate(best, history) and gate_trial.key not in self._started else None
 
     def need_s(self, recipe: Recipe, history: History, costs: Costs, *, anew: bool = False) -> tuple[float, float]:
         """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
@@ -88,13 +88,13 @@ class Closing:
         layout = self._reference(best, history)
         if self._rules.gate is None or layout is None:
             return 0.0
-        ran = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
-        shown = ran[0].main_run if ran else None
-        return costs.ready_s(shown or best) + costs.gate_s(self._rules.gate, best, of=shown)
+        reference_points = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
+        reference_run = reference_points[0].main_run if reference_points else None
+        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, of=reference_run)
 
-    def tried(self, recipe: Recipe) -> Tried:
+    def attempted_runs(self, recipe: Recipe) -> AttemptedRuns:
         """Returns the recipe's closing runs that this session has run."""
-        trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
+        trials = [trial for trial in self._started.values() if trial.recipe == recipe and trial.rungs]
         return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
 
     def _needs_timing(self, best: Measurement) -> bool:
@@ -113,21 +113,21 @@ class Closing:
     def _reference(self, best: Measurement, history: History) -> Layout | None:
         """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
         gate, recipe = self._rules.gate, best.recipe
-        ran = {
+        finished_gates = {
             (each.steps, each.sequences)
             for each in history.gates
             if each.recipe == recipe and each.is_reference and each.layout != best.layout
         }
-        if gate is None or (gate.steps, gate.sequences) in ran:
+        if gate is None or (gate.steps, gate.sequences) in finished_gates:
             return None
-        tried = {
+        tried_layouts = {
             trial.layout
-            for trial in self._given.values()
+            for trial in self._started.values()
             if trial.recipe == recipe and trial.gate and not trial.is_winner_run
         }
         order = gates.references(recipe, self._candidates, history.measurements)
-        left = [layout for layout in order if layout not in tried and layout != best.layout]
-        return left[0] if left and len(tried) < MOST_REFERENCES else None
+        untried_layouts = [layout for layout in order if layout not in tried_layouts and layout != best.layout]
+        return untried_layouts[0] if untried_layouts and len(tried_layouts) < MOST_REFERENCES else None
 
 
 def has_curves(best: Measurement, history: History) -> bool:

@@ -20,16 +20,16 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
     """Returns the points of a ranking that may each be the fastest because the machine was disturbed, the leader first;
     empty where it was not.
 
-    Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
-    search's figure alone is known and is more than 10 %, and more than its interval, above the leader's median.
+    They are the leader, the points that the search measured at most 10 % slower, and points without runs of their own
+    whose figure of the search exceeds the leader's median by more than 10 % and by more than its interval.
     """
     if not order:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
     close = (1 - DISTURBED) * leader.search_tokens_per_s
-    near = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
-    candidates = [leader, *near][:MOST]
-    is_open = near and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
+    close_points = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
+    candidates = [leader, *close_points][:MOST]
+    is_open = close_points and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
     return candidates if is_open else []
 
 

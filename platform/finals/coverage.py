@@ -38,10 +38,14 @@ def coverage(history: History, recipe: Recipe) -> Coverage | None:
     if history.planned is None:
         return None
     group = [each for each in history.measurements if each.recipe.id == recipe.id]
-    tried = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
+    tried_layouts = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
     skipped = {(each.layout, each.batch.micro_batch) for each in group if each.outcome is Outcome.SKIPPED}
-    left = [each for each in history.planned.layouts if each.recipe == recipe.id and each.layout not in tried]
-    return Coverage(num_tried=len(tried), not_tried=tuple(each for each in left if not _is_skipped(each, skipped)))
+    untried = [
+        each for each in history.planned.layouts if each.recipe == recipe.id and each.layout not in tried_layouts
+    ]
+    return Coverage(
+        num_tried=len(tried_layouts), not_tried=tuple(each for each in untried if not _is_skipped(each, skipped))
+    )
 
 
 def _is_skipped(planned: PlannedLayout, skipped: set[tuple[Any, int]]) -> bool:

@@ -58,10 +58,10 @@ class Finals:
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
-        A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
-        after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
-        without it where they are enough for that. Where the machine was disturbed, the contenders run in turn before
-        that, until it is resolved which of them is the fastest.
+        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it. A
+        winner's last run includes the gate if `left_s` suffices for both and for the gate's reference; else it runs
+        without the gate if `left_s` suffices for that. If the machine was disturbed, the contenders first run in turn
+        until the fastest of them is resolved.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
@@ -101,7 +101,7 @@ class Finals:
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
         most = MOST_ROUNDS + max(0, before - after)
-        run = contenders_run(order, after=after, most=most, tried=self._closing.tried(recipe))
+        run = contenders_run(order, after=after, most=most, attempted=self._closing.attempted_runs(recipe))
         if run is None:
             return None
         rounds = range(max(before, after) + 1, run.repeat)
@@ -116,9 +116,9 @@ class Finals:
         """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
         have run, for those of another winner, which would need all of them.
 
-        All that the winners have to go through, and their profile where it is asked for; where that is too much of the
-        budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third. Nothing too where the final runs `wait`.
+        It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
+        a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
+        the finalists' runs it is at most a third of the budget. It is zero while the final runs `wait`.
         """
         if self.wait(history):
             return 0.0
@@ -137,8 +137,10 @@ class Finals:
         was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
         """
         every_point = self.rules.finalists is None
-        tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
-        return any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates)
+        tried_recipes = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        return any(
+            (every_point or each.recipe not in tried_recipes) and history.missing(each) for each in self._candidates
+        )
 
     def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
         """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
@@ -160,20 +162,24 @@ class Finals:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
-            about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+            duration_text = (
+                f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+            )
             if closing.rungs:
                 best = winner(of_recipe(recipe, history))
                 is_winner = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
-                what = (
+                description = (
                     "the winner's last run"
                     if is_winner
                     else "the last run of a point that was faster than the winner's"
                 )
-                what += " with the numerics gate" if closing.gate else ""
+                description += " with the numerics gate" if closing.gate else ""
             else:
-                what = "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
-                what += " and the winner's last run" if run_s else ""
-            missing.append(f"{what}{of}{about}")
+                description = (
+                    "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
+                )
+                description += " and the winner's last run" if run_s else ""
+            missing.append(f"{description}{of}{duration_text}")
         return ", ".join(missing)
 
     def _rounds_words(self, recipe: Recipe, history: History) -> str:
@@ -229,7 +235,10 @@ class Finals:
     def _repeats_left(self, recipe: Recipe, history: History) -> list[Run]:
         rules = self.rules
         return repeats_left(
-            of_recipe(recipe, history), repeats=rules.repeats, most=rules.finalists, tried=self._closing.tried(recipe)
+            of_recipe(recipe, history),
+            repeats=rules.repeats,
+            most=rules.finalists,
+            attempted=self._closing.attempted_runs(recipe),
         )
 
     def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:

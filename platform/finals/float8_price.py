@@ -61,15 +61,19 @@ def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
 
 def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
     """Returns the price of an FP8 recipe; the winner's curves in `gates` count first, else the reference's."""
-    for mine in _curves(recipe, gates):
-        for other in _curves(in_bf16(recipe), gates):
-            if (mine.steps, mine.sequences) == (other.steps, other.sequences) and all(map(bool, other.losses)):
-                changes = [one / two - 1 for one, two in zip(mine.losses, other.losses, strict=True)]
+    for curves in _curves(recipe, gates):
+        for bf16_curves in _curves(in_bf16(recipe), gates):
+            if (curves.steps, curves.sequences) == (bf16_curves.steps, bf16_curves.sequences) and all(
+                map(bool, bf16_curves.losses)
+            ):
+                changes = [
+                    loss / bf16_loss - 1 for loss, bf16_loss in zip(curves.losses, bf16_curves.losses, strict=True)
+                ]
                 return Float8Price(
                     precision=recipe.compute_precision,
                     speed_ratio=speed_ratio,
-                    steps=mine.steps,
-                    sequences=mine.sequences,
+                    steps=curves.steps,
+                    sequences=curves.sequences,
                     mean_loss_change=statistics.fmean(changes),
                     last_loss_change=changes[-1],
                 )

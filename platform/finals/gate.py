@@ -78,7 +78,11 @@ def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
         steps=curves.steps,
         sequences=curves.sequences,
         loss_error=_largest(zip(reference.losses, curves.losses, strict=True)),
-        norm_error=_largest((one, other) for one, other in pairs if math.isfinite(one) and math.isfinite(other)),
+        norm_error=_largest(
+            (norm, reference_norm)
+            for norm, reference_norm in pairs
+            if math.isfinite(norm) and math.isfinite(reference_norm)
+        ),
         loss_tolerance=loss_tolerance,
         norm_tolerance=norm_tolerance,
     )
@@ -90,11 +94,11 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> V
     curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
     if curves_of_layout is None:
         return None
-    alike = (curves_of_layout.steps, curves_of_layout.sequences)
+    length = (curves_of_layout.steps, curves_of_layout.sequences)
     references = [
         each
         for each in of_recipe
-        if each.is_reference and each.layout != layout and (each.steps, each.sequences) == alike
+        if each.is_reference and each.layout != layout and (each.steps, each.sequences) == length
     ]
     return compare(references[-1], curves_of_layout) if references else None
 
@@ -102,18 +106,21 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> V
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts that may serve as the recipe's reference, the best one first.
 
-    The plainest kernels first: what a compiler, a fused kernel or a chunked loss may get wrong is then not in it. Among
-    these a layout that ran, the one with least machinery; then what was not tried, the most frugal first.
+    Layouts with the plainest kernels come first, since a compiler, a fused kernel or a chunked loss may be what is
+    wrong. Among these come layouts that ran, the one with the least machinery first, then layouts that were not tried,
+    the most frugal first.
     """
-    ran = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
-    lost = {each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT} - ran
-    layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in lost}
+    timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
+    failed_layouts = {
+        each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT
+    } - timed_layouts
+    layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in failed_layouts}
 
     kernels = [name for name, declared in axes_of(Layout).items() if declared.column == "kernels"]
 
     def order(layout: Layout) -> tuple[int, bool, tuple[int, ...]]:
         fused = sum(layout.is_set(name) for name in kernels)
-        if layout in ran:
+        if layout in timed_layouts:
             return fused, False, layout.machinery
         return fused, True, (*layout.frugality, *layout.machinery)
 
@@ -125,5 +132,5 @@ _CANNOT = frozenset({Outcome.OOM, Outcome.FAILED, Outcome.HUNG, Outcome.DIVERGED
 
 def _largest(pairs: Iterable[tuple[float, float]]) -> float:
     """Returns the largest relative difference; infinite where a value is not finite."""
-    errors = [abs(other - one) / max(abs(one), 1e-12) for one, other in pairs]
+    errors = [abs(reference - value) / max(abs(value), 1e-12) for value, reference in pairs]
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)

@@ -86,9 +86,9 @@ class PointRuns:
     @property
     def typical(self) -> Measurement:
         """The run of median speed; where a run failed, that one."""
-        lost = [run for run in self.decisive if run.outcome is not Outcome.OK]
-        if lost:
-            return lost[-1]
+        lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        if lost_runs:
+            return lost_runs[-1]
         middle = statistics.median_low(speed_of(run) for run in self.decisive)
         return next(run for run in self.decisive if speed_of(run) == middle)
 
@@ -135,7 +135,7 @@ class Comparison:
             case "tie":
                 return f"Tied with {name}: {faster}."
             case "not resolved":
-                return f"Not resolved against {name}: {faster}; more --repeats would tell."
+                return f"Not resolved against {name}: {faster}; a larger --repeats may resolve it."
 
 
 def speed_of(measurement: Measurement) -> float:
@@ -175,8 +175,8 @@ def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
 def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     """Returns the points that may win, of one recipe's, the fastest first.
 
-    The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
-    behind those that were, unless the search measured it faster than each of them.
+    The best of many single figures is biased upwards, and a second run shows by how much. So a point that did not run
+    again ranks behind those that did, unless the search measured it faster than each of them.
     """
     sure = _with_medians(of_recipe)
     bar = max((speed_of(point.search) for _, point in sure if point.runs and point.search), default=-math.inf)
@@ -192,9 +192,9 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     confirmed = {(each.layout, each.batch) for each in all_of if each.repeat}
     # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
     judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
-    alone = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
+    candidates = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
     fastest = max(
-        (each for each in alone if not confirmed or (each.layout, each.batch) not in confirmed),
+        (each for each in candidates if not confirmed or (each.layout, each.batch) not in confirmed),
         key=speed_of,
         default=None,
     )
@@ -213,7 +213,7 @@ def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
 def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
     """Compares one point with another; None where there are fewer than two pairs of runs.
 
-    Runs of one number are a pair: they stand beside each other in time.
+    Runs with the same number form a pair, since they follow each other in time.
     """
     best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
     shared = sorted(best_by.keys() & other_by.keys())

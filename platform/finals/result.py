@@ -56,7 +56,7 @@ class RecipeResult:
     def runner_up(self) -> Measurement | None:
         """The best point of another layout than the winner's that no gate barred; None where there is none.
 
-        What was stopped as slow cannot win, yet it may be the closest that another layout came.
+        A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
         """
         best = self.winner
         barred = {each.layout for each in self.measurements if each.phase == "gate"}
@@ -102,9 +102,9 @@ class RecipeResult:
         """The measurements that decide the verdict: none where the search ended before the recipe's first trial, since
         what was skipped beforehand does not tell what was left to try.
         """
-        begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
+        has_begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
         tried_all = self.history.end is not None and self.history.end.tried_all
-        return self.measurements if begun or tried_all else ()
+        return self.measurements if has_begun or tried_all else ()
 
     def _verdict_on(self, layout: Layout) -> Verdict | None:
         return verdict_on(layout, self.recipe, self.history.gates)
@@ -146,10 +146,10 @@ class Result:
 
     def float8_price(self, of: RecipeResult) -> Float8Price | None:
         """Returns what FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
-        beside = self.by_id.get(in_bf16(of.recipe).id)
-        if not of.recipe.float8_scaling or beside is None:
+        bf16_result = self.by_id.get(in_bf16(of.recipe).id)
+        if not of.recipe.float8_scaling or bf16_result is None:
             return None
-        speeds = [speed_of(each.winner) if each.winner else 0.0 for each in (of, beside)]
+        speeds = [speed_of(each.winner) if each.winner else 0.0 for each in (of, bf16_result)]
         return price_of(of.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
 
     @property

@@ -66,10 +66,10 @@ class Spending:
 
     def time_left_s(self) -> float:
         """Returns the seconds until a budget ends, infinite without one."""
-        left = self.gpu_left_s() / self._num_devices
+        left_s = self.gpu_left_s() / self._num_devices
         if self.budget.time_s is not None:
-            left = min(left, self.budget.time_s - (self._clock() - self._started_s))
-        return left
+            left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
+        return left_s
 
     def stop_at_s(self, leave_s: float) -> float | None:
         """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a
@@ -91,7 +91,7 @@ class Spending:
         """
         budget, left_s = self.budget, self.time_left_s()
         if budget.max_trials is not None and self._num_searched >= budget.max_trials:
-            return f"the search had its {plural(budget.max_trials, 'trial')} (--max-trials)"
+            return f"the search ran its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
             return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"
         if left_s <= 0:

@@ -60,9 +60,9 @@ def make_job(
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
     best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
-    known = memory_points(history.measured(candidate.key))
+    memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
-        candidate, micro_batches=tuple(sorted({each.micro_batch for each in (*known, *rungs)}))
+        candidate, micro_batches=tuple(sorted({each.micro_batch for each in (*memory_measurements, *rungs)}))
     )
     # Not their count: a trial whose first line was lost still has its later ones in the journal.
     number = history.last_trial_number + 1
@@ -82,7 +82,7 @@ def make_job(
         gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
-        known_memory=known if race else (),
+        known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
@@ -99,16 +99,16 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settin
     """Returns the largest micro-batch that the candidate surely has memory for: one that ran, or whose prediction is at
     most half of the memory.
 
-    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host: 45 s of the 378 that a
-    search of GPT-2 took on an H200. Too large a one would cost its whole trial.
+    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host, which took 45 of the
+    378 s of a search of GPT-2 on an H200; a micro-batch that is too large would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
     even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
     predicted = predicted_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
-    ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
+    timed_sizes = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
     refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)
-    sizes = {1, *ran, *(size for size, gib in predicted if gib <= settings.limit_gib / 2)}
+    sizes = {1, *timed_sizes, *(size for size, gib in predicted if gib <= settings.limit_gib / 2)}
     return max(size for size in sizes if size < refused or size == 1)
 
 
@@ -116,12 +116,12 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
     """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped without a trial, each
     reported once.
 
-    These lines tell more of a rung than a prediction, whose errors all layouts share.
+    Such a line is more accurate for a rung than a prediction, whose error all layouts share.
     """
     limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
-    known = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
+    measured_batches = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
     refused = misfits(job, job.known_memory, job.rungs, limit_gib)
-    return tuple(dataclasses.replace(each, trial_id="") for each in refused if each.batch not in known)
+    return tuple(dataclasses.replace(each, trial_id="") for each in refused if each.batch not in measured_batches)
 
 
 def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:

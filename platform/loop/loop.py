@@ -53,7 +53,7 @@ class Loop:
     ) -> None:
         """Begins with `spent_s` already used by this session, of which `shared_s` also served the sessions before it.
 
-        Budgets count by `clock`, which nobody sets: the time of day may go back by hours.
+        Budgets are counted by the monotonic `clock`: the time of day may be set back by hours.
         """
         self.study = study
         self.settings = settings
@@ -173,8 +173,8 @@ class Loop:
         """Returns why the search ends here; None where it goes on. A lack of work counts before any budget."""
         if not has_work:
             return SearchEnd(why=self._search.why_stopped, tried_all=True)
-        why = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
-        return SearchEnd(why=why, tried_all=False) if why else None
+        reason = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
+        return SearchEnd(why=reason, tried_all=False) if reason else None
 
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""
@@ -221,39 +221,39 @@ class Loop:
         started: bool = True,
         rank: int | None = None,
         nodes: Sequence[str] = (),
-        lost: Collection[str] = (),
+        lost_nodes: Collection[str] = (),
     ) -> None:
-        """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost` no longer answer.
+        """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer.
 
-        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone: that of
-        `rank`, if that is known. What follows is `policy`'s to say: without a verdict in the journal it was a
-        silent death, and a trial whose workers never `started` stays to be run.
+        `state` is "interrupted" if time ran out before the end of its ladder, and "failed" if a process is gone, that
+        of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
+        trial whose workers never `started` still has to run.
         """
         assert self._running is not None, "no trial is running"
         running, self._running = self._running, None
         job, key = running.job, running.key
         wall_s, gpu_s = self.spending.end()
         self._log.refresh()
-        known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
+        trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         end = policy.end_of(
             (key, job.repeat),
-            next((m for m in known if m.outcome in ENDS_LADDER), None),
+            next((m for m in trial_measurements if m.outcome in ENDS_LADDER), None),
             state=state,
             reason=reason,
             started=started,
             measures=bool(job.rungs) or job.is_winner_run,
             rank=rank,
             nodes=nodes,
-            lost=lost,
+            lost_nodes=lost_nodes,
         )
         self._ends.append(end)
         follows = policy.follows(self._ends)
         # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
-        cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not known
+        cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not trial_measurements
         if running.final is not None and (follows is Next.RETRY or cut_by_gate):
             self._finals.allow_retry(running.final.key)
         if follows is Next.GIVEN_UP:
-            self._give_up(running, known, end.reason)
+            self._give_up(running, trial_measurements, end.reason)
         elif not end.kind.unexplained:
             self._search.blame_suspects()
         self.fault = policy.fault(self._ends)
@@ -277,10 +277,10 @@ class Loop:
         self._log.record(line)
         self._log.refresh()
 
-    def _give_up(self, running: _Running, known: Sequence[Measurement], reason: str) -> None:
+    def _give_up(self, running: _Running, trial_measurements: Sequence[Measurement], reason: str) -> None:
         """Marks the layout as failed where the cluster is known to work, else once that is known."""
-        done = {m.batch for m in known}
-        batch = next((each for each in running.job.rungs if each not in done), None)
+        measured_batches = {m.batch for m in trial_measurements}
+        batch = next((each for each in running.job.rungs if each not in measured_batches), None)
         if batch is None:
             return
         failed = failed_measurement(running.job, batch, reason)

@@ -1,6 +1,6 @@
 """Ends a search whose trial never starts.
 
-A thread looks on, and asks Ray nothing: where Ray is stuck, the main thread is too.
+A thread watches without calling Ray: if Ray is stuck, the main thread is stuck too.
 """
 
 import contextlib
@@ -20,30 +20,32 @@ _POLL_S = 2.0
 
 
 @contextlib.contextmanager
-def starts(running: Callable[[], str | None], state: Path, lost: Callable[[str], None]) -> Generator[None]:
-    """Calls `lost`, once and from another thread, with a sentence when the `running` trial does not start.
+def starts(running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
+    """Calls `on_overdue`, once and from another thread, with a sentence when the `running` trial does not start.
 
-    It started when the recorder's file `state` has its id.
+    A trial has started when its id is in the recorder's file `state`.
     """
-    over = threading.Event()
-    threading.Thread(target=_watch_start, args=(running, state, lost, over), name="start", daemon=True).start()
+    is_over = threading.Event()
+    threading.Thread(target=_watch_start, args=(running, state, on_overdue, is_over), name="start", daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
 
 
 def _watch_start(
-    running: Callable[[], str | None], state: Path, lost: Callable[[str], None], over: threading.Event
+    running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None], is_over: threading.Event
 ) -> None:
     trial_id, since_s = None, time.monotonic()
-    while not over.wait(_POLL_S):
+    while not is_over.wait(_POLL_S):
         if (now := running()) != trial_id:
             trial_id, since_s = now, time.monotonic()
         if trial_id is None or trial_id in _started(state):
             since_s = time.monotonic()
         elif (waited_s := time.monotonic() - since_s) > START_S:
-            lost(f"no worker of trial {trial_id} spoke within {duration(waited_s)} of its start (`ray status`)")
+            on_overdue(
+                f"no worker of trial {trial_id} reported within {duration(waited_s)} of its start (`ray status`)"
+            )
             return
 
 

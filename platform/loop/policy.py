@@ -72,11 +72,12 @@ class Ended:
     reason: str = ""
 
 
-def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: bool, measures: bool) -> Kind:
+def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, node_lost: bool, measures: bool) -> Kind:
     """Returns the kind of a trial's end.
 
-    `state` is what its processes say, `outcome` what ended its ladder (None for nothing), `started` whether a worker
-    spoke, `lost` whether a node of it is gone. One that `measures` nothing runs a gate's reference or a profile.
+    `state` is what its processes report, `outcome` what ended its ladder (None for nothing), `started` whether a worker
+    reported, `node_lost` whether one of its nodes is gone. A trial that `measures` nothing runs a gate's reference or a
+    profile.
     """
     if not started:
         return Kind.UNSTARTED
@@ -84,7 +85,7 @@ def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: 
         return Kind(outcome.value)
     if state != "failed" or outcome is not None:
         return Kind.RAN
-    return Kind.NODE_LOST if lost else Kind.DIED if measures else Kind.FAILED
+    return Kind.NODE_LOST if node_lost else Kind.DIED if measures else Kind.FAILED
 
 
 def end_of(
@@ -97,19 +98,19 @@ def end_of(
     measures: bool,
     rank: int | None,
     nodes: Sequence[str],
-    lost: Collection[str],
+    lost_nodes: Collection[str],
 ) -> Ended:
     """Returns the end of a trial from its ladder's `verdict` (None for none) and from what Tune and its processes
     report.
 
-    Arguments are those of `kind_of`; it ran on `nodes`, by rank, of which those that are `lost` answer no more.
+    The arguments are those of `kind_of`; the trial ran on `nodes`, by rank, of which `lost_nodes` no longer answer.
     """
-    kind = kind_of(state, verdict and verdict.outcome, started=started, lost=bool(lost), measures=measures)
+    kind = kind_of(state, verdict and verdict.outcome, started=started, node_lost=bool(lost_nodes), measures=measures)
     if state == "failed" and verdict is not None:
         # What follows a verdict, such as the end of its processes, is not the cause.
         reason, rank = verdict.reason, verdict.rank
     reason = reason or ("" if started else "its workers did not start")
-    node = next(iter(lost), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
+    node = next(iter(lost_nodes), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
     return Ended(key=key, kind=kind, node=node, reason=reason)
 
 
@@ -125,23 +126,23 @@ def follows(ends: Sequence[Ended]) -> Next:
 def fault(ends: Sequence[Ended]) -> str:
     """Returns why the cluster is at fault given a session's `ends` so far; "" where it is not.
 
-    One layout that dies again and again is to blame itself: processes that died count where two layouts met that.
+    A layout that dies again and again is itself at fault: dead processes count only if two layouts had them.
     """
     row = list(itertools.takewhile(lambda each: each.kind.unexplained, reversed(ends)))
-    apart = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
-    if len(row) >= IN_A_ROW and apart:
+    is_general = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
+    if len(row) >= IN_A_ROW and is_general:
         kinds = {each.kind for each in row}
-        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
-        return f"{len(row)} trials in a row {how}{_where(row)}, the last one with: {row[0].reason}"
+        ending = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
+        return f"{len(row)} trials in a row {ending}{_nodes_text(row)}, the last one with: {row[0].reason}"
     window = ends[-WINDOW:]
     bad = [each for each in window if each.kind is not Kind.RAN]
     if len(bad) >= MOST_OF_WINDOW:
         rate = f"{len(bad)} of the last {len(window)} trials failed"
-        return f"{rate}{_where(bad)}, the last one with: {bad[-1].reason}"
+        return f"{rate}{_nodes_text(bad)}, the last one with: {bad[-1].reason}"
     return ""
 
 
-def _where(bad: Sequence[Ended]) -> str:
+def _nodes_text(bad: Sequence[Ended]) -> str:
     """Returns the node on which most of them failed, where one stands out."""
     commonest = Counter(each.node for each in bad if each.node).most_common(1)
     if not commonest or 2 * commonest[0][1] <= len(bad):

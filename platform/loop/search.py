@@ -25,7 +25,7 @@ class Search:
         self._searcher, self._log, self._settings = searcher, log, settings
         self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
         self._candidates = {candidate.key: candidate for candidate in candidates}
-        self._asked: Candidate | None = None
+        self._suggested: Candidate | None = None
         """The searcher's last suggestion."""
         self._suspects: list[Measurement] = []
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
@@ -48,7 +48,7 @@ class Search:
             if self._rung_searcher:
                 candidate = dataclasses.replace(candidate, refine=False)
             if missing := self._log.history.missing(candidate):
-                self._asked = candidate
+                self._suggested = candidate
                 return candidate, _points(candidate, missing)
             self._update(candidate)
         self.blame_suspects()
@@ -58,10 +58,10 @@ class Search:
         """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
         asked again, it returns these, those between the largest that ran and the first that did not.
         """
-        candidate, asked = self._candidates.get(key), self._asked
+        candidate, suggested = self._candidates.get(key), self._suggested
         if candidate is None:
             return
-        if interrupted or asked is None or asked.key != key or not self._log.history.missing(asked):
+        if interrupted or suggested is None or suggested.key != key or not self._log.history.missing(suggested):
             self._update(candidate)
 
     def suspect(self, failed: Measurement) -> None:
@@ -88,8 +88,8 @@ class Search:
         missing = history.missing(candidate)
         settled = tuple(each for each in candidate.micro_batches if each not in missing)
         if settled:
-            known = dataclasses.replace(candidate, micro_batches=settled)
-            self._searcher.update(known, history.measured(candidate.key))
+            settled_candidate = dataclasses.replace(candidate, micro_batches=settled)
+            self._searcher.update(settled_candidate, history.measured(candidate.key))
 
     def _refinement(self, searcher: RungSearcher[Candidate]) -> Work | None:
         """Returns rungs between for the best layout of each recipe, once a searcher of single rungs has ended."""
@@ -97,23 +97,23 @@ class Search:
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
             if candidate is not None and (rungs := self._rungs_between(candidate, searcher.held_back(candidate))):
-                self._asked = None
+                self._suggested = None
                 return candidate, _points(candidate, rungs)
         return None
 
-    def _rungs_between(self, candidate: Candidate, held: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the rungs that were `held` back, except those that do not fit by the layout's line of memory, and
+    def _rungs_between(self, candidate: Candidate, held_back: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the rungs `held_back`, except those that do not fit by the layout's line of memory, and
         those between the largest that ran and the first that does not fit.
         """
         history = self._log.history
         job = make_job(
-            candidate, _points(candidate, held), None, history=history, settings=self._settings, stop_at_s=None
+            candidate, _points(candidate, held_back), None, history=history, settings=self._settings, stop_at_s=None
         )
         self._log.settle(misfits_of_layout(job, history, self._settings))
-        known = history.measured(candidate.key)
-        skipped = {each.batch.micro_batch for each in known if each.outcome is Outcome.SKIPPED}
-        tried = {each.batch.micro_batch for each in known}.union(held) - skipped
-        return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(tried))))
+        measured = history.measured(candidate.key)
+        skipped = {each.batch.micro_batch for each in measured if each.outcome is Outcome.SKIPPED}
+        rungs = {each.batch.micro_batch for each in measured}.union(held_back) - skipped
+        return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
 
 
 def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:

@@ -31,11 +31,11 @@ from trainers.values.codec import to_json
 def recorder(journal: Path, state: Path) -> Generator[str]:
     """Runs the study's recorder actor on this node and yields its name.
 
-    Ray starts it again where it dies. It keeps in the file `state` what is not in the journal.
+    Ray restarts it when it dies. It keeps in the file `state` what is not in the journal.
     """
     name = f"recorder-{uuid.uuid4().hex[:8]}"
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": here}
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": this_node}
     options |= {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
     actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal), str(state)))
     ray.get(actor.ready.remote(), timeout=120)
@@ -58,14 +58,14 @@ def note_of(*, is_local: bool, scratch: Path) -> Note:
     )
 
 
-def sweep(left: Note) -> str:
+def sweep(note: Note) -> str:
     """Removes what a killed driver left on this cluster; returns a sentence on it, "" for nothing.
 
-    Its actors end with their driver, on Ray's own account; so should its placement groups.
+    Ray ends a dead driver's actors by itself, and should end its placement groups too.
     """
-    if left.cluster != ray.get_runtime_context().get_session_name():
+    if note.cluster != ray.get_runtime_context().get_session_name():
         return ""
-    removed = _remove_groups(left.job_id, keep_tune=False)
+    removed = _remove_groups(note.job_id, keep_tune=False)
     return (
         f"Removed from the cluster what the killed search left: {plural(removed, 'placement group')}."
         if removed
@@ -151,8 +151,8 @@ class _Bridge(TuneSearcher):
                 self._look_for_memory_kill()
             if state == "failed":
                 standing = self._standing()
-        except RecorderError as lost:
-            fault = str(lost)
+        except RecorderError as recorder_error:
+            fault = str(recorder_error)
         nodes, lost_nodes = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
         try:
             self._loop.ended(
@@ -161,7 +161,7 @@ class _Bridge(TuneSearcher):
                 started=state != "failed" or standing is not None,
                 rank=reported.get("rank"),
                 nodes=nodes,
-                lost=lost_nodes,
+                lost_nodes=lost_nodes,
             )
         except ClusterError as unwritten:
             self.fault = unwritten
@@ -172,7 +172,7 @@ class _Bridge(TuneSearcher):
         """Records the running trial as out of memory where the system killed its process on this node for lack of
         memory.
 
-        Nothing else of the trial is left to say so.
+        No process of the trial is left that could report it.
         """
         job = self._loop.running
         assert job is not None and self._kills is not None
@@ -197,26 +197,26 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the addresses of the nodes with these ids, and of those that no longer answer; without ids, of all lost
     nodes.
 
-    Asked at the node's own port: the cluster notes a dead node only after some seconds.
+    Each node is asked at its own port, since the cluster notices a dead node only after some seconds.
     """
     table: dict[str, dict[str, Any]] = {each["NodeID"]: each for each in ray.nodes()}
     back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
-    whole = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
-    asked = [table[each] for each in ids if each in table] if ids else whole
-    lost = [
+    connected = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
+    nodes = [table[each] for each in ids if each in table] if ids else connected
+    lost_nodes = [
         each["NodeManagerAddress"]
-        for each in asked
+        for each in nodes
         if not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"])
     ]
-    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost))
+    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost_nodes))
 
 
 def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:
     """Removes the placement groups of a job, except Tune's where `keep_tune`; returns how many.
 
-    Of a trial that just ended that is the workers' group, where Train left it: see `trainers.trial`. Neither Tune nor
-    Train names its groups. Tune's are told by the node they ask for: its process goes on to the next trial. The last
-    four bytes of a group's id are its job's.
+    After a trial this is the workers' group, if Train left it (see `trainers.trial`). Neither Tune nor Train names its
+    groups: Tune's are recognised by the node that they request, and stay, since its process continues with the next
+    trial. The last four bytes of a group's id are its job's id.
     """
     removed = 0
     for group_id, group in ray.util.placement_group_table().items():

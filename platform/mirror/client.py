@@ -46,10 +46,10 @@ def connected(uri: str, experiment: str) -> tuple[Any, Any]:
     """
     with _first_use(uri):
         client = mlflow().MlflowClient(tracking_uri=uri)
-        chosen = _experiment(client, uri, experiment)
-    if _KIND not in chosen.tags:
-        client.set_experiment_tag(chosen.experiment_id, _KIND, _TRAINING)
-    return client, chosen
+        stored = _experiment(client, uri, experiment)
+    if _KIND not in stored.tags:
+        client.set_experiment_tag(stored.experiment_id, _KIND, _TRAINING)
+    return client, stored
 
 
 def _experiment(client: Any, uri: str, name: str) -> Any:

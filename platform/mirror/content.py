@@ -149,9 +149,9 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns the recipe's fields without an accumulation, which is the batch point's; the model's facts begin with
     `model_`.
     """
-    known: dict[str, Any] = to_json(recipe)
-    fields = {name: known[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
-    model: dict[str, Any] = known["model"]
+    recipe_json: dict[str, Any] = to_json(recipe)
+    fields = {name: recipe_json[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
+    model: dict[str, Any] = recipe_json["model"]
     del model["config"]
     return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
 
@@ -197,8 +197,8 @@ def short_name(layout: Layout) -> str:
     declared = axes_of(Layout)
 
     def words(*columns: str) -> list[str]:
-        shown = {name: text for name, text in layout.words(*columns).items() if layout.is_set(name)}
-        return [declared[name].short.format(getattr(layout, name)) or text for name, text in shown.items()]
+        set_axes = {name: text for name, text in layout.words(*columns).items() if layout.is_set(name)}
+        return [declared[name].short.format(getattr(layout, name)) or text for name, text in set_axes.items()]
 
     parts = [layout.rules.label(layout), *words("degrees", "checkpointing"), layout.replicas, *words("options")]
     return ", ".join(part for part in parts if part)

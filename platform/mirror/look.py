@@ -38,14 +38,14 @@ def viewing_lines(uri: str, addresses: Mapping[str, str]) -> str:
         return "MLflow: open the Databricks workspace"
     command = serve_command(uri)
     first = f"MLflow: {command}" + (", then open" if addresses else "") if command else "MLflow: open"
-    shown = addresses or ({} if command else {"pages": page_server(uri)})
-    return "\n".join([first, *(f"  {name:<8} {address}" for name, address in shown.items())])
+    address_by_name = addresses or ({} if command else {"pages": page_server(uri)})
+    return "\n".join([first, *(f"  {name:<8} {address}" for name, address in address_by_name.items())])
 
 
 def _program() -> str:
     """Returns `mlflow` as it is typed here: that of this environment, or of the PATH."""
-    beside = Path(sys.executable).with_name("mlflow")
-    if not beside.exists():
+    mlflow_path = Path(sys.executable).with_name("mlflow")
+    if not mlflow_path.exists():
         return "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
-    near = os.path.relpath(beside)
-    return shlex.quote(str(beside) if near.startswith("..") else near)
+    relative_path = os.path.relpath(mlflow_path)
+    return shlex.quote(str(mlflow_path) if relative_path.startswith("..") else relative_path)

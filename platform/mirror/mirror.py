@@ -52,7 +52,7 @@ class Mirror:
         self._history = History()
         self._rung_starts: dict[tuple[str, int], str] = {}
         self._pending: deque[tuple[Entry, str, str]] = deque()
-        self._seen: set[str] = set()
+        self._seen_ids: set[str] = set()
         self._runs: Runs | None = None
         self.addresses: Mapping[str, str] = {}
         """Address of each saved view, known once MLflow has answered."""
@@ -62,18 +62,18 @@ class Mirror:
         self._problem = "no time was left"
         self._elsewhere = False
         self._troubled = False
-        self._once: Callable[[], object] = lambda: True
+        self._is_ready: Callable[[], object] = lambda: True
         self._result: Result | None = None
         self._also: Sequence[Path] = ()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
-    def start(self, once: Callable[[], object] = lambda: True) -> "Mirror":
-        """Begins as soon as `once` is set, or when it is closed; returns at once.
+    def start(self, is_ready: Callable[[], object] = lambda: True) -> "Mirror":
+        """Begins as soon as `is_ready` returns true, or when it is closed; returns at once.
 
-        MLflow takes seconds to import, of which whatever else this process does meanwhile has half.
+        Importing MLflow takes seconds, and halves the speed of whatever this process does meanwhile.
         """
-        self._once = once
+        self._is_ready = is_ready
         self._thread.start()
         return self
 
@@ -103,17 +103,19 @@ class Mirror:
     @property
     def mirrored(self) -> frozenset[str]:
         """Ids of the measurements that are known to be in MLflow."""
-        return frozenset(self._seen) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
+        return frozenset(self._seen_ids) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
 
     def _lacking(self) -> str:
         total = {each.id for each in self._read_all() if each.outcome is not Outcome.SKIPPED}
         missing = total - self.mirrored
-        what = f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
+        lacking = (
+            f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
+        )
         name = self.folder.name
-        where = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
+        studies_option = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
         return (
-            f"MLflow at {display_uri(self.uri)} lacks {what} ({self._problem}):"
-            f" `python -m platform.report {name}{where}` brings it up to date."
+            f"MLflow at {display_uri(self.uri)} lacks {lacking} ({self._problem}):"
+            f" `python -m platform.report {name}{studies_option}` brings it up to date."
         )
 
     def _read_all(self) -> tuple[Measurement, ...]:
@@ -122,7 +124,7 @@ class Mirror:
     def _work(self) -> None:
         lock = None
         pause_s = 1.0
-        while not self._once() and not self._closing.wait(_POLL_S):
+        while not self._is_ready() and not self._closing.wait(_POLL_S):
             pass
         while True:
             closing = self._closing.is_set()
@@ -186,11 +188,11 @@ class Mirror:
             self._rung_starts[entry.trial_id, entry.batch.micro_batch] = entry.at
         if isinstance(entry, Measured) and entry.measurement.outcome is not Outcome.SKIPPED:
             measurement = entry.measurement
-            if measurement.id in self._seen:
+            if measurement.id in self._seen_ids:
                 return
             started = self._rung_starts.get((measurement.trial_id, measurement.batch.micro_batch), entry.at)
             self._pending.append((measurement, started, entry.at))
-            self._seen.add(measurement.id)
+            self._seen_ids.add(measurement.id)
         if isinstance(entry, (GateCurves, Profile)):
             start = next((each.at for each in self._history.trials if each.trial_id == entry.trial_id), entry.at)
             self._pending.append((entry, start, entry.at))
@@ -246,10 +248,10 @@ def _brief(error: Exception) -> str:
     """Returns the error's innermost cause in at most 160 characters: MLflow wraps a refused connection in four
     sentences.
     """
-    seen: BaseException = error
-    while seen.__cause__ is not None:
-        seen = seen.__cause__
-    text = " ".join(str(seen).split())
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = " ".join(str(cause).split())
     if status := re.search(r"error code (\d{3})\b|too many (\d{3}) error responses", text):
         return f"it answers with HTTP status {status[1] or status[2]}"
     for sign in (

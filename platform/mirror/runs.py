@@ -1,7 +1,7 @@
 """A study's runs in MLflow: one for the study, a child for each measurement, gate and profile, each made once.
 
-MLflow is the record here: what is there already is asked for by tags, so nothing needs to be noted on this side, and a
-process killed between making a run and filling it leaves nothing that the next one could not complete.
+MLflow itself is the record: existing runs are looked up by their tags, so no state is kept on this side, and the next
+process can complete a run that a killed process created and did not fill.
 """
 
 import dataclasses
@@ -69,8 +69,8 @@ class Runs:
                 tags={"study_id": self._header.id, "study": header.name},
                 run_name=header.name,
             )
-        shown = {f"view_{name}": address for name, address in self.addresses.items()}
-        tags = {**study_run.study_tags(header), **shown}
+        view_tags = {f"view_{name}": address for name, address in self.addresses.items()}
+        tags = {**study_run.study_tags(header), **view_tags}
         missing = {name: value for name, value in study_run.study_params(header).items() if name not in run.data.params}
         self._log(
             run.info.run_id,
@@ -103,18 +103,18 @@ class Runs:
                     format=tags.get("format", ""),
                     role=tags.get("role", ""),
                 )
-                known = children.get(entry_id)
-                if known is not None:
+                present = children.get(entry_id)
+                if present is not None:
                     # A request that timed out here may still have been carried out there.
-                    child, poorer = (child, known) if _worth(child) > _worth(known) else (known, child)
+                    child, poorer = (child, present) if _worth(child) > _worth(present) else (present, child)
                     self._client.delete_run(poorer.run_id)
                 children[entry_id] = child
             token = page.token
             if not token:
                 return children
 
-    def _save_views(self, known: Mapping[str, str]) -> None:
-        """Stores the views of this study and of its space's studies where they differ from those `known`."""
+    def _save_views(self, stored: Mapping[str, str]) -> None:
+        """Stores the views of this study and of its space's studies where they differ from those `stored`."""
         study, at_ms = self._header.name, milliseconds(self._header.at)
         for view in (
             views.layouts_view(study, self._header.id, self.parent_id, at_ms),
@@ -122,7 +122,7 @@ class Runs:
             views.studies_view(self._header.space),
         ):
             name, value = view.tag
-            if known.get(name) != value:
+            if stored.get(name) != value:
                 self._client.set_experiment_tag(self.experiment_id, name, value)
 
     def has(self, entry_id: str) -> bool:
@@ -134,12 +134,12 @@ class Runs:
         """Creates the run, completes one that was begun, or replaces one of another format."""
         if self.has(content.entry_id):
             return
-        known = self._children.get(content.entry_id)
-        if known is not None and known.format != FORMAT:
-            self._client.delete_run(known.run_id)
-            known = None
-        run_id = known.run_id if known else self._new(content)
-        role = (known.role if known else "") or content.role
+        present = self._children.get(content.entry_id)
+        if present is not None and present.format != FORMAT:
+            self._client.delete_run(present.run_id)
+            present = None
+        run_id = present.run_id if present else self._new(content)
+        role = (present.role if present else "") or content.role
         self._children[content.entry_id] = _Child(run_id=run_id, complete=False, role=role)
         self._log(run_id, params=content.params)
         metric = mlflow().entities.Metric
@@ -194,28 +194,32 @@ class Runs:
         """Marks the study as ended and writes figures and verdict of its first recipe's winner to its run, so that
         studies can be compared. Those of a former winner are removed.
         """
-        known = self._client.get_run(self.parent_id).data
+        stored = self._client.get_run(self.parent_id).data
         tags, metrics = study_run.standing(result, folder)
-        gone, old = study_run.outdated(known.tags, known.metrics, tags, metrics)
-        for name in gone:
+        outdated_tags, old = study_run.outdated(stored.tags, stored.metrics, tags, metrics)
+        for name in outdated_tags:
             self._client.delete_tag(self.parent_id, name)
         # MLflow deletes no metric and shows the latest value: of two of one moment it would show the larger.
         values = {**metrics, **dict.fromkeys(old, math.nan)}
         now_ms = max(milliseconds(at), round(time.time() * 1000))
-        changed = {name: value for name, value in values.items() if not _same(known.metrics.get(name), value)}
-        made = [mlflow().entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
-        self._client.log_batch(self.parent_id, metrics=made)
+        changed = {name: value for name, value in values.items() if not _same(stored.metrics.get(name), value)}
+        new_metrics = [mlflow().entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
+        self._client.log_batch(self.parent_id, metrics=new_metrics)
         self._log(self.parent_id, params={}, tags=tags)
         self._remove_old_files(folder, has_winner=bool(tags))
         self._client.set_terminated(self.parent_id, status, end_time=milliseconds(at))
 
     def _remove_old_files(self, folder: Path, *, has_winner: bool) -> None:
         """Deletes files of a former winner that the study's folder no longer has."""
-        kept = {path.name for pattern in WINNER_FILES for path in folder.glob(pattern)} if has_winner else set[str]()
-        if has_winner and not kept:  # somebody else's folder, in which nothing could be written
+        current_names = (
+            {path.name for pattern in WINNER_FILES for path in folder.glob(pattern)} if has_winner else set[str]()
+        )
+        if has_winner and not current_names:  # somebody else's folder, in which nothing could be written
             return
         stored = (each.path for each in self._client.list_artifacts(self.parent_id))
-        old = [name for name in stored if name not in kept and any(fnmatch(name, each) for each in WINNER_FILES)]
+        old = [
+            name for name in stored if name not in current_names and any(fnmatch(name, each) for each in WINNER_FILES)
+        ]
         if old:
             uri = self._client.get_run(self.parent_id).info.artifact_uri
             registry = importlib.import_module("mlflow.store.artifact.artifact_repository_registry")
@@ -232,10 +236,10 @@ class Runs:
         data = [[None if _no_number(row[column]) else row[column] for column in columns] for row in rows]
         self._client.log_dict(self.parent_id, {"columns": columns, "data": data}, name)
         tags = self._client.get_run(self.parent_id).data.tags
-        known = json.loads(tags.get(_TABLES, "[]"))
+        tables = json.loads(tags.get(_TABLES, "[]"))
         entry = {"path": name, "type": "table"}
-        if entry not in known:
-            self._client.set_tag(self.parent_id, _TABLES, json.dumps([*known, entry]))
+        if entry not in tables:
+            self._client.set_tag(self.parent_id, _TABLES, json.dumps([*tables, entry]))
 
     def samples_until_ms(self) -> int:
         """Returns the Unix milliseconds of the last stored sample of the machine; 0 for none."""
@@ -250,8 +254,8 @@ class Runs:
 
     def describe(self, text: str) -> None:
         """Puts a text, in Markdown, at the head of the study's page, with the study's views below it."""
-        shown = ", ".join(f"[{name}]({address})" for name, address in self.addresses.items())
-        self._client.set_tag(self.parent_id, "mlflow.note.content", f"{text[:4000]}\n\nCompare: {shown}")
+        links = ", ".join(f"[{name}]({address})" for name, address in self.addresses.items())
+        self._client.set_tag(self.parent_id, "mlflow.note.content", f"{text[:4000]}\n\nCompare: {links}")
 
     def attach(self, files: Sequence[Path]) -> None:
         """Stores files with the study's run, replacing earlier ones of the same name."""
@@ -263,8 +267,8 @@ def _worth(child: _Child) -> tuple[bool, bool]:
     return child.format == FORMAT, child.complete
 
 
-def _same(known: float | None, value: float) -> bool:
-    return known is not None and (known == value or (math.isnan(known) and math.isnan(value)))
+def _same(stored: float | None, value: float) -> bool:
+    return stored is not None and (stored == value or (math.isnan(stored) and math.isnan(value)))
 
 
 def _no_number(value: Any) -> bool:

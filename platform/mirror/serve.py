@@ -18,10 +18,10 @@ _HOST = "127.0.0.1"
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command's options."""
-    made = Parser(prog="make mlflow", description="Serves MLflow's pages of the studies in a folder.")
-    made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    made.add_argument("--port", type=int, default=PORT, help="where to listen (default: %(default)s)")
-    return made
+    command_parser = Parser(prog="make mlflow", description="Serves MLflow's pages of the studies in a folder.")
+    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
+    command_parser.add_argument("--port", type=int, default=PORT, help="where to listen (default: %(default)s)")
+    return command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

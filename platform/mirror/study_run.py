@@ -78,8 +78,8 @@ def standing(result: Result, folder: Path) -> tuple[dict[str, str], dict[str, fl
     if verdict is not None:
         figures |= {"gate_loss_error": verdict.loss_error, "gate_norm_error": verdict.norm_error}
     gate = "not run" if verdict is None else "passed" if verdict.passed else "failed"
-    known = {name: rounded(value) for name, value in figures.items() if value is not None}
-    return {**_winner_tags(best), "winner_gate": gate}, {"gpus": num_devices, **known}
+    finite = {name: rounded(value) for name, value in figures.items() if value is not None}
+    return {**_winner_tags(best), "winner_gate": gate}, {"gpus": num_devices, **finite}
 
 
 def outdated(
@@ -91,18 +91,18 @@ def outdated(
     """Returns the names of the winner's tags and metrics that are stored and no longer hold; `gate` is from older
     versions.
     """
-    gone = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
+    outdated_tags = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
     old = [name for name in known_metrics if name not in metrics and not name.startswith("system/")]
-    return gone, old
+    return outdated_tags, old
 
 
 def roles(result: Result) -> dict[str, str]:
     """Returns the role of each measurement's run by id: the run that stands for its point is the "measurement", others
     "repeat".
     """
-    tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    measurements = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
     stands = {point.representative.id for of_recipe in result.measured for point in of_recipe.points}
-    return {each.id: "measurement" if each.id in stands else "repeat" for each in tried}
+    return {each.id: "measurement" if each.id in stands else "repeat" for each in measurements}
 
 
 def _winner_tags(best: Measurement) -> dict[str, str]:

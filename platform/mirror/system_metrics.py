@@ -1,7 +1,7 @@
 """Samples the load of the search's own machine into a file of the study, mirrored to MLflow's system metrics.
 
-In a file, so that an outage of MLflow loses nothing. On a cluster these are the head's figures; what each worker's
-device did in its timed windows stands with its measurement.
+Samples go to a file, so that an outage of MLflow loses nothing. On a cluster they are the head's; what each worker's
+device did in its timed windows is part of its measurement.
 """
 
 import contextlib
@@ -54,22 +54,24 @@ class Samples:
 @contextlib.contextmanager
 def sampled(folder: Path, *, every_s: float = _EVERY_S) -> Generator[None]:
     """Appends a sample to the study's file every `every_s` seconds, from another thread."""
-    over = threading.Event()
-    thread = threading.Thread(target=_work, args=(folder / SAMPLES, over, every_s), name="system-metrics", daemon=True)
+    is_over = threading.Event()
+    thread = threading.Thread(
+        target=_work, args=(folder / SAMPLES, is_over, every_s), name="system-metrics", daemon=True
+    )
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         thread.join(timeout=2)
 
 
-def _work(path: Path, over: threading.Event, every_s: float) -> None:
+def _work(path: Path, is_over: threading.Event, every_s: float) -> None:
     gpus = _gpus()
     psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
     # These figures are a by-product: a full disk is for the journal to tell of.
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
-        while not over.wait(every_s):
+        while not is_over.wait(every_s):
             sample = {"at_ms": round(time.time() * 1000), **_host(), **{k: v for gpu in gpus for k, v in gpu().items()}}
             file.write(json.dumps(sample) + "\n")
             file.flush()

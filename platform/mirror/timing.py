@@ -28,7 +28,7 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
         case Measurement():
             steps = entry.step_times_s
             windows = tuple(window_s * max(1, entry.steps_per_window) for window_s in entry.windows_s)
-            made = {
+            series = {
                 "loss": stamped(entry.losses, steps),
                 "grad_norm": stamped(entry.grad_norms, steps),
                 "step_times_s": stamped(steps, steps),
@@ -42,14 +42,14 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
                 "utilization_by_device_pct": stamped(entry.utilization_by_device_pct, ()),
             }
             for reason in entry.held_back_by:
-                held = tuple(float(reason in each.split(", ")) for each in entry.held_back)
-                made[f"held_back_{reason.replace(' ', '_')}"] = stamped(held, windows)
+                is_held_back = tuple(float(reason in each.split(", ")) for each in entry.held_back)
+                series[f"held_back_{reason.replace(' ', '_')}"] = stamped(is_held_back, windows)
         case GateCurves():
             steps = entry.step_times_s
-            made = {"gate_loss": stamped(entry.losses, steps), "gate_grad_norm": stamped(entry.grad_norms, steps)}
+            series = {"gate_loss": stamped(entry.losses, steps), "gate_grad_norm": stamped(entry.grad_norms, steps)}
         case Profile():
-            made = {}
-    return {name: values for name, values in made.items() if values}
+            series = {}
+    return {name: values for name, values in series.items() if values}
 
 
 def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) -> list[int]:

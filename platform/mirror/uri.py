@@ -17,22 +17,22 @@ def default_uri(studies: Path) -> str:
     return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
-def report_uri(named: str, recorded: str, studies: Path) -> str:
-    """Returns the store that a report on a study of `studies` updates: the URI that the user `named`, else the one
+def report_uri(explicit_uri: str, recorded: str, studies: Path) -> str:
+    """Returns the store that a report on a study of `studies` updates: `explicit_uri`, else the one
     beside the study.
 
-    A journal may be somebody else's, and a server that it has `recorded` would be sent this user's token, a file
-    written to: what is recorded elsewhere is used only where it is named too.
+    A journal may be somebody else's: a server named in it would be sent this user's token, and a file named in it would
+    be written to. So what is `recorded` elsewhere is used only if it is named too.
 
     Raises:
         InputError: the URI is not one; or the study's runs are elsewhere and nothing is named. The sentence says how.
     """
-    if named:
-        return check_uri(named)
-    beside = default_uri(studies)
-    file, default = sqlite_path(recorded), sqlite_path(beside)
+    if explicit_uri:
+        return check_uri(explicit_uri)
+    study_uri = default_uri(studies)
+    file, default = sqlite_path(recorded), sqlite_path(study_uri)
     if not recorded or (file is not None and (not file.exists() or (default and file.resolve() == default.resolve()))):
-        return beside  # also of a copy of the folder, on a machine that has no such file
+        return study_uri  # also of a copy of the folder, on a machine that has no such file
     raise InputError(
         f"MLflow is left as it is: by its journal the study is at {display_uri(recorded)!r}, which is used only"
         " where you name it too, by --mlflow URI or MLFLOW_TRACKING_URI"
@@ -45,7 +45,7 @@ def check_uri(uri: str) -> str:
     Raises:
         InputError: MLflow would not know what to do with it, or would lose what it is given.
     """
-    scheme, colon, rest = uri.partition(":")
+    scheme, colon, location = uri.partition(":")
     kind = scheme.partition("+")[0].lower()
     if uri == "databricks" or (kind == "databricks" and colon):
         return uri
@@ -54,17 +54,17 @@ def check_uri(uri: str) -> str:
             raise InputError(f"the MLflow URI {display_uri(uri)!r} names no host: write http://HOST:PORT")
         return uri
     if kind == "sqlite" and colon:
-        return f"{scheme}:///{_absolute(uri, rest)}"
-    if kind in _DATABASES and rest.startswith("//"):
+        return f"{scheme}:///{_absolute(uri, location)}"
+    if kind in _DATABASES and location.startswith("//"):
         return uri
-    known = ", ".join(f"{each}://" for each in (*_SERVERS, *_DATABASES, "databricks"))
+    schemes = ", ".join(f"{each}://" for each in (*_SERVERS, *_DATABASES, "databricks"))
     raise InputError(
-        f"the MLflow URI {display_uri(uri)!r} has no known scheme: MLFLOW_TRACKING_URI must begin with one of {known}"
+        f"the MLflow URI {display_uri(uri)!r} has no known scheme: MLFLOW_TRACKING_URI must begin with one of {schemes}"
     )
 
 
-def _absolute(uri: str, rest: str) -> str:
-    path = rest.removeprefix("///") if rest.startswith("///") else ""
+def _absolute(uri: str, location: str) -> str:
+    path = location.removeprefix("///") if location.startswith("///") else ""
     path, mark, query = path.partition("?")
     if not path or path == ":memory:":
         raise InputError(f"the MLflow URI {uri!r} names no file: write sqlite:////ABSOLUTE/PATH/mlflow.db")
@@ -80,21 +80,25 @@ def _quoted(path: Path) -> str:
 
 def sqlite_path(uri: str) -> Path | None:
     """Returns the file of a sqlite URI that `check_uri` made absolute; None for any other."""
-    scheme, _, rest = uri.partition(":///")
+    scheme, _, location = uri.partition(":///")
     if scheme.partition("+")[0].lower() != "sqlite":
         return None
-    return Path(urllib.parse.unquote(rest.partition("?")[0]))
+    return Path(urllib.parse.unquote(location.partition("?")[0]))
 
 
 def display_uri(uri: str) -> str:
     """Returns the URI as it may be shown and recorded: without user, password and query, which may hold a token."""
     if sqlite_path(uri) is not None:
         return uri
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, location = uri.partition("://")
     if not separator:
         return uri.rpartition("@")[2]
-    rest = rest.partition("?")[0].partition("#")[0] if "@" not in rest else rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{rest}"
+    location = (
+        location.partition("?")[0].partition("#")[0]
+        if "@" not in location
+        else location.rpartition("@")[2].partition("?")[0]
+    )
+    return f"{scheme}://{location}"
 
 
 def without_secrets(text: str, uri: str) -> str:

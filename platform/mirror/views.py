@@ -182,13 +182,13 @@ def _scatter(x: tuple[str, str], y: tuple[str, str]) -> dict[str, Any]:
 
 
 def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
-    chosen = {"selectedParams": list(params), "selectedMetrics": list(metrics)}
-    return {"type": "PARALLEL", "runsCountToCompare": _MOST_RUNS, "showAllRuns": False, **chosen}
+    selection = {"selectedParams": list(params), "selectedMetrics": list(metrics)}
+    return {"type": "PARALLEL", "runsCountToCompare": _MOST_RUNS, "showAllRuns": False, **selection}
 
 
 def _curves(metric: str, against: str = "") -> dict[str, Any]:
     """Returns a chart of a metric by step, or `against` another metric."""
     axes = {"xAxisKey": "metric" if against else "step", "useGlobalXaxisKey": False, "scaleType": "linear"}
     axes |= {"lineSmoothness": 0, **({"selectedXAxisMetricKey": against} if against else {})}
-    chosen = {"metricKey": metric, "selectedMetricKeys": [metric]}
-    return {"type": "LINE", "runsCountToCompare": _MOST_BARS, **chosen, **axes}
+    selection = {"metricKey": metric, "selectedMetricKeys": [metric]}
+    return {"type": "LINE", "runsCountToCompare": _MOST_BARS, **selection, **axes}

@@ -72,13 +72,13 @@ class Question:
         return _named_points(self) if self.space.points else _layouts(self)
 
 
-def _largest_models(asked: Question) -> Answer:
-    options, space, cluster = asked.options, asked.space, asked.cluster
+def _largest_models(question: Question) -> Answer:
+    options, space, cluster = question.options, question.space, question.cluster
     counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
     micro_batch = options.micro_batch or min(space.micro_batches or (1,))
     cap = options.device_memory_gib
     largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
-    show_largest(largest, asked.console)
+    show_largest(largest, question.console)
     models = [
         {
             "gpus": each.num_devices,
@@ -87,64 +87,64 @@ def _largest_models(asked: Question) -> Answer:
             "hidden": each.recipe.model.hidden_size,
             "heads": each.recipe.model.num_heads,
             "config": each.recipe.model.to_config(),
-            **planned_json(each.planned, cluster, asked.tokens),
+            **planned_json(each.planned, cluster, question.tokens),
         }
         for each in largest
     ]
     return {"max_model": models}, 0
 
 
-def _phases(asked: Question, written: str) -> Answer:
-    space, cluster = asked.space, asked.cluster
-    cap = asked.options.device_memory_gib
+def _phases(question: Question, written: str) -> Answer:
+    space, cluster = question.space, question.cluster
+    cap = question.options.device_memory_gib
     phases = ramp_up(space, space.recipe, cluster, parse_phases(written), memory_cap_gib=cap)
-    show_phases(phases, cluster, asked.console)
+    show_phases(phases, cluster, question.console)
     entries = [
         {
             "global_batch": phase.global_batch,
             "nodes": phase.num_nodes,
             "efficiency": phase.efficiency,
-            **planned_json(phase.planned, cluster, asked.tokens),
+            **planned_json(phase.planned, cluster, question.tokens),
         }
         for phase in phases
     ]
     return {"batch_rampup": entries}, 0
 
 
-def _sizes(asked: Question, written: str) -> Answer:
-    space, cluster, console, png = asked.space, asked.cluster, asked.console, asked.options.png
-    cap = asked.options.device_memory_gib
-    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), cap, asked.taught)
-    console.print(f"{space.recipe.label}, {short_count(asked.tokens)} tokens", highlight=False)
-    show_sizes(sizes, cluster, asked.tokens, console)
+def _sizes(question: Question, written: str) -> Answer:
+    space, cluster, console, png = question.space, question.cluster, question.console, question.options.png
+    cap = question.options.device_memory_gib
+    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), cap, question.taught)
+    console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
+    show_sizes(sizes, cluster, question.tokens, console)
     if png is not None:
-        draw_sizes(sizes, cluster, asked.tokens, space.recipe.label, png)
+        draw_sizes(sizes, cluster, question.tokens, space.recipe.label, png)
         console.print(f"drawn as {png}", highlight=False)
-    entries = [{"gpus": size.num_devices, **_size_json(size, asked)} for size in sizes]
+    entries = [{"gpus": size.num_devices, **_size_json(size, question)} for size in sizes]
     return {"gpus": entries}, 0 if any(size.planned for size in sizes) else 1
 
 
-def _size_json(size: AtSize, asked: Question) -> dict[str, Any]:
-    planned = {} if size.planned is None else planned_json(size.planned, asked.cluster, asked.tokens)
+def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
+    planned = {} if size.planned is None else planned_json(size.planned, question.cluster, question.tokens)
     return {"reason": size.reason, **planned}
 
 
-def _named_points(asked: Question) -> Answer:
-    cluster = of_space(asked.space, asked.cluster)
-    points = named_points(asked.space, cluster, asked.options.device_memory_gib)
-    show_named(points, cluster, asked.tokens, asked.console)
-    entries = named_json(points, cluster, asked.tokens)
+def _named_points(question: Question) -> Answer:
+    cluster = of_space(question.space, question.cluster)
+    points = named_points(question.space, cluster, question.options.device_memory_gib)
+    show_named(points, cluster, question.tokens, question.console)
+    entries = named_json(points, cluster, question.tokens)
     return {"points": entries}, 0 if any(not point.reason for point in points) else 1
 
 
-def _layouts(asked: Question) -> Answer:
-    options, space, cluster, console = asked.options, asked.space, asked.cluster, asked.console
+def _layouts(question: Question) -> Answer:
+    options, space, cluster, console = question.options, question.space, question.cluster, question.console
     plans: list[Plan] = []
     without: dict[str, InputError] = {}
     for recipe in recipes_of(space):
         try:
             cap = options.device_memory_gib
-            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=asked.taught))
+            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=question.taught))
         except InputError as error:
             without[recipe.label] = error
     if not plans:
@@ -155,18 +155,18 @@ def _layouts(asked: Question) -> Answer:
             f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
         )
     for plan in plans:
-        show_plan(plan, asked.tokens, console)
+        show_plan(plan, question.tokens, console)
         console.print()
     for label, error in without.items():
         console.print(f"{label}: {error}\n", highlight=False)
     failed = [{"recipe": label, "layouts": [], "reason": str(error)} for label, error in without.items()]
-    return {"recipes": [*(_plan_json(plan, asked) for plan in plans), *failed]}, 0
+    return {"recipes": [*(_plan_json(plan, question) for plan in plans), *failed]}, 0
 
 
-def _plan_json(plan: Plan, asked: Question) -> dict[str, Any]:
+def _plan_json(plan: Plan, question: Question) -> dict[str, Any]:
     return {
         "recipe": plan.recipe.label,
-        "layouts": [planned_json(planned, asked.cluster, asked.tokens) for planned in plan.best],
+        "layouts": [planned_json(planned, question.cluster, question.tokens) for planned in plan.best],
         "num_layouts": plan.num_layouts,
         "num_too_large": plan.num_too_large,
         "loses_by": dict(plan.lost_by),
@@ -177,16 +177,21 @@ def _plan_json(plan: Plan, asked: Question) -> dict[str, Any]:
     }
 
 
-def _fewest_nodes(asked: Question) -> Answer:
-    space, cluster, console, cap = asked.space, asked.cluster, asked.console, asked.options.device_memory_gib
+def _fewest_nodes(question: Question) -> Answer:
+    space, cluster, console, cap = (
+        question.space,
+        question.cluster,
+        question.console,
+        question.options.device_memory_gib,
+    )
     fewest = fewest_nodes(space, space.recipe, cluster, memory_cap_gib=cap)
     console.print(space.recipe.label, highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
     sizes = [at_size(space, space.recipe, part, cap) for part in parts]
-    console.print(f"\ntime against nodes ({short_count(asked.tokens)} tokens)", highlight=False)
-    show_sizes(sizes, cluster, asked.tokens, console, by_node=True)
+    console.print(f"\ntime against nodes ({short_count(question.tokens)} tokens)", highlight=False)
+    show_sizes(sizes, cluster, question.tokens, console, by_node=True)
     answer = {
         "nodes": fewest.num_nodes,
         "global_batch": space.recipe.global_batch,
@@ -199,7 +204,7 @@ def _fewest_nodes(asked: Question) -> Answer:
         "binding_rank": fewest.rank,
         "smallest": fewest.smallest,
         "against_nodes": [
-            {"nodes": size.num_devices // cluster.devices_per_node, **_size_json(size, asked)} for size in sizes
+            {"nodes": size.num_devices // cluster.devices_per_node, **_size_json(size, question)} for size in sizes
         ],
     }
     return {"min_nodes": answer}, 0

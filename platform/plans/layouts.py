@@ -161,9 +161,7 @@ def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     if not points.layouts:
         reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
         reasons += batch_hint(points.skipped, recipe, cluster)
-        raise InputError(
-            f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}"
-        )
+        raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     return points
 
 

@@ -57,10 +57,10 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
         for point in space.points:
             changed = dataclasses.replace(recipe, **point.recipe)
             resolved.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
-    rows = [(recipe, *where) for _, recipe, where in resolved if not isinstance(where, str)]
+    rows = [(recipe, *resolution) for _, recipe, resolution in resolved if not isinstance(resolution, str)]
     if not rows:
         reasons = "; ".join(dict.fromkeys(where for _, _, where in resolved if isinstance(where, str)))
-        raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}")
+        raise InputError(f"no point of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     columns = planned_columns(rows, cluster)
     if memory_cap_gib is not None:
         columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))

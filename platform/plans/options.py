@@ -67,18 +67,20 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value <= most:
                 raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
-        asked = [_option(name) for name in _QUESTIONS if getattr(self, name)]
-        if self.learn_from and (asked or space.points):
-            what = asked[0] if asked else f"the named points of {space.name}"
-            raise InputError(f"--learn-from corrects plans of layouts by axes, got {what}: leave one of the two out")
-        if len(asked) > 1:
-            raise InputError(f"{' and '.join(asked)} are different questions: ask one at a time")
-        if self.gpus and asked and not self.max_model:
-            raise InputError(f"--gpus has no effect on {asked[0]}, which tries its own counts: leave it out")
+        question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
+        if self.learn_from and (question_options or space.points):
+            question = question_options[0] if question_options else f"the named points of {space.name}"
+            raise InputError(
+                f"--learn-from corrects plans of layouts by axes, got {question}: leave one of the two out"
+            )
+        if len(question_options) > 1:
+            raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
+        if self.gpus and question_options and not self.max_model:
+            raise InputError(f"--gpus has no effect on {question_options[0]}, which tries its own counts: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")
         if self.png is not None:
-            if not self.gpus or asked:
+            if not self.gpus or question_options:
                 raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
             check_path(self.png)
         by_axes = next((_option(name) for name in _BY_AXES if getattr(self, name)), None)

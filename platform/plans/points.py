@@ -56,7 +56,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
-    seen: set[tuple[Layout, int]] = set()
+    enumerated: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(_engine_refuses, recipe))
     for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
         try:
@@ -64,8 +64,8 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
         except ValueError as error:
             meaningless[str(error)] += len(micro_batches)
             continue
-        fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in seen]
-        seen.update((layout, micro_batch) for micro_batch in fresh)
+        fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
+        enumerated.update((layout, micro_batch) for micro_batch in fresh)
         reason = misplaced(recipe, layout, cluster) or refuses(layout.data_parallel_part)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
@@ -73,19 +73,19 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
             try:
                 batch = BatchPoint.of(recipe, layout, micro_batch)
             except ValueError:
-                left = recipe.global_batch % (micro_batch * layout.data_parallel)
-                skipped[reason or (UNDIVIDED if left else UNFILLED)] += 1
+                remainder = recipe.global_batch % (micro_batch * layout.data_parallel)
+                skipped[reason or (UNDIVIDED if remainder else UNFILLED)] += 1
             else:
                 if reason:
                     skipped[reason] += 1
                 else:
                     rows.append((layout, batch))
-    counted = skipped if rows or skipped else meaningless
+    skip_counts = skipped if rows or skipped else meaningless
     return Points(
         recipe=recipe,
         layouts=tuple(layout for layout, _ in rows),
         batches=tuple(batch for _, batch in rows),
-        skipped=tuple(counted.items()),
+        skipped=tuple(skip_counts.items()),
         num_points=len(rows) + skipped.total(),
     )
 
@@ -103,8 +103,8 @@ def _combinations(
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
         yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))
         return
-    for named, values, micro_batches, _ in space.combinations(num_devices):
-        if named == recipe:
+    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices):
+        if combination_recipe == recipe:
             yield values, micro_batches
 
 

@@ -67,27 +67,27 @@ class Taught:
         self, points: Sequence[Point], columns: Columns, prediction: Prediction, cluster: ClusterSpec
     ) -> Projection:
         """Corrects the `prediction` of `points` on `cluster`."""
-        mine = [(each.recipe, each.layout, each.batch) for each in self.measurements]
+        measured_points = [(each.recipe, each.layout, each.batch) for each in self.measurements]
         origin = from_cluster(self.cluster)
-        both = joined([planned_columns(mine, origin), columns])
-        axes = [_axes(point, origin) for point in mine] + [_axes(point, cluster) for point in points]
+        both = joined([planned_columns(measured_points, origin), columns])
+        axes = [_axes(point, origin) for point in measured_points] + [_axes(point, cluster) for point in points]
         everything = predict(both)
         steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
-        places = places_of_rows(axes, both, everything, num_measured=len(mine))
-        calibration = calibrate(places, everything, np.arange(len(mine)), steps)
+        places = places_of_rows(axes, both, everything, num_measured=len(measured_points))
+        calibration = calibrate(places, everything, np.arange(len(measured_points)), steps)
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
-        step = take(calibration.corrected, slice(len(mine), None))
+        step = take(calibration.corrected, slice(len(measured_points), None))
         corrected = dataclasses.replace(
             prediction, step=step.step, sigma=step.sigma, stall=step.stall, low_s=step.low_s, high_s=step.high_s
         )
         measured = self._measured_s(points, cluster)
-        known = np.isfinite(measured)
+        is_measured = np.isfinite(measured)
         errors = f"{calibration.error_before:.1%} off as predicted, {calibration.error_after:.1%} by the others of them"
         sentence = (
-            f"learned from {plural(len(mine), 'step time')} of {self.name} on {self.cluster.label} ({errors});"
-            f" {_basis(int(known.sum()), len(points), origin, cluster)}"
+            f"learned from {plural(len(measured_points), 'step time')} of {self.name} on {self.cluster.label}"
+            f" ({errors}); {_basis(int(is_measured.sum()), len(points), origin, cluster)}"
         )
-        return Projection(prediction=_with_measured(corrected, measured), measured=known, sentence=sentence)
+        return Projection(prediction=_with_measured(corrected, measured), measured=is_measured, sentence=sentence)
 
     def _measured_s(self, points: Sequence[Point], cluster: ClusterSpec) -> Array:
         """Returns the median step time of each point where these devices measured it, NaN elsewhere."""
@@ -125,9 +125,11 @@ def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
 
 def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
     """Returns `prediction` with the measured step times in place of its own, and the interval of a measurement."""
-    known = np.isfinite(measured)
-    scale = np.where(known, measured / prediction.step.total_s, 1.0)
+    is_measured = np.isfinite(measured)
+    scale = np.where(is_measured, measured / prediction.step.total_s, 1.0)
     parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}
-    sigma = np.where(known, NOISE_SIGMA, prediction.sigma)
+    sigma = np.where(is_measured, NOISE_SIGMA, prediction.sigma)
     step = dataclasses.replace(prediction.step, **parts)
-    return dataclasses.replace(prediction, step=step, **spread(step, sigma, np.where(known, 0.0, prediction.stall)))
+    return dataclasses.replace(
+        prediction, step=step, **spread(step, sigma, np.where(is_measured, 0.0, prediction.stall))
+    )

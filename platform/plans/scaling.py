@@ -69,7 +69,7 @@ class Fewest:
     """The pipeline rank with most memory."""
     smallest: str
     """Label of that layout, with its micro-batch."""
-    tried: tuple[tuple[int, str], ...]
+    refused_sizes: tuple[tuple[int, str], ...]
     """(nodes, reason) for each number that is too small."""
     rounded: RoundedBatch | None
     """The rounded batch that fits on fewer nodes; None where nothing does."""
@@ -138,21 +138,25 @@ def fewest_nodes(
     Raises:
         InputError: not even `most` nodes do.
     """
-    tried: list[tuple[int, str]] = []
+    refused_sizes: list[tuple[int, str]] = []
     rounded: RoundedBatch | None = None
     for num_nodes in range(1, most + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
         size = at_size(space, recipe, part, memory_cap_gib)
         if size.planned is not None:
-            return _fewest(space, recipe, part, size.planned, tuple(tried), rounded)
-        tried.append((num_nodes, size.reason))
-        whole = with_whole_batch(recipe, part.num_devices)
-        if rounded is None and whole != recipe and at_size(space, whole, part, memory_cap_gib).planned is not None:
-            rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole.global_batch)
+            return _fewest(space, recipe, part, size.planned, tuple(refused_sizes), rounded)
+        refused_sizes.append((num_nodes, size.reason))
+        whole_batch = with_whole_batch(recipe, part.num_devices)
+        if (
+            rounded is None
+            and whole_batch != recipe
+            and at_size(space, whole_batch, part, memory_cap_gib).planned is not None
+        ):
+            rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
         f"{recipe.model.name} fits on none of 1 to {most} nodes of {cluster.devices_per_node} x {cluster.device.name}:"
-        f" {tried[-1][1]}{hint}"
+        f" {refused_sizes[-1][1]}{hint}"
     )
 
 
@@ -161,7 +165,7 @@ def _fewest(
     recipe: Recipe,
     cluster: ClusterSpec,
     planned: Planned,
-    tried: tuple[tuple[int, str], ...],
+    refused_sizes: tuple[tuple[int, str], ...],
     rounded: RoundedBatch | None,
 ) -> Fewest:
     points = points_of(space, recipe, cluster)
@@ -176,7 +180,7 @@ def _fewest(
         needed_gib=float(memory.needed_gib[row]),
         rank=fullest_rank(layout, int(memory.binding_rank[row])),
         smallest=f"{layout.label}, micro-batch {points.batches[row].micro_batch}",
-        tried=tried,
+        refused_sizes=refused_sizes,
         rounded=rounded,
     )
 
@@ -191,36 +195,36 @@ def ramp_up(
 ) -> tuple[Phase, ...]:
     """Returns for each (global batch, nodes or None) the layout and micro-batch to use.
 
-    Where no number of nodes is given, the most (doubling up to the cluster's) that keep `EFFICIENCY` of the best rate
-    a device of that phase.
+    A phase without a number of nodes gets the most (doubling up to the cluster's) that keep `EFFICIENCY` of its best
+    rate a device.
 
     Raises:
         InputError: a phase has no layout that fits.
     """
-    chosen: list[Phase] = []
-    for global_batch, wanted in phases:
+    planned_phases: list[Phase] = []
+    for global_batch, num_nodes in phases:
         changed = dataclasses.replace(recipe, global_batch=global_batch)
         doubled = itertools.takewhile(lambda count: count <= cluster.num_nodes, (2**power for power in range(32)))
         sizes = {
             nodes: at_size(space, changed, dataclasses.replace(cluster, num_nodes=nodes), memory_cap_gib)
-            for nodes in sorted({*doubled, cluster.num_nodes} | ({wanted} if wanted else set()))
+            for nodes in sorted({*doubled, cluster.num_nodes} | ({num_nodes} if num_nodes else set()))
         }
         rates = {
             nodes: size.planned.tokens_per_s / size.num_devices
             for nodes, size in sizes.items()
             if size.planned is not None
         }
-        if not rates or (wanted and wanted not in rates):
-            reason = sizes[wanted or max(sizes)].reason
+        if not rates or (num_nodes and num_nodes not in rates):
+            reason = sizes[num_nodes or max(sizes)].reason
             raise InputError(f"no layout of {space.name} fits at global batch {global_batch}: {reason}")
         best = max(rates.values())
-        nodes = wanted or max(count for count, rate in rates.items() if rate >= EFFICIENCY * best)
+        nodes = num_nodes or max(count for count, rate in rates.items() if rate >= EFFICIENCY * best)
         planned = sizes[nodes].planned
         assert planned is not None
-        chosen.append(
+        planned_phases.append(
             Phase(global_batch=global_batch, num_nodes=nodes, planned=planned, efficiency=rates[nodes] / best)
         )
-    return tuple(chosen)
+    return tuple(planned_phases)
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:

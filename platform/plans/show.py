@@ -134,10 +134,10 @@ def show_sizes(
 ) -> None:
     """Prints days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
-    drawn = ("days, log scale",) if console.width >= _NARROW else ()
-    counted = ("nodes", "GPUs") if by_node else ("GPUs",)
-    table = table_of(*counted, "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
-    for column in table.columns[len(counted) + 4 :]:
+    bar_titles = ("days, log scale",) if console.width >= _NARROW else ()
+    count_titles = ("nodes", "GPUs") if by_node else ("GPUs",)
+    table = table_of(*count_titles, "days", "GPU-days", "cost $", "MFU", "best layout", *bar_titles, first="right")
+    for column in table.columns[len(count_titles) + 4 :]:
         column.justify = "left"
     longest = max((days for _, days in timed), default=1.0)
     shortest = min((days for _, days in timed), default=1.0)
@@ -147,7 +147,7 @@ def show_sizes(
         if by_node:
             counts.insert(0, str(size.num_devices // cluster.devices_per_node))
         if planned is None:
-            table.add_row(*counts, "-", "-", "-", "-", size.reason, *("" for _ in drawn))
+            table.add_row(*counts, "-", "-", "-", "-", size.reason, *("" for _ in bar_titles))
             continue
         days = planned.days(tokens)
         span = math.log(longest / shortest) or 1.0
@@ -159,7 +159,7 @@ def show_sizes(
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
             f"{planned.layout.label}, batch {batch_of(planned)}",
-            *(bar for _ in drawn),
+            *(bar for _ in bar_titles),
         )
     console.print(table, highlight=False)
 
@@ -173,8 +173,10 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
     table = table_of("a rank holds, at its peak", "GiB")
     for field in dataclasses.fields(fewest.parts):
         table.add_row(field.name.replace("_", " "), f"{float(np.ravel(getattr(fewest.parts, field.name))[0]):.1f}")
-    held = sum(float(np.ravel(getattr(fewest.parts, field.name))[0]) for field in dataclasses.fields(fewest.parts))
-    table.add_row("rounding, context, communicators", f"{fewest.needed_gib - held:.1f}")
+    listed_gib = sum(
+        float(np.ravel(getattr(fewest.parts, field.name))[0]) for field in dataclasses.fields(fewest.parts)
+    )
+    table.add_row("rounding, context, communicators", f"{fewest.needed_gib - listed_gib:.1f}")
     table.add_row("needed", f"{fewest.needed_gib:.1f}")
     table.add_row("there", f"{cluster.device.memory_gib:.1f}")
     console.print(table, highlight=False)
@@ -185,8 +187,8 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
             f" {other.num_nodes * cluster.devices_per_node} devices share evenly",
             highlight=False,
         )
-    full = [(nodes, reason) for nodes, reason in fewest.tried if reason.startswith("out of memory")]
-    for nodes, reason in (full or fewest.tried)[-1:]:
+    full = [(nodes, reason) for nodes, reason in fewest.refused_sizes if reason.startswith("out of memory")]
+    for nodes, reason in (full or fewest.refused_sizes)[-1:]:
         console.print(f"{nodes} nodes are too few: {reason}", highlight=False)
 
 
@@ -238,15 +240,16 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
         console.print(f"{each.num_devices:>4}  {label}", highlight=False)
     console.print("TFLOP/s are a GPU's", highlight=False)
     top, recipe = largest[-1], largest[-1].recipe
-    wanted = {
+    axis_values = {
         "seq_len": recipe.seq_len,
         "global_batch": recipe.global_batch,
         "compute_precision": recipe.compute_precision,
         "micro_batch": top.planned.micro_batch,
     }
+    settings = " ".join(f"--set {axis}={value}" for axis, value in axis_values.items())
     console.print(
         f"To measure the last one on {top.num_devices} devices, keep the next line as grown.json and run"
-        f" python -m platform.search grown.json {' '.join(f'--set {axis}={value}' for axis, value in wanted.items())}",
+        f" python -m platform.search grown.json {settings}",
         highlight=False,
         soft_wrap=True,
     )

@@ -56,17 +56,17 @@ def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes |
 
 def _encoded(texts: Iterable[_Text], encode: Encode) -> Generator[tuple[Tokens, int]]:
     batch: list[str] = []
-    held, taken = 0, 0
+    batch_bytes, input_bytes = 0, 0
     for text, size in texts:
         if text:
             batch.append(text)
-        held += len(text)
-        taken += size
-        if held >= _BATCH_BYTES:
-            yield _tokens(encode(batch)), taken
-            batch, held, taken = [], 0, 0
-    if batch or taken:
-        yield _tokens(encode(batch)), taken
+        batch_bytes += len(text)
+        input_bytes += size
+        if batch_bytes >= _BATCH_BYTES:
+            yield _tokens(encode(batch)), input_bytes
+            batch, batch_bytes, input_bytes = [], 0, 0
+    if batch or input_bytes:
+        yield _tokens(encode(batch)), input_bytes
 
 
 def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
@@ -77,22 +77,22 @@ def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
 
 def _split(piece: Piece, path: Path, separator: bytes) -> Generator[tuple[int, bytes]]:
     """Yields the parts between separators, each with the byte at which it begins."""
-    begin, rest = piece.begin, b""
+    begin, unfinished = piece.begin, b""
     with path.open("rb") as stream:
         stream.seek(begin)
-        left = piece.end - piece.begin
-        while left:
-            block = stream.read(min(_BLOCK_BYTES, left))
+        remaining_bytes = piece.end - piece.begin
+        while remaining_bytes:
+            block = stream.read(min(_BLOCK_BYTES, remaining_bytes))
             if not block:
                 raise InputError(f"{path} became shorter while it was read")
-            left -= len(block)
-            *parts, rest = (rest + block).split(separator)
+            remaining_bytes -= len(block)
+            *parts, unfinished = (unfinished + block).split(separator)
             for part in parts:
                 yield begin, part
                 begin += len(part) + len(separator)
-            if len(rest) > MAX_DOCUMENT_BYTES:
+            if len(unfinished) > MAX_DOCUMENT_BYTES:
                 raise too_long(piece.file, begin)
-    yield begin, rest
+    yield begin, unfinished
 
 
 def _texts(piece: Piece, path: Path, separator: bytes | None) -> Generator[_Text]:
@@ -117,30 +117,30 @@ def _line_text(line: bytes, path: Path, begin: int, text_key: str) -> str:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise InputError(f"{_where(path, begin)} is not JSON: {error}") from error
+        raise InputError(f"{_line_of(path, begin)} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{_where(path, begin)} is not a JSON object")
+        raise InputError(f"{_line_of(path, begin)} is not a JSON object")
     if text_key not in value:
         keys = ", ".join(map(str, value)) or "none"  # type: ignore[reportUnknownArgumentType]
-        raise InputError(f'{_where(path, begin)} has no key "{text_key}", its keys: {keys}; --text-key names another')
+        raise InputError(f'{_line_of(path, begin)} has no key "{text_key}", its keys: {keys}; --text-key names another')
     text = value[text_key]  # type: ignore[reportUnknownVariableType]
     if not isinstance(text, str):
-        raise InputError(f'"{text_key}" in {_where(path, begin)} must be text, got {json.dumps(text)[:60]}')
+        raise InputError(f'"{text_key}" in {_line_of(path, begin)} must be text, got {json.dumps(text)[:60]}')
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f'"{text_key}" in {_where(path, begin)} holds half of a surrogate pair') from error
+        raise InputError(f'"{text_key}" in {_line_of(path, begin)} holds half of a surrogate pair') from error
     return text
 
 
-def _where(path: Path, begin: int) -> str:
+def _line_of(path: Path, begin: int) -> str:
     """Returns the number of the line that begins at byte `begin`, as text; lines are counted only for an error."""
-    number, left = 1, begin
+    number, remaining_bytes = 1, begin
     with path.open("rb") as stream:
-        while left:
-            block = stream.read(min(_BLOCK_BYTES, left))
+        while remaining_bytes:
+            block = stream.read(min(_BLOCK_BYTES, remaining_bytes))
             number += block.count(b"\n")
-            left -= len(block)
+            remaining_bytes -= len(block)
     return f"line {number} of {path}"
 
 
@@ -149,17 +149,17 @@ def _rows(piece: Piece, path: Path) -> Generator[_Text]:
         groups = list(range(piece.begin, piece.end))
         num_rows = sum(parquet.metadata.row_group(number).num_rows for number in groups)
         share = piece.size_bytes / max(1, num_rows)
-        taken = 0.0
+        row_bytes = 0.0
         for batch in parquet.iter_batches(
             _BATCH_ROWS, row_groups=groups, columns=[piece.file.column], use_threads=False
         ):
             for text in batch.column(0).to_pylist():
-                taken += share
+                row_bytes += share
                 if text is not None and len(text) > MAX_DOCUMENT_BYTES:
                     most = f"at most {MAX_DOCUMENT_BYTES:,} are read: cut it"
                     raise InputError(f"a row of {path} holds {len(text):,} characters, {most}")
-                yield text or "", int(taken)
-                taken -= int(taken)
+                yield text or "", int(row_bytes)
+                row_bytes -= int(row_bytes)
 
 
 def _ids(piece: Piece, path: Path) -> Generator[tuple[Tokens, int]]:

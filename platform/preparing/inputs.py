@@ -108,17 +108,17 @@ def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None
     Raises:
         InputError: a document is too long, or a file cannot be read.
     """
-    made: list[Shard] = []
+    completed: list[Shard] = []
     pieces: list[Piece] = []
     size_bytes = 0
     for file in files:
         for piece in _pieces(file, shard_bytes, separator):
             if pieces and size_bytes + piece.size_bytes > shard_bytes:
-                made.append(Shard(number=len(made), pieces=tuple(pieces)))
+                completed.append(Shard(number=len(completed), pieces=tuple(pieces)))
                 pieces, size_bytes = [], 0
             pieces.append(piece)
             size_bytes += piece.size_bytes
-    return [*made, Shard(number=len(made), pieces=tuple(pieces))] if pieces else made
+    return [*completed, Shard(number=len(completed), pieces=tuple(pieces))] if pieces else completed
 
 
 def _described(path: Path, text_key: str) -> InputFile:
@@ -231,9 +231,9 @@ def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
 
 def too_long(file: InputFile, place: int) -> InputError:
     """Returns the error for a document that is too long, near byte `place`."""
-    what = "--separator names the text between documents" if file.kind == "text" else "cut it into several"
+    remedy = "--separator names the text between documents" if file.kind == "text" else "cut it into several"
     return InputError(
-        f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {what}"
+        f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {remedy}"
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration, figure
 
 _LINE_EVERY_S = 10.0
@@ -25,7 +25,7 @@ class Progress:
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True))
             self._task = self._bar.add_task("starting the workers", total=self._total_bytes)
         if num_done:
-            say(f"{num_done} of {num_shards} files are there from an earlier run.")
+            print_line(f"{num_done} of {num_shards} files are there from an earlier run.")
 
     @property
     def interval_s(self) -> float:
@@ -49,11 +49,11 @@ class Progress:
             self._bar.update(self._task, completed=input_bytes, description=text)
         elif now_s - self._shown_s >= _LINE_EVERY_S or num_shards == self._num_shards:
             self._shown_s = now_s
-            say(text)
+            print_line(text)
 
     def _text(self, share: float, tokens: int, num_shards: int, elapsed_s: float) -> str:
-        left = "" if share == 0 else f", {duration(elapsed_s * (1 - share) / share)} left"
+        left_text = "" if share == 0 else f", {duration(elapsed_s * (1 - share) / share)} left"
         return (
             f"{share:.0%}, file {num_shards} of {self._num_shards}, {tokens:,} tokens,"
-            f" {figure(tokens / max(elapsed_s, 1e-3))} tokens/s{left}"
+            f" {figure(tokens / max(elapsed_s, 1e-3))} tokens/s{left_text}"
         )

@@ -174,9 +174,9 @@ def _make(shards: Sequence[Shard], settings: Settings, num_workers: int) -> None
                     raise MemoryError  # the pool's own thread had no memory left to report it
                 progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
     except (BrokenProcessPool, MemoryError) as error:
-        what = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps because memory ran out"
+        event = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps because memory ran out"
         raise ClusterError(
-            f"a worker process {what}: the same command resumes the run, --workers starts fewer"
+            f"a worker process {event}: the same command resumes the run, --workers starts fewer"
         ) from error
     finally:
         shared.stop.set()

@@ -47,13 +47,13 @@ class Tokenizer:
             return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
         import tokenizers
 
-        made = tokenizers.Tokenizer.from_str(self.definition)
-        made.no_truncation()
-        made.no_padding()
+        tokenizer = tokenizers.Tokenizer.from_str(self.definition)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         end = () if self.end_of_document is None else (self.end_of_document,)
 
         def encode(texts: Sequence[str]) -> list[npt.NDArray[Any]]:
-            encodings = made.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [np.array([*each.ids, *end], self.id_type) for each in encodings]
 
         return encode

@@ -71,45 +71,47 @@ def to_object(probe: Probe, path: Path) -> dict[str, Any]:
 def show(probe: Probe, path: Path, console: Console) -> None:
     """Prints the probe for people."""
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(text, highlight=False, markup=False)
 
     peaks = _peaks(probe)
     software = ", ".join(f"{name} {version}" for name, version in probe.software.items())
-    say(f"{probe.cluster.label} ({software}), fingerprint {probe.fingerprint}, {probe.seconds:.0f} s")
+    print_line(f"{probe.cluster.label} ({software}), fingerprint {probe.fingerprint}, {probe.seconds:.0f} s")
     if not peaks:
-        say(f"The catalogue does not know {probe.cluster.device}: nothing to compare with.")
+        print_line(f"The catalogue does not know {probe.cluster.device}: nothing to compare with.")
     if probe.cut_short:
-        say("Time ended before all was measured: what is missing below is missing.")
-    say("\nSquare matrix products, TFLOP/s of the median device")
+        print_line("Time ended before all was measured: what is missing below is missing.")
+    print_line("\nSquare matrix products, TFLOP/s of the median device")
     console.print(_products(probe, peaks.get("tflops", {})), highlight=False)
     copied = _median([each.copy_gb_per_s for each in probe.devices])
-    say(
+    print_line(
         f"\nCopies within a device: {figure(copied)} GB/s ({figure(8 * copied)} Gbit/s),"
         f" {_of(copied, peaks.get('copy_gb_per_s'))}"
     )
     contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
     outside = [each.outside_gib for each in probe.devices if each.outside_gib is not None]
     if contexts:
-        say(
+        print_line(
             f"A bare context takes {min(contexts):.2f} GiB ({1024 * min(contexts):,.0f} MiB) of a device,"
             f" {max(outside):.2f} GiB with what libraries and communicators added by the end"
         )
     if probe.collectives:
-        say("\nCollectives, algorithm and bus bandwidth as in nccl-tests, of the slowest group")
+        print_line("\nCollectives, algorithm and bus bandwidth as in nccl-tests, of the slowest group")
         for scope, label in SCOPES.items():
             of_scope = [each for each in probe.collectives if each.scope == scope]
             if of_scope:
                 nodes = f", {len(probe.nodes)} nodes" if scope == "cluster" else ""
-                say(f"{label}, {of_scope[0].ranks} devices{nodes}")
+                print_line(f"{label}, {of_scope[0].ranks} devices{nodes}")
                 console.print(_collectives(of_scope, peaks.get(scope)), highlight=False)
     else:
-        say("\nOne device: there is nothing to communicate with.")
+        print_line("\nOne device: there is nothing to communicate with.")
     lagging = laggards(probe)
-    say("" if lagging else f"\nNo device or node is more than {100 * LAGS:.0f} % below the median.")
+    print_line("" if lagging else f"\nNo device or node is more than {100 * LAGS:.0f} % below the median.")
     for each in lagging:
-        say(f"Lags: {each}")
-    say(f"Kept as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on.")
+        print_line(f"Lags: {each}")
+    print_line(
+        f"Saved as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on."
+    )
 
 
 def _table(*columns: str) -> Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from platform.cluster.nodes import Place, place_of
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.probing import store
 from platform.probing.findings import lagging
 from platform.probing.run import measure
@@ -26,15 +26,16 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
     store.write(studies, probe)
     slow = lagging(probe, SLOW[place.cluster.device_kind])
     if not slow:
-        say(f"No device or node lags: {place.cluster.label}.")
+        print_line(f"No device or node lags: {place.cluster.label}.")
         return place
     reasons = "; ".join(clause for _, clause in slow)
     addresses = {probe.nodes[index] for index, _ in slow}
-    left = [node for node in place.nodes if node.address not in addresses]
-    if not left:
+    remaining = [node for node in place.nodes if node.address not in addresses]
+    if not remaining:
         raise ClusterError(
-            f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
+            f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; repair a node, or search"
+            " without"
         )
-    say(f"Left out: {reasons}.")
-    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    print_line(f"Left out: {reasons}.")
+    fast = place_of(remaining, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
     return dataclasses.replace(fast, head=place.head, raylet=place.raylet, is_local=place.is_local)

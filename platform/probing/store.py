@@ -20,7 +20,7 @@ def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
     """Returns 12 hex digits of what the figures depend on: devices, their number on how many nodes, driver and
     versions.
 
-    No host's name or address is in it: a job that gets other nodes of the same kind finds its figures again.
+    It holds no host's name or address, so that a job on other nodes of the same kind finds the figures.
     """
     text = json.dumps([to_json(cluster), dict(sorted(software.items()))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -19,7 +19,7 @@ JSON_KEYS = ("trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_medi
 class Played:
     """One search of one cell."""
 
-    tried: tuple[Recorded, ...]
+    trials: tuple[Recorded, ...]
     """Trials in order, up to the first within 2 % of the best, or to the end of the budget."""
     is_found: bool
     budget: int
@@ -30,12 +30,12 @@ class Played:
         """Number of trials taken; all of the budget where the search ended without finding it, so that giving up early
         does not count as being quick.
         """
-        return len(self.tried) if self.is_found else self.budget
+        return len(self.trials) if self.is_found else self.budget
 
     @property
     def gpu_s(self) -> float:
         """Device seconds of all its trials."""
-        return sum(each.gpu_s for each in self.tried)
+        return sum(each.gpu_s for each in self.trials)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,13 @@ def make(name: str, cell: Cell, seed: int) -> Searcher[Recorded]:
 
 def play(cell: Cell, searcher: Searcher[Recorded], budget: int) -> Played:
     """Lets the searcher choose up to `budget` times, until it comes within 2 % of the best; returns the search."""
-    tried: list[Recorded] = []
-    while len(tried) < budget and (choice := searcher.suggest()) is not None:
-        tried.append(choice)
+    trials: list[Recorded] = []
+    while len(trials) < budget and (choice := searcher.suggest()) is not None:
+        trials.append(choice)
         if cell.is_found(choice):
-            return Played(tried=tuple(tried), is_found=True, budget=budget)
+            return Played(trials=tuple(trials), is_found=True, budget=budget)
         searcher.update(choice, [choice])
-    return Played(tried=tuple(tried), is_found=False, budget=budget)
+    return Played(trials=tuple(trials), is_found=False, budget=budget)
 
 
 def figures(played: Sequence[Played]) -> Figures:

@@ -24,8 +24,8 @@ def families(result: Result) -> dict[Recipe, Family]:
     """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
     by_recipe: dict[Recipe, Family] = {}
     for each in result.measured:
-        tried = any(one.outcome is not Outcome.SKIPPED for one in each.measurements)
-        if each.recipe.grad_accum and tried:
+        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in each.measurements)
+        if each.recipe.grad_accum and is_measured:
             by_recipe.setdefault(each.recipe.of_batch(1), {})[each.recipe.grad_accum] = each
     return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
 

@@ -48,7 +48,7 @@ class Batches:
 
     def share(self, size: int) -> float | None:
         """Returns the winner's tokens/s over those of the fastest batch's winner."""
-        speeds = {each: won.tokens_per_s or 0.0 for each, won in self.best.items()}
+        speeds = {each: winner.tokens_per_s or 0.0 for each, winner in self.best.items()}
         return speeds[size] / max(speeds.values()) if size in speeds else None
 
 
@@ -56,8 +56,8 @@ def side_by_side(result: Result) -> list[Batches]:
     """Returns every family of recipes that differ only in their global batch; empty where no two do."""
     families: dict[Recipe, list[RecipeResult]] = {}
     for each in result.measured:
-        tried = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
-        if tried and not each.recipe.grad_accum:
+        is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
+        if is_measured and not each.recipe.grad_accum:
             families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
     return [_batches(family) for family in families.values() if len(family) > 1]
 
@@ -84,11 +84,11 @@ def _batches(family: Sequence[RecipeResult]) -> Batches:
 
 def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
     """Returns each layout's best point, else the outcome of its smallest micro-batch, in the order of trials."""
-    tried = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
-    smallest = sorted(tried, key=lambda point: point.typical.batch.micro_batch, reverse=True)
+    measured = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
+    smallest = sorted(measured, key=lambda point: point.typical.batch.micro_batch, reverse=True)
     first = {point.typical.layout: point.representative for point in smallest}
     best = {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
-    return {point.typical.layout: (first | best)[point.typical.layout] for point in tried}
+    return {point.typical.layout: (first | best)[point.typical.layout] for point in measured}
 
 
 def render_batches(result: Result, *, width: int, color: bool = False) -> str:
@@ -108,8 +108,8 @@ def render_batches(result: Result, *, width: int, color: bool = False) -> str:
         screen.print(wide if fits else _listing(each))
         screen.print()
         lines = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."] if fits else []
-        if fits and (left := len(each.rows) - _MOST_ROWS) > 0:
-            lines.append(f"Slower ones are left out: {plural(left, 'layout')}.")
+        if fits and (num_left_out := len(each.rows) - _MOST_ROWS) > 0:
+            lines.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
         lines.append(
             "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."
         )

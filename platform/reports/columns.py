@@ -133,8 +133,8 @@ def _fullest_stage(measurement: Measurement) -> str:
 def narrow(columns: Sequence[Column]) -> list[Column]:
     """Returns the columns with the layout's parts joined into one, which may be folded over lines."""
     parts = {"engine", "sharding", "degrees", "checkp.", "options"}
-    rest = [column for column in columns if column.title not in parts]
-    return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *rest]
+    other_columns = [column for column in columns if column.title not in parts]
+    return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *other_columns]
 
 
 def _spread(measurement: Measurement) -> str:
@@ -144,8 +144,8 @@ def _spread(measurement: Measurement) -> str:
 
 def outcome(measurement: Measurement) -> str:
     """Returns the outcome, for a point that failed in one of its runs with that run's number."""
-    lost = measurement.repeat and measurement.outcome is not Outcome.OK
-    run = f" (run {measurement.repeat})" if lost else ""
+    is_lost_run = measurement.repeat and measurement.outcome is not Outcome.OK
+    run = f" (run {measurement.repeat})" if is_lost_run else ""
     return f"{measurement.outcome.value}{run}"
 
 

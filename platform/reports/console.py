@@ -18,7 +18,7 @@ STYLES = {
 def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
     """Returns a console that writes into a string, without emoji or markup, and that string's stream."""
     stream = io.StringIO()
-    made = Console(
+    terminal = Console(
         file=stream,
         width=width,
         force_terminal=color,
@@ -28,7 +28,7 @@ def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
         emoji=False,
         legacy_windows=False,
     )
-    return made, stream
+    return terminal, stream
 
 
 def as_text(stream: io.StringIO) -> str:

@@ -11,14 +11,14 @@ _MOST_LISTED = 6
 """Number of untried layouts that are listed; the rest is counted."""
 
 
-def not_tried_lines(tried: Coverage | None) -> list[str]:
+def not_tried_lines(coverage: Coverage | None) -> list[str]:
     """Returns the table's lines on the layouts that were not tried; empty where all were."""
-    if tried is None or not tried.not_tried:
+    if coverage is None or not coverage.not_tried:
         return []
-    listed, more = tried.not_tried[:_MOST_LISTED], len(tried.not_tried[_MOST_LISTED:])
-    predicted = any(each.tokens_per_s is not None for each in tried.not_tried)
+    listed, more = coverage.not_tried[:_MOST_LISTED], len(coverage.not_tried[_MOST_LISTED:])
+    predicted = any(each.tokens_per_s is not None for each in coverage.not_tried)
     remark = "" if predicted else " (none is predicted: the cost model has no such device)"
-    lines = [f"Not tried: {len(tried.not_tried)} of {plural(tried.num_layouts, 'layout')}{remark}."]
+    lines = [f"Not tried: {len(coverage.not_tried)} of {plural(coverage.num_layouts, 'layout')}{remark}."]
     lines += [f"  {each.layout.label}{_predicted(each)}" for each in listed]
     return [*lines, f"  and {more} more, see --json"] if more else lines
 
@@ -30,14 +30,14 @@ def _predicted(planned: PlannedLayout) -> str:
     return f", MBS {planned.micro_batch}: {figures}"
 
 
-def coverage_json(tried: Coverage | None) -> dict[str, Any]:
+def coverage_json(coverage: Coverage | None) -> dict[str, Any]:
     """Returns the same as fields of `--json`; null where the journal does not state what was planned."""
-    if tried is None:
+    if coverage is None:
         return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
     return {
-        "layouts_tried": tried.num_tried,
-        "layouts_planned": tried.num_layouts,
-        "not_tried": [_json(each) for each in tried.not_tried],
+        "layouts_tried": coverage.num_tried,
+        "layouts_planned": coverage.num_layouts,
+        "not_tried": [_json(each) for each in coverage.not_tried],
     }
 
 

@@ -49,9 +49,12 @@ def draw_days(
     above, below = drawing.subplots(2, 1, sharex=True)
     fewest = points[0].days * points[0].num_devices
     days = [(each.days, each.low_days, each.high_days) for each in points]
-    efficiency = [tuple(fewest / each.num_devices / one for one in of) for each, of in zip(points, days, strict=True)]
+    efficiency = [
+        tuple(fewest / each.num_devices / days_taken for days_taken in of)
+        for each, of in zip(points, days, strict=True)
+    ]
     counts = [each.num_devices for each in points]
-    labelled = _apart(counts)
+    labelled = _spaced(counts)
     proportional = [fewest / count for count in counts]
     tops = [max(each) for each in zip(proportional, *zip(*days, strict=True), strict=True)]
     _draw_curve(above, counts, days, line=line, band=band)
@@ -73,16 +76,16 @@ def draw_days(
         raise InputError(f"the picture {path} cannot be written: {error.strerror or error}") from error
 
 
-def _apart(counts: Sequence[int]) -> list[int]:
+def _spaced(counts: Sequence[int]) -> list[int]:
     """Returns the positions of counts whose labels fit beside each other on a logarithmic axis, always with both
     ends.
     """
     room = math.log(counts[-1] / counts[0]) / _MOST_LABELS
-    chosen = [0]
+    places = [0]
     for place in range(1, len(counts) - 1):
-        if min(math.log(counts[place] / counts[chosen[-1]]), math.log(counts[-1] / counts[place])) >= room:
-            chosen.append(place)
-    return [*chosen, len(counts) - 1] if len(counts) > 1 else chosen
+        if min(math.log(counts[place] / counts[places[-1]]), math.log(counts[-1] / counts[place])) >= room:
+            places.append(place)
+    return [*places, len(counts) - 1] if len(counts) > 1 else places
 
 
 def _draw_curve(

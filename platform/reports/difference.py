@@ -1,6 +1,6 @@
 """Finds what differs between two measurements, and how much of the difference in step time each change explains.
 
-Shares are logarithms: that a change makes a step 10 % longer and another one 20 % makes it 32 % longer together.
+Shares are taken of logarithms: changes that make a step 10 % and 20 % longer make it 32 % longer together.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ class Difference:
     @property
     def ratio(self) -> float | None:
         """The second's seconds per token over the first's; None where one has no speed."""
-        one, other = self.first.tokens_per_s, self.second.tokens_per_s
-        return one / other if one and other else None
+        first_rate, second_rate = self.first.tokens_per_s, self.second.tokens_per_s
+        return first_rate / second_rate if first_rate and second_rate else None
 
     @property
-    def rest(self) -> float | None:
+    def unexplained_ratio(self) -> float | None:
         """The ratio of seconds per token that the changes leave unexplained; None where a change has no ratio."""
         if self.ratio is None or any(each.ratio is None for each in self.changes):
             return None
@@ -67,16 +67,19 @@ class _Point:
 
 
 def difference(
-    first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader], known: Sequence[Measurement] = ()
+    first: Measurement,
+    second: Measurement,
+    headers: tuple[StudyHeader, StudyHeader],
+    measurements: Sequence[Measurement] = (),
 ) -> Difference:
-    """Returns the second compared with the first, each with the first line of its study; `known` are all measurements
+    """Returns the second compared with the first, each with the first line of its study; `measurements` are all
     of the studies, which show what one change alone does where it was measured.
     """
     begin, end = (_Point(recipe=each.recipe, layout=each.layout, micro_batch=each.batch.micro_batch)
                   for each in (first, second))  # fmt: skip
     path = list(_path(begin, end))
     points = [begin, *(point for point, _, _ in path)]
-    measured = _measured(points, known, (first, second))
+    measured = _measured(points, measurements, (first, second))
     predicted = _predicted(points, headers[0])
     changes: list[Change] = []
     for place, (_, names, values) in enumerate(path):
@@ -104,10 +107,12 @@ def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...],
     """Yields the points from `begin` to `end`, each with what changed to reach it: one axis after another in their
     declared order, and together those that cannot change alone (a stage with its degrees).
     """
-    left, at = list(_changed(begin, end)), begin
-    while left:
-        at, some = next(_next_steps(at, left, {at.layout.world_size, end.layout.world_size}), (end, tuple(left)))
-        left = [field for field in left if field not in some]
+    remaining, at = list(_changed(begin, end)), begin
+    while remaining:
+        at, some = next(
+            _next_steps(at, remaining, {at.layout.world_size, end.layout.world_size}), (end, tuple(remaining))
+        )
+        remaining = [field for field in remaining if field not in some]
         names = tuple(name for name, *_ in some)
         values = [f"{_word(old)} to {_word(new)}" for _, old, new, _ in some]
         if len(names) > 1:
@@ -115,10 +120,12 @@ def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...],
         yield at, names, ", ".join(values)
 
 
-def _next_steps(at: _Point, left: Sequence[_Field], sizes: set[int]) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
+def _next_steps(
+    at: _Point, remaining: Sequence[_Field], sizes: set[int]
+) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
     """Yields the valid points that are the fewest changes away, on as many devices as one of the ends."""
-    for number in range(1, min(_MOST_TOGETHER, len(left)) + 1):
-        for some in itertools.combinations(left, number):
+    for number in range(1, min(_MOST_TOGETHER, len(remaining)) + 1):
+        for some in itertools.combinations(remaining, number):
             with contextlib.suppress(ValueError):
                 yield _applied(at, some, sizes), some
 
@@ -148,9 +155,9 @@ def _changed(begin: _Point, end: _Point) -> Iterator[_Field]:
     the point.
     """
     for part in ("recipe", "layout"):
-        one, other = getattr(begin, part), getattr(end, part)
-        for field in dataclasses.fields(one):
-            old, new = getattr(one, field.name), getattr(other, field.name)
+        first, second = getattr(begin, part), getattr(end, part)
+        for field in dataclasses.fields(first):
+            old, new = getattr(first, field.name), getattr(second, field.name)
             if old != new:
                 yield field.name, old, new, part
     if begin.micro_batch != end.micro_batch:
@@ -162,10 +169,12 @@ def _word(value: Any) -> str:
 
 
 def _measured(
-    points: Sequence[_Point], known: Sequence[Measurement], ends: tuple[Measurement, Measurement]
+    points: Sequence[_Point], measurements: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
     """Returns the seconds per token of each point where it was measured; the two ends have their own."""
-    step_s_of = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
+    step_s_of = {
+        (each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in measurements if each.tokens_per_s
+    }
     times = [step_s_of.get((each.recipe, each.layout, each.batch)) for each in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
         times[place] = 1 / end.tokens_per_s if end.tokens_per_s else None
@@ -207,19 +216,21 @@ def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
     }
 
 
-def chosen(measurements: Sequence[Measurement], winner: Measurement | None, wanted: str) -> Measurement:
-    """Returns the measurement whose id begins with `wanted`; the winner for "".
+def measurement_by_prefix(
+    measurements: Sequence[Measurement], winner: Measurement | None, id_prefix: str
+) -> Measurement:
+    """Returns the measurement whose id begins with `id_prefix`; the winner for "".
 
     Raises:
         InputError: there is none, or several have such an id.
     """
-    if not wanted:
+    if not id_prefix:
         if winner is None:
             raise InputError("the study has no winner to compare: name a measurement, as STUDY:ID")
         return winner
-    matches = [each for each in measurements if each.id.startswith(wanted)]
+    matches = [each for each in measurements if each.id.startswith(id_prefix)]
     if len(matches) != 1:
         some = ", ".join(each.id for each in measurements[:3])
-        why = "no measurement's id begins" if not matches else f"{len(matches)} measurements' ids begin"
-        raise InputError(f"{why} with {wanted!r}: give one of those of --json, such as {some or 'none'}")
+        problem = "no measurement's id begins" if not matches else f"{len(matches)} measurements' ids begin"
+        raise InputError(f"{problem} with {id_prefix!r}: give one of those of --json, such as {some or 'none'}")
     return matches[0]

@@ -40,21 +40,21 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
     """Returns sentences on the runs that support the winner where the machine was disturbed; empty where it was not."""
-    tried, best = result.points, result.leader
-    disturbed = [point for point in tried if point.disturbed]
+    points, best = result.points, result.leader
+    disturbed = [point for point in points if point.disturbed]
     if not disturbed or best is None:
         return []
     sentences = [f"The machine was disturbed. {' '.join(f'{_name(each)}: {_figures(each)}.' for each in disturbed)}"]
     if order := result.contenders:
         rounds = len(set.intersection(*({run.repeat for run in point.runs} for point in order)))
         sentences.append(f"The order of {len(order)} contenders is that of {plural(rounds, 'run')} beside each other.")
-    above = [each for each in tried if not each.runs and each.speeds and _is_above(each, best)]
+    above = [each for each in points if not each.runs and each.speeds and _is_above(each, best)]
     if above:
         above.sort(key=lambda point: -point.search_tokens_per_s)
-        named = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])
+        names = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])
         more = f" and {len(above) - _MOST_ABOVE} more" if len(above) > _MOST_ABOVE else ""
         search = f" (the winner had {figure(best.search_tokens_per_s)} there)" if best.search else ""
-        sentences.append(f"Figures of the search alone that are higher{search}: {named}{more}.")
+        sentences.append(f"Figures of the search alone that are higher{search}: {names}{more}.")
     return sentences
 
 
@@ -110,5 +110,5 @@ def _change(
     before, after = of(search), [value for run in runs for value in of(run)]
     if not before or not after:
         return ""
-    first, then = (f"{round(statistics.fmean(values), 1):,g}" for values in (before, after))
-    return f"{name} {first}, then {then}{unit}"
+    first, later = (f"{round(statistics.fmean(values), 1):,g}" for values in (before, after))
+    return f"{name} {first}, then {later}{unit}"

@@ -1,6 +1,6 @@
 """Writes a study's files beside the journal: the table as CSV and Parquet, pictures, each winner's files.
 
-`layout.json` is read back by `--layout`; the configuration that the winner's engine has of its own stands beside it.
+`layout.json` is read back by `--layout`; the winner's engine may write its own configuration beside it.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ class LayoutFile:
 
     def __post_init__(self) -> None:
         if self.recipe is not None and self.batch is not None:
-            wanted = BatchPoint.of(self.recipe, self.layout, self.batch.micro_batch)
-            if wanted != self.batch:
+            expected_batch = BatchPoint.of(self.recipe, self.layout, self.batch.micro_batch)
+            if expected_batch != self.batch:
                 raise ValueError(
                     f"micro_batch {self.batch.micro_batch} on {self.layout.data_parallel} data-parallel ranks needs"
-                    f" grad_accum {wanted.grad_accum} for global batch {self.recipe.global_batch},"
+                    f" grad_accum {expected_batch.grad_accum} for global batch {self.recipe.global_batch},"
                     f" got {self.batch.grad_accum}"
                 )
 
@@ -102,18 +102,22 @@ def _write_winners(folder: Path, result: Result) -> list[Path]:
     for number, each in enumerate(result.of_study):
         suffix = _suffix(number, each.recipe)
         layout = folder / f"layout{suffix}.json"
-        won = each.winner
-        if won is None:
+        winner = each.winner
+        if winner is None:
             layout.unlink(missing_ok=True)
         else:
-            parts = {"recipe": to_json(won.trained_recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
-            written.append(_write(layout, {"measurement": won.id, **parts}))
+            parts = {
+                "recipe": to_json(winner.trained_recipe),
+                "layout": to_json(winner.layout),
+                "batch": to_json(winner.batch),
+            }
+            written.append(_write(layout, {"measurement": winner.id, **parts}))
         for rules in engines.registered():
             if not rules.config_name:
                 continue
             path = folder / f"{rules.config_name}{suffix}.json"
-            if won is not None and won.layout.rules is rules:
-                written.append(_write(path, engines.config(won.trained_recipe, won.layout, won.batch)))
+            if winner is not None and winner.layout.rules is rules:
+                written.append(_write(path, engines.config(winner.trained_recipe, winner.layout, winner.batch)))
             else:
                 path.unlink(missing_ok=True)
     return written

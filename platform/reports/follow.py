@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration
 from platform.finals.result import Result
 from platform.reports.forecast import forecaster_of
@@ -49,7 +49,7 @@ def followed(
     """Reports on a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
-    search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
+    search stands. Lines of `history` are counted and not printed again; `journal` yields what follows. `total` is the
     number of trials planned.
     """
     follower = _Follower(journal, history, search, total)
@@ -62,7 +62,7 @@ def followed(
         yield
     finally:
         try:
-            follower.over.set()
+            follower.is_over.set()
             thread.join(timeout=5)
         finally:
             # Whatever happens, a second Ctrl-C too: the terminal gets its cursor back.
@@ -82,7 +82,7 @@ class _Follower:
         search: Budgeted,
         total: int | None,
     ) -> None:
-        self.over = threading.Event()
+        self.is_over = threading.Event()
         self._tail = journal
         self._history = history
         self._search = search
@@ -94,7 +94,7 @@ class _Follower:
         self._batch: BatchPoint | None = None
         self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
-        self._counted: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
+        self._counts_cache: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
         """The part of the progress that follows from measurements, and each recipe's best; None once something new was
         measured.
         """
@@ -102,10 +102,10 @@ class _Follower:
         self._started_s = self._last_line_s = time.monotonic()
 
     def work(self, screen: _Screen | None) -> None:
-        """Reports until `over` is set, and once more after it."""
-        ended = False
-        while not ended:
-            ended = self.over.wait(0.5)
+        """Reports until `is_over` is set, and once more after it."""
+        is_last = False
+        while not is_last:
+            is_last = self.is_over.wait(0.5)
             for entry in self._tail.read():
                 self._history.extend([entry])
                 self._last_line_s = time.monotonic()
@@ -125,7 +125,7 @@ class _Follower:
                 self._batch = entry.batch
             case Measured(measurement=measurement):
                 self._rungs[measurement.batch.micro_batch] = measurement.outcome
-                self._counted = None
+                self._counts_cache = None
             case TrialEnd():
                 self._trial, self._batch = None, None
                 self._trials_s.append(entry.wall_s)
@@ -135,14 +135,16 @@ class _Follower:
     def _print_entry(self, entry: Line) -> None:
         match entry:
             case TrialStart() | RungStart():
-                say(progress_line(self._progress()))
+                print_line(progress_line(self._progress()))
             case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
-                say(f"{sentence} --exclude-slow searches without its node.")
+                print_line(f"{sentence} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 sentence = measurement_line(measurement)
                 if self._history.header is not None:
-                    sentence += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
-                say(sentence)
+                    sentence += forecaster_of(self._history.header).predictions_beside(
+                        measurement, self._history.measurements
+                    )
+                print_line(sentence)
             case _:
                 pass
 
@@ -178,7 +180,7 @@ class _Follower:
 
     def _counts(self) -> tuple[dict[str, Any], Mapping[str, Measurement]]:
         # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
-        if self._counted is None:
+        if self._counts_cache is None:
             measurements = self._history.measurements
             measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
             last = tuple(measured[-_MOST_LAST:])
@@ -190,11 +192,11 @@ class _Follower:
                 "model_error": forecaster.error(measured) if forecaster else "",
             }
             leaders = {key: each.leader for key, each in Result.of(self._history).by_id.items()}
-            self._counted = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
-        return self._counted
+            self._counts_cache = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
+        return self._counts_cache
 
     def _to_go(self) -> str:
         if self._total is None or not self._trials_s:
             return ""
-        left = max(0, self._total - len(self._history.trials) + (self._trial is not None))
-        return duration(left * sum(self._trials_s) / len(self._trials_s))
+        num_trials_left = max(0, self._total - len(self._history.trials) + (self._trial is not None))
+        return duration(num_trials_left * sum(self._trials_s) / len(self._trials_s))

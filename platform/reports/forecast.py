@@ -32,7 +32,7 @@ class Forecaster:
         columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
         return None if columns is None else predict(columns)
 
-    def beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
+    def predictions_beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
         """Returns the text after a measurement's line: its prediction, and the model's error over all that was
         measured.
 
@@ -55,9 +55,9 @@ class Forecaster:
         for row, each in enumerate(measurements):
             expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
             off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
-            apart = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
+            error_text = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
             memory = figure(float(prediction.memory.allocated_gib[row]))
-            texts.append(f"{figure(expected)} tokens/s{apart}, {memory} GiB")
+            texts.append(f"{figure(expected)} tokens/s{error_text}, {memory} GiB")
         return tuple(texts)
 
     def error(self, measured: Sequence[Measurement]) -> str:

@@ -25,8 +25,8 @@ def as_json(result: Result) -> dict[str, Any]:
     header, history = result.header, result.history
 
     each_recipe = [_result_json(each, result) for each in result.of_study]
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
+    measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    skipped = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
@@ -36,7 +36,7 @@ def as_json(result: Result) -> dict[str, Any]:
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
             "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in tried],
+            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in measured],
             "skipped": [
                 {
                     "recipe": each.recipe.id,
@@ -44,7 +44,7 @@ def as_json(result: Result) -> dict[str, Any]:
                     "batch": to_json(each.batch),
                     "reason": each.reason,
                 }
-                for each in left
+                for each in skipped
             ],
             "recipes": each_recipe,
             "wall_s": history.wall_s,
@@ -93,10 +93,10 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
 
 
 def _runs_json(point: PointRuns) -> dict[str, Any]:
-    shown = point.main_run
+    main_run = point.main_run
     return {
-        "layout": shown.layout.id,
-        "batch": to_json(shown.batch),
+        "layout": main_run.layout.id,
+        "batch": to_json(main_run.batch),
         "tokens_per_s": [run.tokens_per_s for run in point.runs],
         "median_tokens_per_s": point.median_tokens_per_s,
         "std_tokens_per_s": point.std_tokens_per_s,

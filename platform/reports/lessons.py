@@ -33,14 +33,14 @@ AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     """Returns sentences for each recipe with a winner, then on what the search cost."""
     header = result.header
-    won = [each for each, _ in result.winners]
+    winners = [each for each, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
-    lines_of = [[*axes_worth(each.measurements), *reasons_for_winner(each, forecaster)] for each in won]
-    if len(won) == 1:
-        saved = "a miniature saves none" if header.miniature else f"over {saving(won[0], header)}"
+    lines_of = [[*axes_worth(each.measurements), *reasons_for_winner(each, forecaster)] for each in winners]
+    if len(winners) == 1:
+        saved = "a miniature saves none" if header.miniature else f"over {saving(winners[0], header)}"
         return [*lines_of[0], f"{cost}; {saved}."]
     sentences: list[str] = []
-    for each, lines in zip(won, lines_of, strict=True):
+    for each, lines in zip(winners, lines_of, strict=True):
         sentences += [f"Of {each.recipe.label}:", *lines]
         sentences += [] if header.miniature else [f"Over {saving(each, header)}."]
     return [*sentences, f"{cost}."] if sentences else []
@@ -63,8 +63,8 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
         ratio = statistics.median(ratios_of)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
         words = f"{fast} is {gain:.1%} faster than {slow} ({plural(len(ratios_of), 'pair')})"
-        most, known = sentences.get(axis, (0.0, []))
-        sentences[axis] = (max(most, gain), [*known, words])
+        most, phrases = sentences.get(axis, (0.0, []))
+        sentences[axis] = (max(most, gain), [*phrases, words])
     of = " of the miniature" if timed and timed[0].miniature else ""
     return [
         f"{axis.replace('_', '-')}{of}: {'; '.join(words)}."
@@ -109,9 +109,9 @@ def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str
 
 def _parts(step: StepTime) -> list[str]:
     """Returns what the first of two predicted steps spends more or less than the second, as shares of the second."""
-    whole = float(step.total_s[1])
+    total_s = float(step.total_s[1])
     more = {
-        part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / whole
+        part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / total_s
         for part, fields in PARTS.items()
     }
     return [
@@ -139,16 +139,17 @@ def saving(result: RecipeResult, header: StudyHeader) -> str:
 def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
     """Yields axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
 
-    Such pairs share what is left without the axis: a study of 10,000 has too many pairs to look at each.
+    Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
+    each.
     """
     rows = [_axes(each) for each in timed]
     for place, axis in enumerate(AXES):
-        alike: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
         for row, each in zip(rows, timed, strict=True):
             assert each.tokens_per_s
-            rest = (*row[:place], *row[place + 1 :])
-            alike.setdefault(rest, []).append((row[place], each.tokens_per_s))
-        for group in alike.values():
+            other_values = (*row[:place], *row[place + 1 :])
+            groups.setdefault(other_values, []).append((row[place], each.tokens_per_s))
+        for group in groups.values():
             for (a, speed), (b, other) in itertools.combinations(group, 2):
                 if a != b:
                     yield axis, a, b, speed / other

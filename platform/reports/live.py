@@ -52,8 +52,8 @@ def frame(progress: Progress, *, height: int) -> RenderableType:
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     most_last = max(1, min(6, (height - _OTHER_ROWS - bool(progress.model_error)) // (2 if progress.predicted else 1)))
-    for label, shown in _rows(progress, most_last=most_last):
-        table.add_row(label, shown)
+    for label, value in _rows(progress, most_last=most_last):
+        table.add_row(label, value)
     mark = "MINIATURE  " if progress.miniature else ""
     head = Text(f"{mark}{progress.title}", style="bold", no_wrap=True, overflow="ellipsis")
     # The cursor rests on the empty line: the ^C that a terminal echoes there moves nothing.
@@ -82,14 +82,14 @@ def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, Renderab
 
 
 def _trials(progress: Progress) -> RenderableType:
-    done = progress.trial - (progress.layout is not None)
+    completed = progress.trial - (progress.layout is not None)
     planned = progress.num_trials
     if planned is None or progress.trial > planned:
         return Text(f"{progress.trial}" if planned is None else f"{progress.trial} ({planned} were planned to search)")
     line = Table.grid(padding=(0, 1, 0, 0), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1)
-    line.add_row(f"{progress.trial} of {planned}", ProgressBar(total=max(planned, 1), completed=done, width=None))
+    line.add_row(f"{progress.trial} of {planned}", ProgressBar(total=max(planned, 1), completed=completed, width=None))
     return line
 
 

@@ -40,27 +40,27 @@ def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
     for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         lines.append(f"  {rows[0].layout.label}, MBS {rows[0].batch.micro_batch}{more}: {reason}")
-    left = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
-    return [*lines, f"  and {left} more, see --json"] if left else lines
+    num_more = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
+    return [*lines, f"  and {num_more} more, see --json"] if num_more else lines
 
 
-def notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[str], shown: Sequence[str]) -> list[str]:
+def notes(
+    measured: Sequence[Measurement], best: Measurement | None, omitted: Sequence[str], titles: Sequence[str]
+) -> list[str]:
     lines: list[str] = []
     if best is not None:
         lines.append("* the winner")
-    slow = sum(row.outcome is Outcome.SLOW for row in ran)
+    slow = sum(row.outcome is Outcome.SLOW for row in measured)
     if slow:
-        lines.append(
-            f"slow ({text.plural(slow, 'row')}): stopped early, as what it may reach at most was below the best"
-        )
-    for row in ran:
+        lines.append(f"slow ({text.plural(slow, 'row')}): stopped early, as the most it could reach was below the best")
+    for row in measured:
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
-    if "runs" in shown:
-        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in shown)
+    if "runs" in titles:
+        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in titles)
         lines.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
-    if any(row.step_time_derived for row in ran):
+    if any(row.step_time_derived for row in measured):
         lines.append("~ derived from the parts of a step with fewer micro-steps")
     legend = {
         "±%": "±%: half the distance of the step time's quartiles.",
@@ -68,10 +68,10 @@ def notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[s
         "% of peak": "% of peak: of the measured matmul peak.",
         "GiB": "GiB: most allocated, on the fullest device.",
     }
-    if ran:
+    if measured:
         lines.append(
-            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in gone))
+            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in omitted))
         )
-    if gone:
-        lines.append(f"Left out at this width: {', '.join(gone)}.")
+    if omitted:
+        lines.append(f"Left out at this width: {', '.join(omitted)}.")
     return lines

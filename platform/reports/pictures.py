@@ -61,8 +61,8 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = _rows(points)
-    shown = {layout.id for layout in rows}
-    cells = [each for each in points if each.layout.id in shown]
+    row_ids = {layout.id for layout in rows}
+    cells = [each for each in points if each.layout.id in row_ids]
     best, recipe = result.winner, result.recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
@@ -75,7 +75,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
             lambda axes: _heat_map(axes, cells, rows, best),
         ),
     )
-    for path, (title, (width, height), notes, drawn) in zip(paths, draws, strict=True):
+    for path, (title, (width, height), notes, draw_panel) in zip(paths, draws, strict=True):
         engine = ConstrainedLayoutEngine(w_pad=_EDGE_IN, rect=(0, 0, 1, 1 - _HEAD_IN / height))
         picture = Figure(figsize=(width, height), dpi=130, layout=engine)
         axes = picture.subplots()
@@ -84,7 +84,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
         picture.text(left, 1 - 0.4 / height, of_what, va="top", fontsize=8, color=_FAINT)
         if notes:
             picture.supxlabel(notes, x=left, ha="left", fontsize=8, color=_FAINT)
-        drawn(axes)
+        draw_panel(axes)
         with replacing(path) as part:
             picture.savefig(part, format=form)
     return paths
@@ -94,11 +94,11 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts, the fastest first, then those without a figure, and a few that never ran."""
     speed: dict[str, tuple[bool, bool, float]] = {}
     for each in points:
-        mine = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
-        speed[each.layout.id] = max(mine, speed.get(each.layout.id, mine))
+        rank = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
+        speed[each.layout.id] = max(rank, speed.get(each.layout.id, rank))
     layouts = {each.layout.id: each.layout for each in points}
     order = sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)
-    num_ran = sum(ran for ran, _, _ in speed.values())
+    num_ran = sum(has_run for has_run, _, _ in speed.values())
     return [*order[:num_ran][:_MOST_ROWS], *order[num_ran:][:_MOST_NEVER_RUN]]
 
 
@@ -126,42 +126,42 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     from matplotlib.lines import Line2D
 
     limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
-    ran = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
+    timed = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
     ladders: dict[str, list[Measurement]] = {}
-    alike: dict[tuple[str, str], list[Measurement]] = {}
-    for each in sorted(ran, key=lambda m: m.batch.micro_batch):
+    dots_by_style: dict[tuple[str, str], list[Measurement]] = {}
+    for each in sorted(timed, key=lambda m: m.batch.micro_batch):
         ladders.setdefault(each.layout.id, []).append(each)
-        alike.setdefault((_MARKERS.get(each.layout.rules.name, "o"), _color(each)), []).append(each)
+        dots_by_style.setdefault((_MARKERS.get(each.layout.rules.name, "o"), _color(each)), []).append(each)
     for ladder in ladders.values():
         axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
-    for (marker, color), dots in alike.items():
+    for (marker, color), dots in dots_by_style.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
     crashed = [each for each in points if each.outcome is Outcome.OOM]
     for each in crashed:
-        held = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
-        needed = limit if held is None else held + (each.asked_gib or 0.0)
+        held_gib = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
+        needed = limit if held_gib is None else held_gib + (each.asked_gib or 0.0)
         axes.plot(needed, 0, "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
     if best is not None and best.peak_allocated_gib is not None:
         axes.plot(best.peak_allocated_gib, _speed(best), "o", mfc="none", mec=_INK, ms=13, zorder=4)
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.15 * max((_speed(each) for each in ran), default=1.0))
-    _name_dots(axes, ran if len(ran) <= _MOST_NAMED else (), best)
+    axes.set_ylim(0, 1.15 * max((_speed(each) for each in timed), default=1.0))
+    _name_dots(axes, timed if len(timed) <= _MOST_NAMED else (), best)
     ringed = f"\nringed: the winner, {best.layout.label}, micro-batch {best.batch.micro_batch}" if best else ""
     axes.set_xlabel(f"GiB allocated at most, on the fullest device; dashed: the limit, {figure(limit)} GiB{ringed}")
     axes.set_ylabel("tokens/s, all devices; small figures: micro-batch")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     _plain(axes)
     axes.grid(True, color=_GRID, lw=0.6)
-    outcomes = list(dict.fromkeys(each.outcome for each in (*ran, *crashed)))
-    shown = sorted({each.layout.rules.name for each in ran})
+    outcomes = list(dict.fromkeys(each.outcome for each in (*timed, *crashed)))
+    labels = sorted({each.layout.rules.name for each in timed})
     axes.legend(
         handles=[
             *(
                 Line2D([], [], ls="", marker="x" if o is Outcome.OOM else "o", color=COLORS.get(o, _FAILED), label=o)
                 for o in sorted(outcomes)
             ),
-            *(Line2D([], [], ls="", marker=_MARKERS.get(e, "o"), mfc="none", mec=_FAINT, label=e) for e in shown),
+            *(Line2D([], [], ls="", marker=_MARKERS.get(e, "o"), mfc="none", mec=_FAINT, label=e) for e in labels),
         ],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip
@@ -170,12 +170,12 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
 def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:
     """Writes each dot's micro-batch beside it, the winner's outside of its ring, without overlaps."""
     width, height = axes.get_xlim()[1], axes.get_ylim()[1]
-    named: list[tuple[float, float]] = []
+    label_places: list[tuple[float, float]] = []
     for each in sorted(dots, key=lambda dot: dot is not best):
         at = (each.peak_allocated_gib or 0.0, _speed(each))
-        if any(abs(at[0] - x) < _LABEL[0] * width and abs(at[1] - y) < _LABEL[1] * height for x, y in named):
+        if any(abs(at[0] - x) < _LABEL[0] * width and abs(at[1] - y) < _LABEL[1] * height for x, y in label_places):
             continue
-        named.append(at)
+        label_places.append(at)
         axes.annotate(
             str(each.batch.micro_batch), at, xytext=(9 if each is best else 5, -3), textcoords="offset points",
             fontsize=7, color=_FAINT,
@@ -240,11 +240,11 @@ def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement])
     derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
     slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
     yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"
-    ran = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
+    measured_layouts = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
     missing = {each.layout.id for each in points} - {each.layout.id for each in cells}
-    if slower := missing & ran:
+    if slower := missing & measured_layouts:
         yield f"left out: {plural(len(slower), 'layout')} that ran slower or crashed"
-    if never := missing - ran:
+    if never := missing - measured_layouts:
         yield f"left out: {plural(len(never), 'layout')} that never ran"
 
 

@@ -54,12 +54,12 @@ def _share(seconds: float, whole_s: float) -> str:
 
 
 def _notes(best: Measurement, profile: Profile) -> Iterator[str]:
-    how = f"Mean of {profile.num_steps} steps on rank {profile.rank} under torch.profiler"
+    method = f"Mean of {profile.num_steps} steps on rank {profile.rank} under torch.profiler"
     if profile.measured_grad_accum != profile.batch.grad_accum:
-        how += f", from {profile.measured_grad_accum} micro-steps each"
+        method += f", from {profile.measured_grad_accum} micro-steps each"
     if best.step_time_s:
-        how += f"; timed without it a step took {figure(1e3 * best.step_time_s)} ms"
-    yield f"{how}."
+        method += f"; timed without it a step took {figure(1e3 * best.step_time_s)} ms"
+    yield f"{method}."
     if profile.device_kind == "cpu":
         yield "On a CPU these are the operations of the worker's threads; gloo and the other workers share its cores."
     if profile.trace:

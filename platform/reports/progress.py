@@ -120,8 +120,8 @@ def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
 
 
 def _outcomes(outcomes: Counter[Outcome]) -> str:
-    tried = sum(number for outcome, number in outcomes.items() if outcome is not Outcome.SKIPPED)
-    if not tried and not outcomes[Outcome.SKIPPED]:
+    num_measured = sum(number for outcome, number in outcomes.items() if outcome is not Outcome.SKIPPED)
+    if not num_measured and not outcomes[Outcome.SKIPPED]:
         return "nothing measured yet"
     each = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
-    return f"{plural(tried, 'measurement')}: {each}"
+    return f"{plural(num_measured, 'measurement')}: {each}"

@@ -24,29 +24,29 @@ def tables(result: Result) -> dict[str, Rows]:
     of_all = [point for each in result.measured for point in each.points]
     ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
     ordered.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
-    left = [each for each in result.history.measurements if each.outcome is Outcome.SKIPPED]
-    made: dict[str, Rows] = {
+    skipped = [each for each in result.history.measurements if each.outcome is Outcome.SKIPPED]
+    rows_by_name: dict[str, Rows] = {
         "measurements.json": [_of_point(each, tokens) for each in ordered],
         "runs.json": [_measured(run, tokens) for each in ordered if each.runs for run in each.all],
         "not_tried.json": _not_tried(result),
-        "skipped.json": [_skipped(each) for each in left],
+        "skipped.json": [_skipped(each) for each in skipped],
         "gates.json": _gates(result),
         "global_batches.json": batch_rows(result),
         "accumulations.json": accumulation_rows(result),
         "profile.json": profile_rows(result),
     }
-    return {name: rows for name, rows in made.items() if rows}
+    return {name: rows for name, rows in rows_by_name.items() if rows}
 
 
 def _gates(result: Result) -> Rows:
     """Returns a row for each layout whose numerics gate ran, with its distance from the reference."""
     rows: list[dict[str, Any]] = []
     for each, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
-        held = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
+        verdict_text = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
         rows.append(
             {
                 "layout": each.layout.label,
-                "gate": "reference" if each.is_reference else held,
+                "gate": "reference" if each.is_reference else verdict_text,
                 "reference": verdict and verdict.reference.label,
                 "loss_error": verdict and verdict.loss_error,
                 "loss_tolerance": verdict and verdict.loss_tolerance,

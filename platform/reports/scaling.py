@@ -40,7 +40,7 @@ class Row:
     """The winner; None where nothing fits or nothing was measured yet."""
     reason: str = ""
     """Reason why there is no winner; empty where there is one."""
-    tried: Coverage | None = None
+    coverage: Coverage | None = None
     """Share of the layouts that were tried; None where the journal does not state what was planned."""
     efficiency: float | None = None
     """Tokens/s a device over that on the fewest devices that have a winner."""
@@ -77,8 +77,10 @@ def rows(results: Sequence[Result]) -> list[Row]:
         header = result.header
         for of_recipe in result.of_study:
             best, verdict = of_recipe.winner, of_recipe.gate
-            near = None if best else nearest(of_recipe.judged, header.cluster)
-            reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
+            closest = None if best else nearest(of_recipe.judged, header.cluster)
+            reason = (
+                "" if best else "nothing was measured" if closest is None else closest.reason or closest.outcome.value
+            )
             if still_open := of_recipe.unresolved:
                 labels = " and ".join(each.main_run.layout.label for each in still_open)
                 reason = f"not resolved between {labels}: the machine was disturbed"
@@ -90,7 +92,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
                 price_per_gpu_h=header.price_per_gpu_h,
                 best=best,
                 reason=reason,
-                tried=of_recipe.coverage,
+                coverage=of_recipe.coverage,
                 runs=len(of_recipe.ranking[0].runs) if best else 0,
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
@@ -106,9 +108,9 @@ def _with_efficiency(group: Sequence[Row]) -> list[Row]:
     ]
 
 
-def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
+def print_table(rows: Sequence[Row], device: str, console: Console) -> None:
     """Prints one table for each recipe. `device` is the name of a device."""
-    for group in _groups(shown):
+    for group in _groups(rows):
         first = group[0]
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
         console.print(f"{mark}{first.recipe.label}", style="bold")
@@ -129,12 +131,12 @@ def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
 
 def _notes(group: Sequence[Row]) -> list[str]:
     """Returns notes on rows that are not comparable at once, since figures of different standing are in one table."""
-    won = [row for row in group if row.best is not None]
-    notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
-    if any(not row.runs for row in won):
+    won_rows = [row for row in group if row.best is not None]
+    notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won_rows)) else []
+    if any(not row.runs for row in won_rows):
         notes.append("runs: in fresh processes; - is a figure of the search alone")
-    if any(not row.gate for row in won):
-        notes.append("gate: - is a winner whose loss and gradient norms were held against no plain layout")
+    if any(not row.gate for row in won_rows):
+        notes.append("gate: - is a winner whose loss and gradient norms were not compared with a plain layout's")
     return notes
 
 
@@ -153,8 +155,8 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
         f"days for {count(first.tokens)}": lambda row: derived(row.days, row),
         f"{device}-days": lambda row: derived(row.device_days, row),
     }
-    tried: dict[str, Callable[[Row], str]] = {
-        "layouts tried": lambda row: f"{row.tried.num_tried} of {row.tried.num_layouts}" if row.tried else "-"
+    coverage_columns: dict[str, Callable[[Row], str]] = {
+        "layouts tried": lambda row: f"{row.coverage.num_tried} of {row.coverage.num_layouts}" if row.coverage else "-"
     }
     cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: derived(row.cost, row)}
     return {
@@ -163,14 +165,14 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
         "tokens/s": lambda row: derived(row.tokens_per_s, row),
         f"tokens/s/{device}": lambda row: derived(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
         "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
-        **(tried if first.tried else {}),
+        **(coverage_columns if first.coverage else {}),
         "runs": lambda row: str(row.runs or "-"),
         "gate": lambda row: row.gate or "-",
         **(cost if planned and first.price_per_gpu_h is not None else {}),
     }
 
 
-def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]:
+def to_object(rows: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]:
     """Returns the object that `--json` prints: a row of `scaling` for each recipe and number of devices, and each
     study's own object.
     """
@@ -187,20 +189,20 @@ def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]
                     "gpu_days": row.device_days,
                     "efficiency": row.efficiency,
                     "runs": row.runs,
-                    "layouts_tried": row.tried and row.tried.num_tried,
-                    "layouts_planned": row.tried and row.tried.num_layouts,
+                    "layouts_tried": row.coverage and row.coverage.num_tried,
+                    "layouts_planned": row.coverage and row.coverage.num_layouts,
                     "gate": row.gate or None,
                     "cost": row.cost,
                     "reason": row.reason,
                 }
-                for row in shown
+                for row in rows
             ],
             "studies": [as_json(each) for each in results],
         }
     )
 
 
-def write_files(folder: Path, shown: Sequence[Row], device: str, form: str = FORMATS[0]) -> list[Path]:
+def write_files(folder: Path, rows: Sequence[Row], device: str, form: str = FORMATS[0]) -> list[Path]:
     """Writes the rows as CSV and, for each recipe that has a winner, as a picture (`form`); returns the paths.
 
     Raises:
@@ -210,8 +212,8 @@ def write_files(folder: Path, shown: Sequence[Row], device: str, form: str = FOR
     with replacing(written[0]) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_CSV)
-        writer.writerows(_csv(row) for row in shown)
-    for number, group in enumerate(_groups(shown)):
+        writer.writerows(_csv(row) for row in rows)
+    for number, group in enumerate(_groups(rows)):
         picture = folder / (f"{_STEM}-{group[0].recipe.id}.{form}" if number else f"{_STEM}.{form}")
         points = [_point(row, row.best) for row in group if row.best is not None and row.days and row.best.step_time_s]
         if not points:
@@ -256,9 +258,9 @@ def _point(row: Row, best: Measurement) -> Days:
     return Days(num_devices=row.num_devices, days=row.days, low_days=low * share, high_days=high * share)
 
 
-def _groups(shown: Sequence[Row]) -> list[list[Row]]:
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[str, list[Row]] = {}
-    for row in shown:
+    for row in rows:
         groups.setdefault(row.recipe.id, []).append(row)
     return list(groups.values())
 
@@ -269,13 +271,13 @@ def show(
     """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
     JSON object alone.
     """
-    shown = rows(results)
+    table_rows = rows(results)
     device = results[0].header.cluster.device_word
-    files = write_files(folder, shown, device, form) if folder else []
+    files = write_files(folder, table_rows, device, form) if folder else []
     if as_object:
-        print(json.dumps(to_object(shown, results), allow_nan=False))
+        print(json.dumps(to_object(table_rows, results), allow_nan=False))
         return
-    print_table(shown, device, Console(width=width, highlight=False, markup=False, emoji=False))
+    print_table(table_rows, device, Console(width=width, highlight=False, markup=False, emoji=False))
     if files:
         print("Files:")
     for path in files:

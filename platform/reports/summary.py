@@ -68,11 +68,11 @@ def winner_sentence(
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
-    among = f"of {of.words} tried " if of else ""
-    whole = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
+    of_tried = f"of {of.words} tried " if of else ""
+    global_batch_text = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
-        f"Fastest {among}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
-        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
+        f"Fastest {of_tried}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
+        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{global_batch_text}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
 
@@ -83,25 +83,25 @@ def pipeline_words(measurement: Measurement) -> str:
     """
     if not measurement.pipeline_bubble_by_formula:
         return ""
-    bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
-    where = f" on {where}" if where else ""
+    bubble, stage_text = measurement.pipeline_bubble, stages(measurement.memory_stages)
+    stage_text = f" on {stage_text}" if stage_text else ""
     measured = "" if bubble is None else f"{bubble:.1%} beside "
     by_formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
     layout, micro_steps = measurement.layout, measurement.batch.grad_accum
     timed_whole = bubble is None and len(timed_accumulations(layout, micro_steps)) == 1
-    why = f", not measured with as few as {micro_steps} micro-batches" if timed_whole else ""
-    return f"{where}, a bubble of {measured}{by_formula}{why}"
+    reason = f", not measured with as few as {micro_steps} micro-batches" if timed_whole else ""
+    return f"{stage_text}, a bubble of {measured}{by_formula}{reason}"
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
     """Returns the GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where
     unknown.
     """
-    held = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
-    if held is None or measurement.asked_gib is None:
+    held_gib = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
+    if held_gib is None or measurement.asked_gib is None:
         return None
     limit = cluster.device_memory_gib if measurement.cap_gib is None else measurement.cap_gib
-    return max(0.0, held + measurement.asked_gib - limit)
+    return max(0.0, held_gib + measurement.asked_gib - limit)
 
 
 def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
@@ -117,16 +117,17 @@ def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measuremen
 
 def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster) -> str:
     """Returns a sentence for a recipe without a winner."""
-    near = nearest(measurements, cluster)
-    if near is None:
+    closest = nearest(measurements, cluster)
+    if closest is None:
         return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
-    why = near.reason or near.outcome.value
-    missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
+    reason = closest.reason or closest.outcome.value
+    missing = shortfall_gib(closest, cluster) if closest.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
-    opening = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
+    opening = "Nothing fits" if closest.outcome in _MEMORY else "Nothing has won"
     return (
-        f"{opening} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
-        f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
+        f"{opening} for {recipe.label} on {cluster.label_under(closest.cap_gib)}."
+        f" Nearest: {closest.layout.label} at micro-batch {closest.batch.micro_batch},"
+        f" {closest.outcome.value} ({reason}){lacked}."
     )
 
 
@@ -184,14 +185,15 @@ def evidence(result: RecipeResult) -> list[str]:
         sentences.append(result.gate.sentence)
     elif result.has_curves:
         sentences.append(
-            "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
-            " (--resume goes on)."
+            "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."
         )
     elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
         sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
     if reasons := ", ".join(best.held_back_by):
-        held = sum(map(bool, best.held_back))
-        sentences.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
+        num_held_back = sum(map(bool, best.held_back))
+        sentences.append(
+            f"Clocks were lowered in {num_held_back} of {len(best.held_back)} windows of its run: {reasons}."
+        )
     if best.idle_devices:
         sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
     return sentences

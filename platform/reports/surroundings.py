@@ -40,39 +40,43 @@ def surroundings(first: Measurement, second: Measurement, headers: tuple[StudyHe
     if all(peaks) and abs((peaks[1] or 0.0) / (peaks[0] or 1.0) - 1) > 0.01:
         yield Change(names=("matmul peak",), values=f"{figure(peaks[0])} to {figure(peaks[1])} TFLOP/s a device")
     for name, of, unit in _MACHINE:
-        then, now = of(first), of(second)
+        first_values, second_values = of(first), of(second)
         if (
-            then
-            and now
-            and abs(statistics.fmean(now) - statistics.fmean(then)) > 0.03 * max(statistics.fmean(then), 1.0)
+            first_values
+            and second_values
+            and abs(statistics.fmean(second_values) - statistics.fmean(first_values))
+            > 0.03 * max(statistics.fmean(first_values), 1.0)
         ):
             yield Change(
-                names=(name,), values=f"{figure(statistics.fmean(then))} to {figure(statistics.fmean(now))}{unit}"
+                names=(name,),
+                values=f"{figure(statistics.fmean(first_values))} to {figure(statistics.fmean(second_values))}{unit}",
             )
     if first.held_back_by != second.held_back_by:
-        held = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
-        yield Change(names=("clocks lowered by",), values=" to ".join(held))
+        held_back = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
+        yield Change(names=("clocks lowered by",), values=" to ".join(held_back))
     if first.step_time_derived != second.step_time_derived:
         kinds = ("derived" if each.step_time_derived else "timed whole" for each in (first, second))
         yield Change(names=("step time",), values=" to ".join(kinds))
-    one, other = (to_json(each.conditions) if each.conditions else {} for each in (first, second))
+    first_conditions, second_conditions = (
+        to_json(each.conditions) if each.conditions else {} for each in (first, second)
+    )
     for part in ("versions", "environment"):
-        before, after = one.get(part, {}), other.get(part, {})
+        before, after = first_conditions.get(part, {}), second_conditions.get(part, {})
         for name in sorted({*before, *after}):
-            if one and other and before.get(name) != after.get(name):
+            if first_conditions and second_conditions and before.get(name) != after.get(name):
                 yield Change(names=(name,), values=f"{before.get(name, 'not set')} to {after.get(name, 'not set')}")
-    if one and other and one["commit"] != other["commit"]:
-        yield Change(names=("commit",), values=f"{one['commit']} to {other['commit']}")
+    if first_conditions and second_conditions and first_conditions["commit"] != second_conditions["commit"]:
+        yield Change(names=("commit",), values=f"{first_conditions['commit']} to {second_conditions['commit']}")
     yield from _warnings(first, second)
 
 
 def _warnings(first: Measurement, second: Measurement) -> Iterator[Change]:
     """Yields each warning that the workers of one alone were given, where both have them recorded."""
-    given = [each.conditions.warnings if each.conditions else None for each in (first, second)]
-    for place, which in enumerate(("first", "second")):
-        mine, others = given[place], given[1 - place]
-        if mine is None or others is None:
+    warnings = [each.conditions.warnings if each.conditions else None for each in (first, second)]
+    for place, side in enumerate(("first", "second")):
+        own_warnings, other_warnings = warnings[place], warnings[1 - place]
+        if own_warnings is None or other_warnings is None:
             return
-        for text in mine:
-            if text not in others:
-                yield Change(names=(f"a warning to workers of the {which} alone",), values=text.rstrip("."))
+        for text in own_warnings:
+            if text not in other_warnings:
+                yield Change(names=(f"a warning to workers of the {side} alone",), values=text.rstrip("."))

@@ -209,8 +209,8 @@ def _notes(measurement: Measurement) -> Iterable[str]:
         yield f"{layout.dp_replicate} replicas of {layout.dp_shard} shards"
     if note := layout.rules.note(layout):
         yield note
-    if where := stages(measurement.memory_stages):
-        yield f"most memory on {where}"
+    if fullest := stages(measurement.memory_stages):
+        yield f"most memory on {fullest}"
     for name, declared in axes_of(Layout).items():
         if declared.note and layout.is_set(name):
             yield declared.note.format(getattr(layout, name))
@@ -259,11 +259,13 @@ def read_csv(path: Path) -> list[Row]:
 def _check_header(path: Path, names: Sequence[str]) -> None:
     missing = [name for name in HEADER[:NUM_PUBLISHED] if name not in names]
     unknown = [name for name in names if name not in HEADER]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", twice)):
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    for problem, names in (("lacks", missing), ("has unknown", unknown), ("repeats", repeated)):
         if names:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            raise InputError(f"the header of {path} {what} {', '.join(names[:6])}{more}: see docs/reference/columns.md")
+            raise InputError(
+                f"the header of {path} {problem} {', '.join(names[:6])}{more}: see docs/reference/columns.md"
+            )
 
 
 def _parse(path: Path, number: int, names: Sequence[str], cells: Sequence[str]) -> Row:

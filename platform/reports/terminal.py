@@ -48,7 +48,9 @@ def render(result: Result, *, width: int, color: bool = False) -> str:
         pipelines = any(point.typical.memory_stages for point in each.points)
         columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs, pipelines=pipelines)
         if each.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
-            columns = [dataclasses.replace(one, drop=0) if one.title == GLOBAL_BATCH else one for one in columns]
+            columns = [
+                dataclasses.replace(column, drop=0) if column.title == GLOBAL_BATCH else column for column in columns
+            ]
         _render_recipe(screen, each, header.cluster, columns)
     return as_text(stream)
 
@@ -73,21 +75,21 @@ def _print_title(console: Console, recipe: Recipe, cluster: Cluster, cap_gib: fl
 def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, columns: list[Column]) -> None:
     best = result.winning_point and result.winning_point.typical
     group = [point.typical for point in result.points]
-    ran = [each for each in group if each.tokens_per_s is not None]
+    timed = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
     skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
-    ran.sort(key=lambda each: (each is not best, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
+    timed.sort(key=lambda each: (each is not best, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
     failed.sort(key=lambda each: (each.outcome.value, each.layout.label, each.batch.micro_batch))
-    slower, more_failed = len(ran[_MOST_ROWS:]), len(failed[_MOST_ROWS:])
-    ran, failed = ran[:_MOST_ROWS], failed[:_MOST_ROWS]
+    slower, more_failed = len(timed[_MOST_ROWS:]), len(failed[_MOST_ROWS:])
+    timed, failed = timed[:_MOST_ROWS], failed[:_MOST_ROWS]
 
     recipe = result.recipe
     _print_title(console, recipe, cluster, group[0].cap_gib)
-    columns, same, gone = _fit(console, columns, [*ran, *failed], ran, best)
+    columns, same, omitted = _fit(console, columns, [*timed, *failed], timed, best)
     if same:
         console.print(f"In every row: {', '.join(same)}")
-    if ran:
-        console.print(_table(columns, ran, best))
+    if timed:
+        console.print(_table(columns, timed, best))
     if slower:
         console.print(f"and {slower:,} more that ran, see the study's files or --json")
     if failed:
@@ -101,10 +103,10 @@ def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, col
         confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
         console.print(_runs(confirmed, narrow=console.width < _NARROW))
     console.print()
-    if recipe.grad_accum and len({each.global_batch for each in ran}) > 1:
+    if recipe.grad_accum and len({each.global_batch for each in timed}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     lines = [*not_tried_lines(result.coverage), *skipped_lines(skipped)]
-    for line in (*lines, *notes(ran, best, gone, [flat(column.title) for column in columns])):
+    for line in (*lines, *notes(timed, best, omitted, [flat(column.title) for column in columns])):
         console.print(line)
     console.print()
 
@@ -113,49 +115,52 @@ def _fit(
     console: Console,
     columns: list[Column],
     rows: Sequence[Measurement],
-    ran: Sequence[Measurement],
+    measured: Sequence[Measurement],
     best: Measurement | None,
 ) -> tuple[list[Column], list[str], list[str]]:
     """Returns the columns that fit the width, what is stated once for all rows instead, and the titles left out.
 
-    First what is the same in every row leaves the table, then the least telling figures, and on a narrow terminal the
-    parts of the layout share one column.
+    Columns with a single value leave the table first, then the least telling figures; on a narrow terminal the parts of
+    the layout share one column.
     """
     same: list[str] = []
-    gone: list[str] = []
-    known: dict[Column, int] = {}
-    if _width(columns, ran, best, known) <= console.width:
-        return columns, same, gone
+    omitted: list[str] = []
+    width_by_column: dict[Column, int] = {}
+    if _width(columns, measured, best, width_by_column) <= console.width:
+        return columns, same, omitted
     for column in [each for each in columns if each.point and (len(rows) > 1 or each.drop == 1)]:
         values = {column.cell(row) for row in rows}
         if len(values) == 1:
             columns = [each for each in columns if each is not column]
             same.append(f"{flat(column.title)} {values.pop()}")
     for attempt in (columns, narrow(columns)):
-        columns, gone = attempt, []
+        columns, omitted = attempt, []
         for column in sorted((each for each in attempt if each.drop), key=lambda each: each.drop):
-            if _width(columns, ran, best, known) <= console.width:
+            if _width(columns, measured, best, width_by_column) <= console.width:
                 break
             columns = [each for each in columns if each is not column]
-            gone.append(flat(column.title))
+            omitted.append(flat(column.title))
         # Half of the figures gone is worse than a layout over two lines.
-        if _width(columns, ran, best, known) <= console.width and len(gone) <= 4:
+        if _width(columns, measured, best, width_by_column) <= console.width and len(omitted) <= 4:
             break
-    return columns, same, gone
+    return columns, same, omitted
 
 
 def _width(
-    columns: Sequence[Column], ran: Sequence[Measurement], best: Measurement | None, known: dict[Column, int]
+    columns: Sequence[Column],
+    measured: Sequence[Measurement],
+    best: Measurement | None,
+    width_by_column: dict[Column, int],
 ) -> int:
     """Returns the greatest width of a table of these columns, in characters; a layout's label folds.
 
-    `known` are the widths of columns measured before.
+    `width_by_column` holds the widths of columns measured before.
     """
     for column in columns:
-        if column not in known:
-            lines = itertools.chain(column.title.splitlines(), *(column.cell(row).splitlines() for row in ran))
-            known[column] = max(map(cell_len, lines), default=0)
-    widths = [_LAYOUT_WIDTH if column.title == "layout" else known[column] for column in columns]
+        if column not in width_by_column:
+            lines = itertools.chain(column.title.splitlines(), *(column.cell(row).splitlines() for row in measured))
+            width_by_column[column] = max(map(cell_len, lines), default=0)
+    widths = [_LAYOUT_WIDTH if column.title == "layout" else width_by_column[column] for column in columns]
     if best is not None:
         widths[-1] = max(widths[-1], cell_len(columns[-1].cell(best)) + len(_STAR))
     return sum(widths) + _BETWEEN * (len(columns) - 1)
@@ -219,11 +224,11 @@ def _runs(confirmed: Sequence[PointRuns], *, narrow: bool) -> Table:
     if several:
         table.add_column("95 %\n±%", justify="right", no_wrap=True)
     for point in confirmed:
-        shown, median = point.main_run, point.median_tokens_per_s
-        batch = f"{shown.batch.micro_batch} x {shown.batch.grad_accum}"
+        main_run, median = point.main_run, point.median_tokens_per_s
+        batch = f"{main_run.batch.micro_batch} x {main_run.batch.grad_accum}"
         low, high = point.interval_tokens_per_s or (0.0, 0.0)
         table.add_row(
-            *([Text(f"{shown.layout.label}, {batch}")] if narrow else [Text(shown.layout.label), batch]),
+            *([Text(f"{main_run.layout.label}, {batch}")] if narrow else [Text(main_run.layout.label), batch]),
             "" if point.search is None else _speed(point.search),
             "  ".join(map(_speed, point.runs)),
             text.figure(median),

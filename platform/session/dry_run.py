@@ -18,37 +18,37 @@ def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_objec
     `as_object`.
     """
     missing = ((each, history.missing(each)) for each in subject.plan.candidates)
-    left = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
-    seconds = subject.plan.expected_s(left, subject.cluster, subject.timing, subject.rules)
+    remaining = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
+    seconds = subject.plan.expected_s(remaining, subject.cluster, subject.timing, subject.rules)
     if as_object:
-        print(json.dumps(_as_object(subject, budget, left, seconds)))
+        print(json.dumps(_as_object(subject, budget, remaining, seconds)))
         return
-    _print(subject, left, seconds)
+    _print(subject, remaining, seconds)
     for option, limit_s in _limits(subject, budget).items():
         if limit_s is not None and limit_s < seconds:
             whose = budget.time_words if budget.of_space else f"({option})"
             print(f"The budget ends it after {duration(limit_s)} {whose}.")
 
 
-def _print(subject: Subject, left: Sequence[Candidate], seconds: float) -> None:
+def _print(subject: Subject, remaining: Sequence[Candidate], seconds: float) -> None:
     plan = subject.plan
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
     for recipe in subject.space.recipes:
         if layers := float8_sentence(recipe):
             print(f"  {layers}")
-    for candidate in left:
+    for candidate in remaining:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
     print(
-        f"{plural(len(left), 'trial')} with up to {plural(num_rungs(left), 'rung')} and"
+        f"{plural(len(remaining), 'trial')} with up to {plural(num_rungs(remaining), 'rung')} and"
         f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
         f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
     )
 
 
-def _as_object(subject: Subject, budget: Budget, left: Sequence[Candidate], seconds: float) -> dict[str, Any]:
-    given = {option: limit_s for option, limit_s in _limits(subject, budget).items() if limit_s is not None}
+def _as_object(subject: Subject, budget: Budget, remaining: Sequence[Candidate], seconds: float) -> dict[str, Any]:
+    limits = {option: limit_s for option, limit_s in _limits(subject, budget).items() if limit_s is not None}
     return {
         "space": subject.space.name,
         "cluster": dataclasses.asdict(subject.cluster),
@@ -59,7 +59,7 @@ def _as_object(subject: Subject, budget: Budget, left: Sequence[Candidate], seco
                 "layout": dataclasses.asdict(each.layout),
                 "micro_batches": each.micro_batches,
             }
-            for each in left
+            for each in remaining
         ],
         "skipped": [
             {
@@ -73,7 +73,7 @@ def _as_object(subject: Subject, budget: Budget, left: Sequence[Candidate], seco
         "final_runs_at_most": subject.plan.num_final(subject.rules),
         "estimated_s_at_most": seconds,
         "estimated_device_s_at_most": seconds * subject.cluster.num_devices,
-        "budget_s": min(given.values(), default=None),
+        "budget_s": min(limits.values(), default=None),
     }
 
 

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
 from platform.finals.result import Result
@@ -70,14 +70,14 @@ class Ending:
             self._copy.take(self._study.journal, last=True)
         files = written(self._study.path, result)
         if self._mirror is not None and (sentence := self._mirror.close(MIRROR_CLOSE_S, result)):
-            say(sentence)
+            print_line(sentence)
         if self._profile and (sentence := not_profiled(result)):
-            say(sentence)
+            print_line(sentence)
         if self._as_object is not None:
             show(result, files, as_object=self._as_object)
-        say(duration_sentence(result.history))
+        print_line(duration_sentence(result.history))
         if self._mirror is not None:
-            say(self._mirror.look)
+            print_line(self._mirror.look)
         return True
 
 
@@ -87,7 +87,7 @@ def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list
         refuse_links(folder)
         return write_results(folder, result, pictures_as)
     except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
-        say(f"{one_line(error)}; the result is shown without files")
+        print_line(f"{one_line(error)}; the result is shown without files")
         return []
 
 
@@ -139,9 +139,9 @@ def command_for(command: str, path: Path) -> str:
     study.
     """
     elsewhere = path.parent != Path(default_folder()).absolute()
-    where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
+    studies_option = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
     trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
-    return f"{command} {path.name}{where}{trust}"
+    return f"{command} {path.name}{studies_option}{trust}"
 
 
 def report_exit_code(result: Result) -> int:
@@ -159,7 +159,7 @@ def verdict(result: Result) -> tuple[int, str]:
         return NOT_RESOLVED, ""
     if result.has_leader:
         return 0, ""
-    tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
-    if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
-        return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
+    measured = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    if measured and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in measured):
+        return ClusterError.exit_code, f"every trial failed, the last one with: {measured[-1].reason}"
     return 1, ""

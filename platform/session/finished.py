@@ -15,16 +15,16 @@ def why_over(study: Study, request: Request) -> str:
     """Returns why a session of any budget on the study's devices would neither run nor record anything, with these
     devices; "" where it would. Writes nothing.
 
-    Also "" where the last session did not end by itself or left contenders unresolved, whose runs go on, and beside
-    probes, which are found by what nodes say.
+    It is "" too if the last session did not end by itself, if it left contenders unresolved, whose runs continue, and
+    if there are probes, which are found by what nodes report.
 
     Raises:
         InputError: nothing of the request can run on such devices.
     """
     _, history = study.follow()
     header, end = history.header, history.end
-    ended = end is not None and end.tried_all and end.exit_code in (0, 1)
-    if header is None or not ended or (study.path.parent / store.FOLDER).exists():
+    is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
+    if header is None or not is_finished or (study.path.parent / store.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
     loop = Loop(

@@ -37,8 +37,8 @@ def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyH
 
 def _engines_of(subject: Subject) -> dict[str, str]:
     """Returns the engines outside this project that the study runs, each with the hash of its source."""
-    named = sorted({each.layout.rules.name for each in subject.plan.candidates})
-    return {name: engines.source_hash(name) for name in named if engines.is_path(name)}
+    names = sorted({each.layout.rules.name for each in subject.plan.candidates})
+    return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
 
 
 def check_engines(header: StudyHeader) -> None:
@@ -67,13 +67,13 @@ def check_same(history: History, subject: Subject) -> None:
         InputError: the devices, a recipe or the layout file differ.
     """
     assert history.header is not None
-    was, now = history.header.cluster, subject.cluster
-    if not same_devices(was, now):
-        raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
-    begun = {recipe.id for recipe in history.header.recipes}
-    if new := next((recipe for recipe in subject.recipes if recipe.id not in begun), None):
+    recorded, present = history.header.cluster, subject.cluster
+    if not same_devices(recorded, present):
+        raise InputError(f"the study ran on {recorded.label}, here is {present.label}: start a new study")
+    recipe_ids = {recipe.id for recipe in history.header.recipes}
+    if new := next((recipe for recipe in subject.recipes if recipe.id not in recipe_ids), None):
         raise InputError(
-            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
+            f"the study's space or files now give another recipe than at its start ({new.label}): undo that change, or"
             " start a new study"
         )
     layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from platform.cluster import leftovers
 from platform.common.errors import InputError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.session.first_line import check_engines
 from platform.study.copies import Copy
 from platform.study.history import History
@@ -28,7 +28,7 @@ class Opened:
     """None in a dry run of a new study, which has no folder."""
     history: History = dataclasses.field(default_factory=History)
     """The records of earlier sessions."""
-    left: leftovers.Note | None = None
+    leftover: leftovers.Note | None = None
     """The note that a killed driver left on the cluster."""
     copy: Copy | None = None
     """The second copy of the study's journal."""
@@ -97,23 +97,23 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         raise InputError(f"--resume {name} goes on under its own name: leave out --name")
     copy = None if options.copy_to is None else Copy(options.copy_to, name)
     if copy is not None and (remark := copy.fetch(options.studies)):
-        say(remark)
+        print_line(remark)
     study, history, remark = Study.resume(options.studies, name, trusted=options.trust)
     try:
         if remark:
-            say(remark)
-        left = leftovers.read_note(study.path)
-        if left and (remark := leftovers.sweep(left)):
-            say(remark)
+            print_line(remark)
+        leftover = leftovers.read_note(study.path)
+        if leftover and (remark := leftovers.sweep(leftover)):
+            print_line(remark)
         assert history.header is not None
         check_engines(history.header)
         begun_with = options_of(history.header)
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)
         if begun_with.learn_from is not None and options.study.learn_from is None:
-            say("The study that it learned from is gone: it goes on with what it measured itself.")
+            print_line("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)
-        return Opened(options=options, request=request, study=study, history=history, left=left, copy=copy)
+        return Opened(options=options, request=request, study=study, history=history, leftover=leftover, copy=copy)
     except BaseException:
         study.close()
         raise

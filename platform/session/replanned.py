@@ -17,7 +17,7 @@ from trainers.values.journal import Planned, StudyHeader
 def with_plan(history: History) -> History:
     """Returns the history with its study's plan; unchanged where the journal has one or it cannot be computed.
 
-    Planned anew are built-in spaces alone: a space file is code, and may be somebody else's.
+    Only built-in spaces are planned anew: a space file is code, and may be somebody else's.
     """
     if history.planned is None and history.header is not None:
         history.planned = _planned(history.header)

@@ -13,7 +13,7 @@ from platform.cluster import head, leftovers
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted
 from platform.loop import overdue
 from platform.loop.budget import Budget
@@ -41,18 +41,18 @@ class Run:
         *,
         began_s: float,
         place_s: float = 0.0,
-        left: leftovers.Note | None = None,
+        leftover: leftovers.Note | None = None,
         mirror: Mirror | None = None,
         result: ending.Ending | None = None,
     ) -> None:
         """Takes over a session that began at `began_s`; another session would take `place_s` to reach this point.
 
-        What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. The
-        `result` says by what exit code the session ends, and shows what was measured where `run` does not return: the
-        process ends in it when the cluster's head is gone.
+        The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
+        `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
+        in it when the cluster's head is gone.
         """
         self._study, self._subject, self._place, self._budget = study, subject, place, budget
-        self._began_s, self._place_s, self._left = began_s, place_s, left
+        self._began_s, self._place_s, self._leftover = began_s, place_s, leftover
         self._mirror, self._result = mirror, result or ending.Ending(study)
         self._loop: Loop | None = None
         self._stdout = sys.stdout
@@ -62,15 +62,15 @@ class Run:
     def run(self) -> tuple[int, str]:
         """Searches, records how the session ended, and returns the exit code and reason.
 
-        Returns its exit code, and what every trial failed with ("" for nothing).
+        The reason is what every trial failed with, "" for nothing.
         """
         self._record_plan()
         if self._mirror is not None:
-            self._mirror.start(once=lambda: self._loop is not None and self._loop.running)
-        code, why, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
+            self._mirror.start(is_ready=lambda: self._loop is not None and self._loop.running)
+        code, reason, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
         try:
             loop = self._search(scratch)
-            why, left_out = loop.why_ended, loop.left_out
+            reason, left_out = loop.why_ended, loop.left_out
             if loop.fault:
                 code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.resume_sentence(self._study)}"
         except KeyboardInterrupt:
@@ -79,18 +79,18 @@ class Run:
             shutil.rmtree(scratch, ignore_errors=True)
         if not code:
             code, fault = ending.verdict(self._result.result)
-            why = fault or why
+            reason = fault or reason
         self._ending.acquire()
-        self._record_end(code, why, left_out)
+        self._record_end(code, reason, left_out)
         return code, fault
 
     def _record_plan(self) -> None:
         history, plan = self._study.follow()[1], planned(self._subject.plan)
         if history.planned is None or history.planned.layouts != plan.layouts:
             self._study.record(plan)
-        known = {measurement.id for measurement in history.measurements}
+        measured_ids = {measurement.id for measurement in history.measurements}
         for measurement in self._subject.plan.skipped:
-            if measurement.id not in known:
+            if measurement.id not in measured_ids:
                 self._study.record(Measured(measurement=measurement))
 
     def _search(self, scratch: Path) -> Loop:
@@ -98,8 +98,8 @@ class Run:
 
         study, place = self._study, self._place
         leftovers.write_note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
-        if self._left and (remark := tune.sweep(self._left)):
-            say(remark)
+        if self._leftover and (remark := tune.sweep(self._leftover)):
+            print_line(remark)
         state = scratch / "recorder.json"
         with (
             ends_when_interrupted(self._stuck),
@@ -139,7 +139,7 @@ class Run:
             shared_s=self._place_s,
         )
 
-    def _record_end(self, code: int, why: str, left_out: str = "") -> None:
+    def _record_end(self, code: int, reason: str, left_out: str = "") -> None:
         loop = self._loop
         end = End(
             exit_code=code,
@@ -147,15 +147,15 @@ class Run:
             gpu_s=loop.spending.gpu_s if loop else 0.0,
             left_out=left_out,
             tried_all=loop.tried_all if loop else False,
-            why=why,
+            why=reason,
         )
         self._study.record(end)
         if code != ClusterError.exit_code:  # it is raised, or printed by `_leave_lost_cluster`, with how to go on
-            say(ending.last_ending(end, self._study.path))
+            print_line(ending.last_ending(end, self._study.path))
 
-    def _leave_lost_cluster(self, why: str) -> None:
+    def _leave_lost_cluster(self, reason: str) -> None:
         """Ends the process: calls into Ray now block until Ray ends the process without a message."""
-        self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.resume_sentence(self._study)}")
+        self._leave(ClusterError.exit_code, reason, f"cluster fault: {reason}; {ending.resume_sentence(self._study)}")
 
     def _stuck(self) -> None:
         """Ends the process some time after Ctrl-C where a call into Ray has not returned."""
@@ -163,21 +163,21 @@ class Run:
         self._leave(INTERRUPTED, "", stuck)
         # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
         if self._result.show():
-            say(stuck)
+            print_line(stuck)
         else:
             time.sleep(INTERRUPT_S)
         self._stdout.flush()
         os._exit(INTERRUPTED)
 
-    def _leave(self, code: int, why: str, last_words: str) -> None:
+    def _leave(self, code: int, reason: str, last_words: str) -> None:
         """Ends the process from another thread; returns where the session's end is already written."""
         if not self._ending.acquire(blocking=False):
             return
         try:
-            self._record_end(code, why)
+            self._record_end(code, reason)
             with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
                 self._result.show()
-            say(last_words)
+            print_line(last_words)
         finally:
             self._stdout.flush()
             os._exit(code)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.finals.result import Result
@@ -63,23 +63,23 @@ def search(options: SearchOptions) -> int:
         if not options.dry_run:
             write_several(studies / name, several)
         for number, count in enumerate(several.counts):
-            say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
+            print_line(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                ended = session.search(part, place=place, place_s=place_s, shown=not options.json)
+                part_code = session.search(part, place=place, place_s=place_s, is_printed=not options.json)
                 gpu_s += _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)
                 break
-            code = _together(code, ended)
-            if ended == INTERRUPTED:
+            code = _worse_code(code, part_code)
+            if part_code == INTERRUPTED:
                 break
     if options.dry_run:
         return code
     if any(is_study(studies / member(name, count)) for count in several.counts):
         report(studies, name, as_object=options.json)
     if fault or code == INTERRUPTED:
-        say(f"Go on with all of them: {ending.command_for(ending.RESUME, studies / name)}")
+        print_line(f"Go on with all of them: {ending.command_for(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)
     return code
@@ -89,7 +89,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
     """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
     some number it is not resolved which layout is the fastest, else 1.
 
-    Writes files into the folder where it is this user's, or `trusted`.
+    Files are written only into a folder that is this user's, or `trusted`.
 
     Raises:
         InputError: a journal or the folder cannot be used.
@@ -102,18 +102,18 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
         raise InputError(f"nothing of {name} was measured yet")
     owner = "" if trusted else other_owner((folder, folder / SCALING))
     if owner:
-        say(not_written(owner))
+        print_line(not_written(owner))
     else:
         refuse_links(folder)
     show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
-    say(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
+    print_line(f"To see it again: {ending.command_for('python -m platform.report', studies / name)}")
     code = 1
     for result in results:
-        code = _together(code, ending.report_exit_code(result))
+        code = _worse_code(code, ending.report_exit_code(result))
     return code
 
 
-def _together(code: int, other: int) -> int:
+def _worse_code(code: int, other: int) -> int:
     """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
     winner.
     """
@@ -142,17 +142,18 @@ def _name_and_options(options: SearchOptions) -> tuple[str, Several]:
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
     """Returns the options of the study on `count` devices, a new one where it has no journal yet."""
     study_name = member(name, count)
-    given = options if options.resume is None else resumed(options, begun_with)
-    study = dataclasses.replace(given.study, gpus=(count,))
+    effective = options if options.resume is None else resumed(options, begun_with)
+    study = dataclasses.replace(effective.study, gpus=(count,))
     if is_study(options.studies / study_name):
-        return dataclasses.replace(given, study=study, name=None, resume=study_name)
-    return dataclasses.replace(given, study=study, name=study_name, resume=None)
+        return dataclasses.replace(effective, study=study, name=None, resume=study_name)
+    return dataclasses.replace(effective, study=study, name=study_name, resume=None)
 
 
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:
     """Returns `options` with the first of `counts` given its share of the time and device seconds left for them all.
 
-    Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
+    Each gets the same time, and device seconds in proportion to its devices; what one leaves by ending early goes to
+    those that follow.
     """
     time_s, gpu_s = options.time_budget_s, options.gpu_s
     return dataclasses.replace(

@@ -13,7 +13,7 @@ from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.loop.budget import Budget
@@ -39,11 +39,11 @@ _UNSAFE = 1
 """Exit code where `--safe` refuses the winner, the same as where nothing fits."""
 
 
-def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
+def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, is_printed: bool = True) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    On the cluster of `place` where that is given, which took `place_s` to connect to, else on one that it connects to
-    for the time of the search. The result is printed unless not `shown`.
+    It runs on the cluster of `place`, which took `place_s` to connect to; without one it connects for the time of the
+    search. The result is printed if `shown`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -54,9 +54,9 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
-        is_over = study is not None and place is None and not opening.left and not options.safe
-        if study and is_over and (why := finished.why_over(study, request)):
-            return _show_finished(opening, study, uri, why, shown=shown)
+        is_over = study is not None and place is None and not opening.leftover and not options.safe
+        if study and is_over and (reason := finished.why_over(study, request)):
+            return _show_finished(opening, study, uri, reason, is_printed=is_printed)
         if study:
             searchers.preload(request.searcher)
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
@@ -71,7 +71,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
-            mirror, end = _ending(opening, study, uri, options, shown=shown)
+            mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = Run(
                 study,
                 subject,
@@ -79,7 +79,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 budget,
                 began_s=began_s,
                 place_s=place_s,
-                left=opening.left,
+                leftover=opening.leftover,
                 mirror=mirror,
                 result=end,
             ).run()
@@ -89,7 +89,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
         if fault:
             raise ClusterError(fault)
         if why_unsafe:
-            say(f"The winner is not safe to train: {why_unsafe}")
+            print_line(f"The winner is not safe to train: {why_unsafe}")
             return _UNSAFE
         return code
 
@@ -102,12 +102,12 @@ def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str)
         study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
 
 
-def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
+def _show_finished(opening: Opened, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
     """Shows the result of a study that has nothing left to run; returns the exit code."""
-    say(f"{_reused(opening.history)} nothing is left to run {why}.")
+    print_line(f"{_reused(opening.history)} nothing is left to run {reason}.")
     if opening.options.dry_run:
         return 0
-    mirror, end = _ending(opening, study, uri, opening.options, shown=shown)
+    mirror, end = _ending(opening, study, uri, opening.options, is_printed=is_printed)
     mirror.start()
     end.show()
     return ending.verdict(end.result)[0]
@@ -122,16 +122,18 @@ def _subject(opening: Opened, place: Place) -> Subject:
     request, history = opening.request, opening.history
     subject = subject_of(request, place, store.find(opening.options.studies, place))
     if subject.miniature and subject.space.name != request.space.name:
-        say(_of_miniature(request.space, subject.space))
+        print_line(_of_miniature(request.space, subject.space))
     elif subject.space.summary != request.space.summary:
-        say(f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
+        print_line(
+            f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32."
+        )
     if subject.space.assumption:
-        say(f"{subject.space.assumption}.")
+        print_line(f"{subject.space.assumption}.")
     for sentence in subject.knowledge.sentences:
-        say(sentence)
+        print_line(sentence)
     if opening.is_resumed:
         check_same(history, subject)
-        say(_rest_sentence(history, subject.plan))
+        print_line(_rest_sentence(history, subject.plan))
     return subject
 
 
@@ -146,7 +148,7 @@ def connection(options: SearchOptions, request: Request, num_devices: int | None
         start=not options.dry_run,
     ) as place:
         for sentence in preflight.remarks(place.nodes):
-            say(sentence)
+            print_line(sentence)
         yield place
 
 
@@ -175,31 +177,31 @@ def _of_miniature(space: Space, miniature: Space) -> str:
 
 
 def _rest_sentence(history: History, plan: Plan) -> str:
-    left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
-    return f"{_reused(history)} {what}."
+    num_left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
+    remaining_text = f"{plural(num_left, 'layout')} to complete" if num_left else "every layout was tried"
+    return f"{_reused(history)} {remaining_text}."
 
 
 def _reused(history: History) -> str:
     measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
-    return f"Kept {plural(measured, 'measurement')} that the journal has;"
+    return f"Kept {plural(measured, 'measurement')} of the journal;"
 
 
 def _ending(
-    opening: Opened, study: Study, uri: str, options: SearchOptions, *, shown: bool
+    opening: Opened, study: Study, uri: str, options: SearchOptions, *, is_printed: bool
 ) -> tuple[Mirror, ending.Ending]:
     """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
-    as_object = options.json if shown else None
+    as_object = options.json if is_printed else None
     return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:
     """Returns the user's budget, or the space's own where none is given."""
-    given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
-    if given == Budget() and space.time_budget_s is not None:
+    budget = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
+    if budget == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
-    return given
+    return budget
 
 
 def _start_workers(subject: Subject, place: Place) -> None:

@@ -10,19 +10,19 @@ class Clock:
 
     last: datetime.datetime | None = None
     """Time of the last line; None before the first."""
-    _begun: datetime.datetime | None = None
+    _began_at: datetime.datetime | None = None
     """Time of the running session's first line."""
     _past_s: float = 0.0
     """Seconds of the sessions that are over."""
 
     def begin(self, at: datetime.datetime) -> None:
         """Starts a session."""
-        self._begun = at
+        self._began_at = at
 
     def end(self, wall_s: float | None) -> None:
         """Ends the session after `wall_s`; a killed one (None) lasted up to its last line."""
         self._past_s += self._running_s if wall_s is None else wall_s
-        self._begun = None
+        self._began_at = None
 
     def since_s(self, at: str) -> float:
         """Returns the seconds from a line written `at` that time to the last one."""
@@ -35,6 +35,6 @@ class Clock:
 
     @property
     def _running_s(self) -> float:
-        if self._begun is None or self.last is None:
+        if self._began_at is None or self.last is None:
             return 0.0
-        return max(0.0, (self.last - self._begun).total_seconds())
+        return max(0.0, (self.last - self._began_at).total_seconds())

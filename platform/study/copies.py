@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from platform.common.errors import InputError, one_line
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import plural
 from platform.study.folder import user_path
 from platform.study.journal import JOURNAL
@@ -135,10 +135,10 @@ class Copy:
             InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
         """
         folder = studies / self.name
-        here = _finished(folder / JOURNAL)
-        if here.startswith(self._copied):
+        local = _finished(folder / JOURNAL)
+        if local.startswith(self._copied):
             return ""
-        if not self._copied.startswith(here):
+        if not self._copied.startswith(local):
             raise InputError(
                 f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
                 " two searches that resumed it: move one of them away"
@@ -153,19 +153,19 @@ class Copy:
                 part.write_bytes(self._copied)
         finally:
             os.close(lock)
-        new = len(self._copied.splitlines()) - len(here.splitlines())
+        new = len(self._copied.splitlines()) - len(local.splitlines())
         return f"{plural(new, 'line')} of {self.name} came from {self.place}."
 
     @contextlib.contextmanager
     def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
         """Copies `journal` as it grows, from another thread, and the rest at the end.
 
-        What cannot be copied is said, and tried again: the journal itself has it.
+        A copy that fails is reported and tried again: the journal itself has the lines.
         """
-        over = threading.Event()
+        is_over = threading.Event()
 
         def follow() -> None:
-            while not over.wait(every_s):
+            while not is_over.wait(every_s):
                 self.take(journal)
 
         thread = threading.Thread(target=follow, name="copy", daemon=True)
@@ -173,7 +173,7 @@ class Copy:
         try:
             yield
         finally:
-            over.set()
+            is_over.set()
             thread.join()
             self.take(journal, last=True)
 
@@ -189,7 +189,7 @@ class Copy:
                 return
             if self._files.size(self._path) != len(self._copied):
                 self._is_others = True
-                say(
+                print_line(
                     f"Another search wrote the copy of {self.name} in {self.place}: this one copies no more; its own"
                     " folder has all lines."
                 )
@@ -198,9 +198,10 @@ class Copy:
             self._copied, self._has_failed = lines, False
         except (OSError, InputError) as error:
             if last or not self._has_failed:
-                what = "its own folder has all lines" if last else "it is tried again"
-                say(
-                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}): {what}."
+                remedy = "its own folder has all lines" if last else "it is tried again"
+                print_line(
+                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}):"
+                    f" {remedy}."
                 )
             self._has_failed = True
 

@@ -124,8 +124,8 @@ class History:
         """Adds a measurement unless its id is known: the first durable one stays, a second one can only be a
         repetition. A skipped point may still be run by a session with another memory cap.
         """
-        known = self._measurements.get(measurement.id)
-        if known is None or known.outcome is Outcome.SKIPPED:
+        present = self._measurements.get(measurement.id)
+        if present is None or present.outcome is Outcome.SKIPPED:
             self._measurements[measurement.id] = self._of[key_of(measurement)][measurement.id] = measurement
             if measurement.tokens_per_s is not None:
                 rung_s = sum(measurement.step_times_s)
@@ -172,8 +172,8 @@ class History:
     @property
     def finals_begun(self) -> bool:
         """Whether any trial after the search was started."""
-        started = any(start.repeat or not start.micro_batches for start in self._starts.values())
-        return started or any(each.repeat for each in self._measurements.values())
+        has_started = any(start.repeat or not start.micro_batches for start in self._starts.values())
+        return has_started or any(each.repeat for each in self._measurements.values())
 
     @property
     def start_s(self) -> float:
@@ -209,10 +209,10 @@ class History:
         """Returns, for each completed trial with measurements, its seconds beyond its steps and those of its longest
         rung.
         """
-        ended = (
+        times_of_trials = (
             (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends
         )
-        return [(max(0.0, wall_s - all_s), longest_s) for wall_s, (all_s, longest_s) in ended]
+        return [(max(0.0, wall_s - all_s), longest_s) for wall_s, (all_s, longest_s) in times_of_trials]
 
     @property
     def finished(self) -> frozenset[str]:
@@ -235,19 +235,21 @@ class History:
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
         """Returns the candidate's micro-batches that are still to be run.
 
-        None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
-        that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
-        Where a finished ladder met the end of memory, what lies between its last two rungs is missing too.
+        Not missing are those that are measured, that a finished trial had before it (and may have left out as
+        hopeless), or that lie above the end of the ladder. A skipped point is no result: the plan decides what may run.
+        If a finished ladder ran out of memory, the micro-batches between its last two rungs are missing too.
         """
-        known = self.measured(candidate.key)
-        measured = [each for each in known if each.outcome is not Outcome.SKIPPED]
+        measurements = self.measured(candidate.key)
+        measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
         settled = self._settled(plain_key(candidate.key))
-        seen = {each.batch.micro_batch for each in measured} | settled
+        settled_sizes = {each.batch.micro_batch for each in measured} | settled
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         missing = tuple(
-            each for each in candidate.micro_batches if each not in seen and (ceiling is None or each < ceiling)
+            each
+            for each in candidate.micro_batches
+            if each not in settled_sizes and (ceiling is None or each < ceiling)
         )
-        return missing or tuple(each for each in between(candidate, known) if each not in seen)
+        return missing or tuple(each for each in between(candidate, measurements) if each not in settled_sizes)
 
     def _settled(self, key: str) -> set[int]:
         """Returns the micro-batches of the candidate's trials that ended as done."""
@@ -271,8 +273,8 @@ class History:
     def num_lost(self, key: str, micro_batch: int) -> int:
         """Returns how often the rung was begun without a result, because the process that ran it was killed."""
         key = plain_key(key)
-        done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
-        return self._rungs[key, micro_batch] - (1 if done else 0)
+        is_measured = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
+        return self._rungs[key, micro_batch] - (1 if is_measured else 0)
 
     @property
     def last_at(self) -> str:

@@ -91,9 +91,9 @@ class Tail:
             self._commit = entry.commit
         return entry
 
-    def _rejected(self, line: bytes, why: str) -> Rejected:
+    def _rejected(self, line: bytes, reason: str) -> Rejected:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
-        return Rejected(offset=self._offset, number=self._number, text=text, why=why)
+        return Rejected(offset=self._offset, number=self._number, text=text, why=reason)
 
 
 def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
@@ -107,8 +107,8 @@ def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
         return ""
     path = folder / REJECTED
     before = read_plain(path).decode("utf-8", "replace").splitlines()
-    known = {_offset(line) for line in before}
-    new = [each for each in rejected if each.offset not in known]
+    known_offsets = {_offset(line) for line in before}
+    new = [each for each in rejected if each.offset not in known_offsets]
     if new:
         lines = [json.dumps({"set_aside_at": now(), **dataclasses.asdict(each)}) for each in new]
         with replacing(path, durably=True) as part:
@@ -125,11 +125,11 @@ def _offset(line: str) -> int | None:
     return entry.get("offset") if isinstance(entry, Mapping) else None  # type: ignore[reportUnknownMemberType]
 
 
-def describe_rejected(folder: Path, rejected: Sequence[Rejected], where: str = "") -> str:
-    """Returns one sentence on the lines that could not be used and `where` they are now; "" for none."""
+def describe_rejected(folder: Path, rejected: Sequence[Rejected], place: str = "") -> str:
+    """Returns one sentence on the lines that could not be used and the `place` where they are now; "" for none."""
     if not rejected:
         return ""
-    return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {where}the rest is used."
+    return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {place}the rest is used."
 
 
 def describe_newer(folder: Path, newer: Sequence[Rejected]) -> str:

@@ -15,15 +15,15 @@ def key_of(measurement: Measurement) -> str:
     return f"{measurement.recipe.id}-{measurement.layout.id}"
 
 
-def between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
+def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequence[int]:
     """Returns micro-batches that divide the global batch between the largest that ran and the first that did not fit.
 
-    A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
+    A refusal is an out-of-memory or thrashing run, or a rung that was known beforehand to become one.
     """
     refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
-    refused = {each.batch.micro_batch for each in known if each.outcome in refusals}
-    ran = (each.batch.micro_batch for each in known if each.outcome in TIMED)
-    largest = max(ran, default=None)
+    refused = {each.batch.micro_batch for each in measurements if each.outcome in refusals}
+    timed_sizes = (each.batch.micro_batch for each in measurements if each.outcome in TIMED)
+    largest = max(timed_sizes, default=None)
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:
         return ()

@@ -33,8 +33,8 @@ def acquire(path: Path) -> int:
     Raises:
         InputError: another driver holds it, the folder is gone, or locks do not hold there.
     """
-    if why := unlocked(path):
-        raise InputError(_refusal(path, why))
+    if reason := unlocked(path):
+        raise InputError(_refusal(path, reason))
     try:
         file = open_plain(path / LOCK, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError as error:
@@ -78,7 +78,7 @@ def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
     """Returns why a lock under `path` would hold on one host alone, judged by its mount; "" where it holds or is
     unknown.
 
-    Two hosts would then write one journal: no single process can try that.
+    Two hosts could then write one journal, which a single process cannot test.
     """
     kind, options = _mount_of(path.absolute(), mounts)
     kind, _, program = kind.partition(".")  # fuse.s3fs
@@ -99,18 +99,18 @@ def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
     best, mount = -1, ("", frozenset[str]())
     for line in lines:
         before, _, after = line.partition(" - ")
-        fields, (kind, *rest) = before.split(), after.split() or [""]
+        fields, (kind, *mount_fields) = before.split(), after.split() or [""]
         if len(fields) < 6:
             continue
         at = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         if path.is_relative_to(at) and len(at.parts) >= best:  # of two mounts at one place the later one counts
-            best, mount = len(at.parts), (kind, frozenset(",".join((fields[5], *rest[1:])).split(",")))
+            best, mount = len(at.parts), (kind, frozenset(",".join((fields[5], *mount_fields[1:])).split(",")))
     return mount
 
 
-def _refusal(path: Path, why: str) -> str:
+def _refusal(path: Path, reason: str) -> str:
     return (
-        f"the folder {path} is on a file system without locks {why}: choose a local or shared folder that locks by"
+        f"the folder {path} is on a file system without locks {reason}: choose a local or shared folder that locks by"
         " --studies, and give this one to --copy-to"
     )
 

@@ -109,14 +109,14 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
     kinds = {"params_b": float, "gpus": int, "dp": int, "miniature": bool}
     fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
     fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
-    known: dict[int, Any] = {}
-    rows = [_flat(each, known) for each in measurements]
+    json_by_id: dict[int, Any] = {}
+    rows = [_flat(each, json_by_id) for each in measurements]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
 
 
-def _flat(measurement: Measurement, known: dict[int, Any]) -> dict[str, Any]:
-    """Returns the row of a measurement; `known` keeps the JSON of recipes, layouts and what else rows share, by
+def _flat(measurement: Measurement, json_by_id: dict[int, Any]) -> dict[str, Any]:
+    """Returns the row of a measurement; `json_by_id` holds the JSON of recipes, layouts and what else rows share, by
     identity.
     """
     row: dict[str, Any] = {name: make(measurement) for name, make in _DERIVED.items()}
@@ -126,9 +126,9 @@ def _flat(measurement: Measurement, known: dict[int, Any]) -> dict[str, Any]:
         if not dataclasses.is_dataclass(value):
             data[field.name] = to_json(value)
             continue
-        if id(value) not in known:
-            known[id(value)] = to_json(value)
-        data[field.name] = known[id(value)]
+        if id(value) not in json_by_id:
+            json_by_id[id(value)] = to_json(value)
+        data[field.name] = json_by_id[id(value)]
     for column in _columns():
         value = data
         for step in column.path:

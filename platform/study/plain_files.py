@@ -56,4 +56,4 @@ def refuse_links(folder: Path) -> None:
 
 
 def _refusal(path: Path) -> str:
-    return f"{path} is a link, and a study's files are used only where they stand: put the file itself in its place"
+    return f"{path} is a link, and links are not followed in a study: put the file itself in its place"

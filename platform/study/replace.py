@@ -17,7 +17,7 @@ def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, Non
     """Yields a temporary path, which replaces `path` at the end, on disk where `durably`; two processes may do so at
     once.
 
-    A link, a device or a pipe, such as /dev/stdout, is no file to put another in place of: it is written to itself.
+    A link, a device or a pipe, such as /dev/stdout, cannot be replaced by a file: it is written to directly.
 
     Raises:
         InputError: the file cannot be written.

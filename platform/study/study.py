@@ -28,10 +28,10 @@ _RESERVED = ("mlflow.db", "mlflow-artifacts")
 class Study:
     """A study that this process writes, and no other while it is open; close it, or use it with `with`."""
 
-    def __init__(self, path: Path, lock: int, made: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, lock: int, new_folders: Sequence[Path] = ()) -> None:
         self.path = path
         self._lock: int | None = lock
-        self._made = made
+        self._new_folders = new_folders
         """Folders that were created for it, the deepest first."""
         # What it was resumed with. Ten thousand measurements take seconds to be read: nobody does so a second time.
         self._tail = Tail(path / JOURNAL)
@@ -47,7 +47,7 @@ class Study:
         """
         cls.check_free(studies, name)
         path = (studies / name).absolute()
-        made = [each for each in (path, *path.parents) if not each.exists()]
+        new_folders = [each for each in (path, *path.parents) if not each.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -58,7 +58,7 @@ class Study:
         except InputError:
             os.close(lock)
             raise
-        return cls(path, lock, made)
+        return cls(path, lock, new_folders)
 
     @staticmethod
     def check_free(studies: Path, name: str) -> None:
@@ -142,7 +142,7 @@ class Study:
 
     def _remove(self) -> None:
         (self.path / LOCK).unlink(missing_ok=True)
-        for folder in self._made:
+        for folder in self._new_folders:
             try:
                 folder.rmdir()
             except OSError:
@@ -198,14 +198,14 @@ def find(studies: Path, name: str) -> Path:
     Raises:
         InputError: there is none of that name.
     """
-    known = names(studies)
-    if name in known:
+    study_names = names(studies)
+    if name in study_names:
         return (studies / name).absolute()
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        hint = f"did you mean {' or '.join(near)}?"
-    elif known:
-        hint = f"there are {', '.join(known[:8])}{' and more' if len(known) > 8 else ''}"
+    close_names = difflib.get_close_matches(name, study_names, n=3, cutoff=0.5)
+    if close_names:
+        hint = f"did you mean {' or '.join(close_names)}?"
+    elif study_names:
+        hint = f"there are {', '.join(study_names[:8])}{' and more' if len(study_names) > 8 else ''}"
     else:
         hint = "there are no studies yet"
     raise InputError(f"no study {name!r} in {studies.absolute()}: {hint}")
@@ -231,8 +231,8 @@ def _history(tail: Tail, lines: Sequence[Line]) -> History:
     if history.header is None and tail.newer:
         raise InputError(describe_newer(tail.path.parent, tail.newer))
     if history.header is None:
-        why = f" ({tail.rejected[0].why})" if tail.rejected else ""
-        raise InputError(f"{tail.path} does not begin with a study's first line{why}: give the search a new name")
+        reason = f" ({tail.rejected[0].why})" if tail.rejected else ""
+        raise InputError(f"{tail.path} does not begin with a study's first line{reason}: give the search a new name")
     return history
 
 

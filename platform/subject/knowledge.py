@@ -68,8 +68,8 @@ def folders_of(studies: Path, text: str) -> list[Path]:
     """
     folder = located(studies, text)
     path = folder[0] / folder[1]
-    if is_path(text) and path.is_dir() and not is_study(path) and (known := names(path)):
-        return [path / name for name in known]
+    if is_path(text) and path.is_dir() and not is_study(path) and (study_names := names(path)):
+        return [path / name for name in study_names]
     return [find(*folder)]
 
 
@@ -110,7 +110,7 @@ def read_old(path: Path, space: Space) -> Old:
         raise InputError(describe_newer(path, tail.newer))
     if header is None:
         raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
-    models = {identity(each.model) for one in (space, space.miniature) if one for each in one.recipes}
+    models = {identity(each.model) for variant in (space, space.miniature) if variant for each in variant.recipes}
     if not models & {identity(each.model) for each in header.recipes}:
         theirs = ", ".join(dict.fromkeys(each.model.name for each in header.recipes))
         raise InputError(
@@ -132,8 +132,8 @@ def common_knowledge(
 ) -> Knowledge:
     """Returns what holds of all studies, by `applicable_knowledge`; the newest study decides on a point of several."""
     each = [
-        applicable_knowledge(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
-        for one in old.studies
+        applicable_knowledge(study, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
+        for study in old.studies
     ]
     points: dict[str, dict[int, Measurement]] = {}
     for knowledge in each:
@@ -159,8 +159,8 @@ def applicable_knowledge(
 ) -> Knowledge:
     """Returns what of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
 
-    Figures of another recipe, other devices, another cap of their memory or other versions do not. Those of another
-    commit do: it is only said.
+    Figures of another recipe, other devices, another cap of their memory or other versions do not apply. Figures of
+    another commit do, and a sentence names it.
     """
     reasons: Counter[str] = Counter()
     layouts: dict[str, list[Measurement]] = {}
@@ -183,9 +183,9 @@ def applicable_knowledge(
 
 def _earlier(measured: Sequence[Measurement]) -> Earlier[Candidate]:
     rungs = {each.batch.micro_batch: each for each in sorted(measured, key=lambda each: each.batch.micro_batch)}
-    one = measured[0]
+    first = measured[0]
     return Earlier(
-        candidate=Candidate(recipe=one.recipe, layout=one.layout, micro_batches=tuple(rungs)),
+        candidate=Candidate(recipe=first.recipe, layout=first.layout, micro_batches=tuple(rungs)),
         results=tuple(rungs.values()),
     )
 
@@ -199,7 +199,7 @@ def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: 
     ]
     if reasons:
         sentences.append(
-            f"What no longer holds: {'; '.join(f'{count} {why}' for why, count in reasons.most_common())}."
+            f"What no longer holds: {'; '.join(f'{count} {reason}' for reason, count in reasons.most_common())}."
         )
     if old.num_unread:
         sentences.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
@@ -208,41 +208,41 @@ def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: 
     return tuple(sentences)
 
 
-def _other_devices(was: Cluster, now: Cluster) -> str:
-    return "" if same_devices(was, now) else f"on {was.label} (here {now.label})"
+def _other_devices(old: Cluster, new: Cluster) -> str:
+    return "" if same_devices(old, new) else f"on {old.label} (here {new.label})"
 
 
-def _other_recipe(was: Recipe, recipes: Sequence[Recipe]) -> str:
+def _other_recipe(recorded: Recipe, recipes: Sequence[Recipe]) -> str:
     """Returns how the recipe differs from the nearest recipe of the new study."""
-    if was.id in {each.id for each in recipes}:
+    if recorded.id in {each.id for each in recipes}:
         return ""
     differ = [
         [
-            (name, getattr(was, name), getattr(each, name))
+            (name, getattr(recorded, name), getattr(each, name))
             for name in (field.name for field in dataclasses.fields(Recipe) if not field.metadata.get("cosmetic"))
-            if getattr(was, name) != getattr(each, name)
+            if getattr(recorded, name) != getattr(each, name)
         ]
         for each in recipes
     ]
     nearest = min(differ, key=len, default=[])
-    shown = (
+    differences = (
         f"{name} {old.name if name == 'model' else old} (here {new.name if name == 'model' else new})"
         for name, old, new in nearest
     )
-    return f"with {', '.join(shown)}"
+    return f"with {', '.join(differences)}"
 
 
-def _other_cap(was: float | None, now: float | None) -> str:
-    def shown(cap: float | None) -> str:
+def _other_cap(old: float | None, new: float | None) -> str:
+    def cap_text(cap: float | None) -> str:
         return "none" if cap is None else f"{cap:g} GiB"
 
-    return "" if was == now else f"with device memory cap {shown(was)} (here {shown(now)})"
+    return "" if old == new else f"with device memory cap {cap_text(old)} (here {cap_text(new)})"
 
 
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
     """Returns which packages have other versions; where a measurement states none, those of its study count."""
-    was = measured.conditions.versions if measured.conditions else header.versions
+    old_versions = measured.conditions.versions if measured.conditions else header.versions
     used = (*PACKAGES, *measured.layout.rules.packages)
-    differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
-    shown = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
-    return f"with {', '.join(shown)}" if shown else ""
+    differ = [(each, old_versions.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
+    differences = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
+    return f"with {', '.join(differences)}" if differences else ""

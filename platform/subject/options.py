@@ -51,11 +51,11 @@ class StudyOptions:
         built_in = self.space is None or self.space in _BUILT_IN
         return () if built_in else (user_path(str(self.space)),)
 
-    def differences(self, kept: "StudyOptions") -> list[str]:
-        """Returns the options given here that differ from those the study `kept`, as a user types them."""
+    def differences(self, stored: "StudyOptions") -> list[str]:
+        """Returns the options given here that differ from those `stored` with the study, as a user types them."""
         default = StudyOptions()
         names = (field.name for field in dataclasses.fields(self))
-        changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(kept, name))]
+        changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(stored, name))]
         return ["the space" if name == "space" else "--" + name.replace("_", "-") for name in changed]
 
 
@@ -115,22 +115,22 @@ def _of_arguments(argv: Sequence[str]) -> StudyOptions:
     Raises:
         ValueError: an unknown option, or a value that is none of its.
     """
-    given: dict[str, Any] = {}
-    rest = iter(argv)
-    for word in rest:
+    values: dict[str, Any] = {}
+    words = iter(argv)
+    for word in words:
         name = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--"):
-            given["space"] = word
+            values["space"] = word
         elif name in _FLAGS:
-            given[name] = True
+            values[name] = True
         elif name not in _VALUES:
             raise ValueError(f"there is no option {word}")
-        elif (value := next(rest, None)) is None:
+        elif (value := next(words, None)) is None:
             raise ValueError(f"{word} has no value")
         else:
-            given[name] = (*given.get(name, ()), value) if name == "set" else _VALUES[name](value)
-    given.pop("profile", None)  # what a study keeps no more
-    return StudyOptions(**given)
+            values[name] = (*values.get(name, ()), value) if name == "set" else _VALUES[name](value)
+    values.pop("profile", None)  # what a study keeps no more
+    return StudyOptions(**values)
 
 
 def _counts(text: str) -> tuple[int, ...]:

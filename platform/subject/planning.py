@@ -40,15 +40,15 @@ class Plan:
         recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
         return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
-    def expected_s(self, left: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
-        """Returns estimated seconds of the candidates `left`, with each trial's start and each rung's warm-up and
+    def expected_s(self, candidates: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
+        """Returns estimated seconds of the `candidates`, with each trial's start and each rung's warm-up and
         windows, and of all final runs.
 
         The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
         start_s, rung_s = TRIAL_S[cluster.device_kind], 1.5 * timing.rung_s
         recipes = len({candidate.recipe for candidate in self.candidates})
-        trying_s = len(left) * start_s + num_rungs(left) * rung_s
+        trying_s = len(candidates) * start_s + num_rungs(candidates) * rung_s
         final_s = self.num_final(rules) * (start_s + rung_s)
         return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
 
@@ -68,7 +68,7 @@ def make_plan(
     """Returns the plan: drops what an engine refuses here and every rung whose lower bound of memory exceeds device or
     cap, and orders the rest by its prediction, with the figures of `probe`.
     """
-    kept: list[Candidate] = []
+    planned: list[Candidate] = []
     skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
     limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
     for candidate in candidates:
@@ -85,8 +85,8 @@ def make_plan(
                 reason = f"needs {bound.sentence}; a device has {size(limit_gib)}"
                 skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
         if fits:
-            kept.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
-    ordered, columns = likely_best_first(kept, cluster, cap_gib, probe)
+            planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
+    ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return Plan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 
 
@@ -106,11 +106,15 @@ def part_of(cluster: Cluster, num_devices: int) -> Cluster:
     return dataclasses.replace(cluster, num_nodes=num_devices // per_node)
 
 
-def same_devices(one: Cluster, other: Cluster) -> bool:
+def same_devices(first: Cluster, second: Cluster) -> bool:
     """Returns whether figures of the two clusters may stand in one table: equal devices, equal number, equal
     placement.
     """
-    return (one.device, one.num_nodes, one.devices_per_node) == (other.device, other.num_nodes, other.devices_per_node)
+    return (first.device, first.num_nodes, first.devices_per_node) == (
+        second.device,
+        second.num_nodes,
+        second.devices_per_node,
+    )
 
 
 def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:

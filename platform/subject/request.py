@@ -73,10 +73,10 @@ class Request:
                 layout = refilled(layout, num_devices)
             if layout.world_size > num_devices:
                 raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
-            named = sorted({point.micro_batch for point in space.points})
-            asked = (batch.micro_batch,) if batch else space.micro_batches or named
+            named_micro_batches = sorted({point.micro_batch for point in space.points})
+            micro_batches = (batch.micro_batch,) if batch else space.micro_batches or named_micro_batches
             refine = space.refine and batch is None and not space.points
-            return tuple(_one_layout(recipe, layout, asked, refine) for recipe in space.recipes), ()
+            return tuple(_one_layout(recipe, layout, micro_batches, refine) for recipe in space.recipes), ()
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -153,14 +153,14 @@ def _check_runs(request: Request) -> None:
     Raises:
         InputError: there is nothing else.
     """
-    wanted = request.wanted_devices
+    num_devices = request.wanted_devices
     reasons: list[str] = []
-    for count in _COUNTS if wanted is None else (wanted,):
+    for count in _COUNTS if num_devices is None else (num_devices,):
         space = dataclasses.replace(request.space, num_workers=count)
         try:
             candidates, _ = request.on(space, count)
         except InputError:
-            if wanted is not None:
+            if num_devices is not None:
                 raise
             continue
         for each in candidates:
@@ -171,22 +171,22 @@ def _check_runs(request: Request) -> None:
         raise InputError(f"nothing of space {request.space.name} can run: {reasons[0]}")
 
 
-def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
-    """Returns the options with which the study began (`kept`), with the budgets and the address of now.
+def resumed(options: SearchOptions, stored: StudyOptions) -> SearchOptions:
+    """Returns the options with which the study began (`stored`), with the budgets and the address of now.
 
-    A study that it learned from and that is gone is left out.
+    If the study that it learned from is gone, that option is dropped.
 
     Raises:
         InputError: an option is given that a resumed study keeps as it was.
     """
-    if changed := options.study.differences(kept):
+    if changed := options.study.differences(stored):
         raise InputError(f"a resumed study keeps {', '.join(changed)}: leave it out, or start a new study")
-    if kept.learn_from is not None:
+    if stored.learn_from is not None:
         try:
-            knowledge.folders_of(options.studies, kept.learn_from)
+            knowledge.folders_of(options.studies, stored.learn_from)
         except InputError:
-            kept = dataclasses.replace(kept, learn_from=None)
-    return dataclasses.replace(options, study=kept)
+            stored = dataclasses.replace(stored, learn_from=None)
+    return dataclasses.replace(options, study=stored)
 
 
 def _old(options: SearchOptions, space: Space) -> knowledge.OldStudies | None:
@@ -229,15 +229,15 @@ def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
             )
 
 
-def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str) -> Space:
+def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path: str) -> Space:
     """Returns the space of a layout file that holds its recipe: that recipe alone, without a miniature.
 
-    Where a space is named beside it, what that one says of time and memory holds, or what its miniature says.
+    If a space is named too, its own statements on time and memory apply, or its miniature's.
 
     Raises:
         InputError: the named space is of another model.
     """
-    if named is None:
+    if named_space is None:
         return Space(
             name="layout",
             summary="one layout from a file",
@@ -245,12 +245,12 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str)
             axes={"engine": (fixed.layout.engine,)},
             micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
         )
-    for space in (named, named.miniature):
+    for space in (named_space, named_space.miniature):
         if space is not None and identity(recipe.model) in {identity(each.model) for each in space.recipes}:
             return dataclasses.replace(space, recipe=recipe, further_recipes=(), assumed=(), miniature=None)
     raise InputError(
-        f"space {named.name} trains {named.recipe.model.name}, got a layout file with a recipe of another model"
-        f" ({path}: {recipe.model.name}): leave out the space, or name that model's"
+        f"space {named_space.name} trains {named_space.recipe.model.name}, got a layout file with a recipe of another"
+        f" model ({path}: {recipe.model.name}): leave out the space, or name that model's"
     )
 
 

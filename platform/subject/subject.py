@@ -89,10 +89,10 @@ class Subject:
         size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
         longest = max(each.seq_len for each in self.recipes)
         sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
-        every = self.request.every_point
+        every_point = self.request.every_point
         return Rules(
             repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
-            finalists=None if every else FINALISTS,
+            finalists=None if every_point else FINALISTS,
             profile=self.request.profile,
             # As many sequences as go evenly over any data-parallel degree.
             gate=dataclasses.replace(size, sequences=math.ceil(sequences / devices) * devices),
@@ -121,9 +121,9 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
             raise InputError(str(error)) from error
     if request.num_devices is not None:
         space = space.on_workers(request.num_devices)
-    wanted = dataclasses.replace(request, space=space).wanted_devices
+    num_devices = dataclasses.replace(request, space=space).wanted_devices
     try:
-        cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
+        cluster = part_of(place.cluster, num_devices or place.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
     candidates, rejected = request.on(space, cluster.num_devices)

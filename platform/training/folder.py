@@ -68,15 +68,15 @@ class TrainingFolder:
         """
         before = self.plan()
         if before is not None:
-            then, now = before.mathematics, plan.mathematics
-            if changed := [name for name in now if now[name] != then[name]]:
+            old_mathematics, new_mathematics = before.mathematics, plan.mathematics
+            if changed := [name for name in new_mathematics if new_mathematics[name] != old_mathematics[name]]:
                 raise InputError(
                     f"{self.path} holds a training with other mathematics ({', '.join(changed)} differ): give the same"
                     " options, or train into another --out"
                 )
-        made = {"format": FORMAT, "id": self.identity() or secrets.token_hex(8), "plan": to_json(plan)}
+        stored = {"format": FORMAT, "id": self.identity() or secrets.token_hex(8), "plan": to_json(plan)}
         with replacing(self.path / PLAN, durably=True) as part:
-            part.write_text(json.dumps(made, indent=1) + "\n")
+            part.write_text(json.dumps(stored, indent=1) + "\n")
 
     def identity(self) -> str:
         """Returns the id by which the training's run in MLflow is looked up; empty before `agree`."""

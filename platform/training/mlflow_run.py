@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.mirror.client import connected, mlflow
 from platform.mirror.content import as_text, layout_fields, recipe_fields
 from platform.mirror.uri import display_uri, without_secrets
@@ -39,7 +39,7 @@ class TrainingRun:
     ) -> None:
         self._plan, self._uri, self._name, self._id = plan, uri, name, training_id
         self._records, self._tags = records, tags
-        self._over = threading.Event()
+        self._is_over = threading.Event()
         self._state = "RUNNING"
         self._is_warned = False
         self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
@@ -48,10 +48,10 @@ class TrainingRun:
     def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
         """Lets MLflow catch up for `limit_s`, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
         self._state = state
-        self._over.set()
+        self._is_over.set()
         self._thread.join(limit_s)
         if self._thread.is_alive():
-            say("MLflow has not caught up: the same command, or the next one, brings it up to date.")
+            print_line("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 
     def _follow(self) -> None:
         while True:
@@ -61,9 +61,11 @@ class TrainingRun:
             except Exception as error:  # any error of MLflow where the server does not answer or refuses
                 if not self._is_warned:
                     self._is_warned = True
-                    why = without_secrets(" ".join(str(error).split())[:200], self._uri)
-                    say(f"MLflow at {display_uri(self._uri)} is not up to date ({why}); the training goes on.")
-                if self._over.wait(_RETRY_S):
+                    reason = without_secrets(" ".join(str(error).split())[:200], self._uri)
+                    print_line(
+                        f"MLflow at {display_uri(self._uri)} is not up to date ({reason}); the training goes on."
+                    )
+                if self._is_over.wait(_RETRY_S):
                     return
 
     def _keep_up_to_date(self) -> None:
@@ -71,7 +73,7 @@ class TrainingRun:
         reader = Reader(self._records)
         # Records that a later attempt replaced are left out where that attempt has begun.
         run.log(without_redone(reader.read()))
-        while not self._over.wait(_LOOK_S):
+        while not self._is_over.wait(_LOOK_S):
             run.log(reader.read())
         run.log(reader.read())
         run.end(self._state)

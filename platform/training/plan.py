@@ -42,12 +42,16 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None, tokens
     try:
         recipe = _recipe(options, base)
         validation = _validation(options, recipe)
-        over = {} if before is None else {each.end_tokens: each for each in before.phases}
-        phases = tuple(_phases(options, target, recipe, {end: over[end] for end in over if end <= tokens_done}))
+        finished_phases = {} if before is None else {each.end_tokens: each for each in before.phases}
+        phases = tuple(
+            _phases(
+                options, target, recipe, {end: finished_phases[end] for end in finished_phases if end <= tokens_done}
+            )
+        )
         data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
         for phase in phases:
-            if why := standing_refusal(recipe, phase.layout, phase.layout.world_size):
-                raise InputError(why)
+            if reason := standing_refusal(recipe, phase.layout, phase.layout.world_size):
+                raise InputError(reason)
         plan = Plan(
             recipe=recipe,
             phases=phases,
@@ -109,13 +113,15 @@ def _schedule(options: TrainOptions) -> Schedule:
     return Schedule(kind=kind, tokens=tokens, warmup_tokens=warmup, decay_tokens=decay, final_share=final)
 
 
-def _phases(options: TrainOptions, target: Target, recipe: Recipe, over: Mapping[int, Phase]) -> Iterator[Phase]:
-    """Yields the phases in order. Those in `over`, by the token count at which they end, stay as they were run."""
+def _phases(
+    options: TrainOptions, target: Target, recipe: Recipe, finished_phases: Mapping[int, Phase]
+) -> Iterator[Phase]:
+    """Yields the phases in order. `finished_phases`, by the token count at which they end, stay as they were run."""
     end = 0
     for each in options.phases:
         end += each.tokens
-        if end in over and over[end].global_batch == each.global_batch:
-            yield over[end]
+        if end in finished_phases and finished_phases[end].global_batch == each.global_batch:
+            yield finished_phases[end]
             continue
         layout, batch = target.layout, target.batch
         if each.layout is not None:
@@ -137,8 +143,8 @@ def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: Batch
     Raises:
         InputError: the data-parallel ranks do not share the global batch evenly.
     """
-    each, left = divmod(global_batch, layout.data_parallel)
-    if left or not each:
+    each, remainder = divmod(global_batch, layout.data_parallel)
+    if remainder or not each:
         raise InputError(
             f"a global batch of {global_batch} does not divide evenly over"
             f" {plural(layout.data_parallel, 'data-parallel rank')}: choose a multiple"
@@ -149,19 +155,21 @@ def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: Batch
 
 
 def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
-    every = options.val_every or max(1, options.tokens // _VALIDATIONS)
+    every_tokens = options.val_every or max(1, options.tokens // _VALIDATIONS)
     if options.val_data is not None:
         path = _data_path(options.val_data)
-        held = data.plain_source(dataclasses.replace(recipe, data=path, data_order="file"))
-        assert isinstance(held, ParquetTokens)
-        wanted = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
+        validation_data = data.plain_source(dataclasses.replace(recipe, data=path, data_order="file"))
+        assert isinstance(validation_data, ParquetTokens)
+        val_tokens = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
         return Validation(
-            sequences=min(held.num_sequences, -(-wanted // recipe.seq_len)), every_tokens=every, data=path
+            sequences=min(validation_data.num_sequences, -(-val_tokens // recipe.seq_len)),
+            every_tokens=every_tokens,
+            data=path,
         )
     if options.val_tokens is not None:
-        return Validation(sequences=-(-options.val_tokens // recipe.seq_len), every_tokens=every)
+        return Validation(sequences=-(-options.val_tokens // recipe.seq_len), every_tokens=every_tokens)
     source = data.plain_source(recipe)
     if not isinstance(source, ParquetTokens):
-        return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every)
+        return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every_tokens)
     most = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))
-    return Validation(sequences=most // recipe.seq_len, every_tokens=every)
+    return Validation(sequences=most // recipe.seq_len, every_tokens=every_tokens)

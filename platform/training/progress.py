@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import count, duration, figure
 from trainers.values.training import Begun, NotSaved, Plan, Record, Saved, Steps, Validated
 
@@ -36,14 +36,14 @@ class Progress:
         if self._live is not None:
             self._live.stop()
         if self._last is not None:
-            say(self.line())
+            print_line(self.line())
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a line beside the live one."""
         if self._live is not None:
             self._live.console.print(text)
         else:
-            say(text)
+            print_line(text)
 
     def add(self, records: list[Record]) -> None:
         """Adds new records to the display."""
@@ -51,9 +51,9 @@ class Progress:
             match record:
                 case Begun():
                     self._recent.clear()
-                    where = f"from step {record.step}" if record.step else "from the beginning"
+                    begin_text = f"from step {record.step}" if record.step else "from the beginning"
                     after = duration(record.startup_s)
-                    self.say(f"Trains {where} with {record.layout}, {after} after the workers' start.")
+                    self.print_line(f"Trains {begin_text} with {record.layout}, {after} after the workers' start.")
                 case Steps():
                     self._last = record
                     self._recent.append(record)
@@ -62,7 +62,7 @@ class Progress:
                 case Validated():
                     self._validated = record
                 case NotSaved():
-                    self.say(
+                    self.print_line(
                         f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
                         " it is still there: make room."
                     )
@@ -74,7 +74,7 @@ class Progress:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
         elif time.monotonic() - self._last_line_s >= _LINE_EVERY_S:
             self._last_line_s = time.monotonic()
-            say(self.line())
+            print_line(self.line())
 
     @property
     def tokens_per_s(self) -> float:
@@ -86,7 +86,7 @@ class Progress:
         """Returns the line: tokens, step, losses, rate and time left."""
         last = self._last
         assert last is not None
-        left = max(0, self._plan.tokens - last.tokens)
+        remaining_tokens = max(0, self._plan.tokens - last.tokens)
         parts = [
             f"{min(1.0, last.tokens / self._plan.tokens):.1%} of {count(self._plan.tokens)} tokens",
             f"step {last.last_step:,}",
@@ -95,6 +95,6 @@ class Progress:
         if self._validated is not None:
             parts.append(f"held out {self._validated.loss:.4f}")
         parts.append(f"{figure(self.tokens_per_s)} tokens/s")
-        if left and self.tokens_per_s:
-            parts.append(f"{duration(left / self.tokens_per_s)} left")
+        if remaining_tokens and self.tokens_per_s:
+            parts.append(f"{duration(remaining_tokens / self.tokens_per_s)} left")
         return ", ".join(parts)

@@ -33,9 +33,9 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
 
     `records` are those of one attempt, from its `Begun` on.
     """
-    begun = next((record for record in records if isinstance(record, Begun)), None)
+    first_record = next((record for record in records if isinstance(record, Begun)), None)
     steps = [record for record in records if isinstance(record, Steps)][1:]  # the first ones warm up
-    if begun is None or sum(each.steps_s for each in steps) < _LEAST_S:
+    if first_record is None or sum(each.steps_s for each in steps) < _LEAST_S:
         return ""
     tokens = sum(len(each.losses) * each.tokens_per_step for each in steps)
     steps_s = sum(each.steps_s for each in steps)
@@ -46,13 +46,13 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
         return ""
     besides = [record for record in records if isinstance(record, (Saved, Validated))]
     after = [record for record in besides if record.step >= steps[0].first_step]
-    parts = _shares_outside_steps(after, steps, wall_s) + _slow_devices(promise, begun)
-    why = "; ".join(parts) or (
+    parts = _shares_outside_steps(after, steps, wall_s) + _slow_devices(promise, first_record)
+    reasons = "; ".join(parts) or (
         "its steps take longer for no cause visible here: other work on the nodes or the network"
     )
     return (
         f"Throughput is {figure(speed)} tokens/s, {1 - speed / promise.tokens_per_s:.0%} below the"
-        f" {figure(promise.tokens_per_s)} tokens/s of the search: {why}."
+        f" {figure(promise.tokens_per_s)} tokens/s of the search: {reasons}."
     )
 
 
@@ -67,13 +67,13 @@ def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_
             if seconds / wall_s >= _NOTABLE]  # fmt: skip
 
 
-def _slow_devices(promise: Promise, begun: Begun) -> list[str]:
+def _slow_devices(promise: Promise, first_record: Begun) -> list[str]:
     """Returns the nodes whose devices multiply matrices slower than the others; else a sentence where all are slower
     than in the search (clocks).
     """
-    usual = statistics.median(begun.matmul_tflops)
+    usual = statistics.median(first_record.matmul_tflops)
     slowest: dict[str, float] = {}
-    for node, tflops in zip(begun.nodes, begun.matmul_tflops, strict=True):
+    for node, tflops in zip(first_record.nodes, first_record.matmul_tflops, strict=True):
         slowest[node] = min(slowest.get(node, tflops), tflops)
     causes = [
         f"a device of node {node} reaches {tflops / usual:.0%} of the others' matrix products (slow node)"

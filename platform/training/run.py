@@ -21,7 +21,7 @@ from trainers.values.training import Begun, Phase, Plan, Record, Steps, Training
 from trainers.values.training_lines import Reader
 
 if TYPE_CHECKING:
-    from trainers.training.attempt import Ended
+    from trainers.training.attempt import AttemptEnd
 
 _MOST_LOST = 5
 """Number of attempts in a row that may be lost without a new checkpoint or a further step."""
@@ -50,14 +50,14 @@ def check_layouts(plan: Plan, cluster: Cluster) -> None:
         InputError: the first such one.
     """
     for phase in plan.phases:
-        wanted = phase.layout.world_size
-        if wanted > cluster.num_devices:
+        world_size = phase.layout.world_size
+        if world_size > cluster.num_devices:
             raise InputError(
-                f"the layout {phase.layout.label} takes {wanted} devices, the cluster has {cluster.num_devices}:"
+                f"the layout {phase.layout.label} takes {world_size} devices, the cluster has {cluster.num_devices}:"
                 " give the layout.json of a search on so many devices and the same --out"
             )
-        if why := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
-            raise InputError(why)
+        if reason := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
+            raise InputError(reason)
 
 
 def _part_of(cluster: Cluster, layout: Layout) -> Cluster:
@@ -83,34 +83,34 @@ class Session:
         Raises:
             ClusterError: workers were lost again and again, or failed for a reason that would come again.
         """
-        progress, lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
+        progress, num_lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step
-                ended, interrupted = self._attempt(phase, storage, progress)
-                if interrupted or ended.state == "stopped":
+                attempt, interrupted = self._attempt(phase, storage, progress)
+                if interrupted or attempt.state == "stopped":
                     return INTERRUPTED
-                if ended.state == "failed":
-                    raise ClusterError(f"the training ended: {ended.reason}")
+                if attempt.state == "failed":
+                    raise ClusterError(f"the training ended: {attempt.reason}")
                 further = self._folder.tokens_saved() > saved or self._last_step > before
-                if ended.state == "done" and not further:
+                if attempt.state == "done" and not further:
                     raise ClusterError(f"the workers ended, and no checkpoint is visible in {self._folder.path}")
-                if ended.state == "lost":
-                    lost = 0 if further else lost + 1
-                    if lost >= _MOST_LOST:
+                if attempt.state == "lost":
+                    num_lost = 0 if further else num_lost + 1
+                    if num_lost >= _MOST_LOST:
                         raise ClusterError(
-                            f"workers were lost {lost} times without a further step, last because {ended.reason};"
+                            f"workers were lost {num_lost} times without a further step, last because {attempt.reason};"
                             " the checkpoints remain: the same command resumes the training"
                         )
-                    progress.say(
-                        f"A worker was lost ({ended.reason}): the training resumes from the newest checkpoint."
+                    progress.print_line(
+                        f"A worker was lost ({attempt.reason}): the training resumes from the newest checkpoint."
                     )
             return 0
         finally:
             progress.close()
             shutil.rmtree(storage, ignore_errors=True)
 
-    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[Ended, bool]":
+    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[AttemptEnd, bool]":
         """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
@@ -127,21 +127,21 @@ class Session:
             keep=settings.keep,
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
-        ends: list[Ended] = []
-        over = threading.Event()
+        ends: list[AttemptEnd] = []
+        is_over = threading.Event()
 
         def run() -> None:
             try:
                 ends.append(attempt.run(job, storage, nodes))
             finally:
-                over.set()
+                is_over.set()
 
         threading.Thread(target=run, daemon=True).start()
         interrupted, until_s = False, float("inf")
         # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
-        while not over.is_set() and (now_s := time.monotonic()) < until_s:
+        while not is_over.is_set() and (now_s := time.monotonic()) < until_s:
             try:
-                over.wait(_LOOK_S)
+                is_over.wait(_LOOK_S)
                 self._show(progress)
             except KeyboardInterrupt:
                 if interrupted:
@@ -150,13 +150,15 @@ class Session:
                     break
                 interrupted, until_s = True, time.monotonic() + _STOP_S
                 self._folder.ask_to_stop()
-                progress.say(
+                progress.print_line(
                     "Interrupted: the training saves a checkpoint and ends; a second interrupt ends it at once."
                 )
         self._show(progress)
         if interrupted:
-            return attempt.Ended(state="stopped"), True
-        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a message")), False
+            return attempt.AttemptEnd(state="stopped"), True
+        return (
+            ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
+        ), False
 
     def _show(self, progress: Progress) -> None:
         records = self._reader.read()
@@ -176,4 +178,4 @@ class Session:
         ):
             if sentence and kind not in self._warned:
                 self._warned.add(kind)
-                progress.say(sentence)
+                progress.print_line(sentence)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError, InputError
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.text import duration, figure
 from platform.training.options import TrainOptions
 from platform.training.promise import memory_growth
@@ -43,7 +43,7 @@ def _run_trial(place: Place, study: Path, out: Path) -> str:
     tokens = _STEPS * target.recipe.tokens_per_step
     if target.tokens_per_s:
         takes = duration(tokens / target.tokens_per_s)
-        say(f"--safe: {_STEPS} steps of the winner, about {takes}, with held-out losses and checkpoints.")
+        print_line(f"--safe: {_STEPS} steps of the winner, about {takes}, with held-out losses and checkpoints.")
     options = TrainOptions(
         target=str(study), studies=study.parent, tokens=tokens, out=out, val_every=tokens, keep=1, checkpoint_s=1e9
     )
@@ -52,10 +52,10 @@ def _run_trial(place: Place, study: Path, out: Path) -> str:
         if Session(training.folder, training.plan, place, training.settings).run():
             return "it was interrupted"
         records = training.folder.read_records()
-    why = objection(records, memory_counts=place.has_gpus)
-    if not why:
-        say(_safe_sentence(records, memory_counts=place.has_gpus))
-    return why
+    reason = objection(records, memory_counts=place.has_gpus)
+    if not reason:
+        print_line(_safe_sentence(records, memory_counts=place.has_gpus))
+    return reason
 
 
 def objection(records: Sequence[Record], *, memory_counts: bool) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.mirror.uri import check_uri, default_uri
 from platform.study.folder import user_path
 from platform.training.ending import closing_sentence, summary
@@ -54,7 +54,7 @@ def train(options: TrainOptions) -> int:
         if options.json:
             print(json.dumps(result, indent=2))
         else:
-            say(closing_sentence(training.folder, result))
+            print_line(closing_sentence(training.folder, result))
         return code
 
 

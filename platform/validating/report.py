@@ -77,12 +77,12 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
         InputError: none can, or no cell is so large.
     """
     read = _interpreted(rows)
-    every = merged(read.runs)
-    sizes = collections.Counter(run.cell for run in every)
-    kept = [run for run in every if sizes[run.cell] >= min_cell]
-    if not kept:
+    all_runs = merged(read.runs)
+    sizes = collections.Counter(run.cell for run in all_runs)
+    scored_runs = [run for run in all_runs if sizes[run.cell] >= min_cell]
+    if not scored_runs:
         raise InputError(f"no cell has {min_cell} configurations: the largest has {max(sizes.values())}")
-    ours = score_table(kept, num_calibrate=num_calibrate)
+    ours = score_table(scored_runs, num_calibrate=num_calibrate)
     if ours.used.all():
         raise InputError(
             f"nothing is left to score: {num_calibrate} configurations are measured in each cell, and the largest has"
@@ -93,24 +93,24 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
         return scores(ours, positions, left_out), _without_memory(scores(baseline, positions, left_out))
 
-    positions_of = cells_of(kept)
+    positions_of = cells_of(scored_runs)
     of_name = collections.Counter(cell[:-1] for cell in positions_of)
     cells = [
-        CellReport(cell=cell, ours=mine, baseline=other, alone=of_name[cell[:-1]] == 1)
+        CellReport(cell=cell, ours=our_scores, baseline=baseline_scores, alone=of_name[cell[:-1]] == 1)
         for cell, positions in positions_of.items()
-        for mine, other in (both(positions, read.left_out_cells[cell]),)
+        for our_scores, baseline_scores in (both(positions, read.left_out_cells[cell]),)
     ]
     cells.sort(key=lambda report: (-report.ours.rows_scored, report.cell))
-    overall, overall_baseline = both(range(len(kept)), read.reasons.total())
+    overall, overall_baseline = both(range(len(scored_runs)), read.reasons.total())
     return Report(
         overall=overall,
         baseline=overall_baseline,
         cells=tuple(cells),
         left_out=tuple(read.reasons.most_common()),
-        num_small=len(every) - len(kept),
-        assumed=tuple(collections.Counter(each for run in kept for each in run.assumed).most_common()),
+        num_small=len(all_runs) - len(scored_runs),
+        assumed=tuple(collections.Counter(each for run in scored_runs for each in run.assumed).most_common()),
         num_rows=len(rows),
-        num_merged_away=len(read.runs) - len(every),
+        num_merged_away=len(read.runs) - len(all_runs),
         scored=ours,
         unmeasured=score_table(read.unmeasured) if read.unmeasured else None,
     )

@@ -35,7 +35,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _beside(ours: str, other: str, *, wide: bool) -> str:
+def _pair_text(ours: str, other: str, *, wide: bool) -> str:
     return f"{ours} ({other})" if wide and other != "-" else ours
 
 
@@ -97,8 +97,8 @@ def show_rows(report: Report, console: Console) -> None:
     """Prints each configuration by the aspects that differ in the table, measured beside predicted; unmeasured ones
     last.
     """
-    every = [scored for scored in (report.scored, report.unmeasured) if scored]
-    aspects = [_aspects(run) for scored in every for run in scored.runs]
+    scored_tables = [scored for scored in (report.scored, report.unmeasured) if scored]
+    aspects = [_aspects(run) for scored in scored_tables for run in scored.runs]
     differs = [len(set(values)) > 1 for values in zip(*aspects, strict=True)]
     common = [text for text, varies in zip(aspects[0], differs, strict=True) if text and not varies]
     if any(differs) and common:
@@ -107,12 +107,12 @@ def show_rows(report: Report, console: Console) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")
-    shown = [name != "80 %" or console.width >= _WIDE for name in names]
-    for name in itertools.compress(names, shown):
+    is_shown = [name != "80 %" or console.width >= _WIDE for name in names]
+    for name in itertools.compress(names, is_shown):
         table.add_column(name, justify="right", no_wrap=True)
-    runs = [(scored, position) for scored in every for position in range(len(scored.runs))]
+    runs = [(scored, position) for scored in scored_tables for position in range(len(scored.runs))]
     for (scored, position), label in zip(runs, labels, strict=True):
-        table.add_row(*itertools.compress(_row(scored, position, label), (True, *shown)))
+        table.add_row(*itertools.compress(_row(scored, position, label), (True, *is_shown)))
     console.print(table, highlight=False)
     for (scored, position), label in zip(runs, labels, strict=True):
         for note in scored.runs[position].row.get("notes", "").split("; "):
@@ -123,9 +123,9 @@ def show_rows(report: Report, console: Console) -> None:
 def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     """Prints the report as tables."""
     overall = report.overall
-    how = f"{num_calibrate} configurations a cell measured" if num_calibrate else "zero-shot"
+    method = f"{num_calibrate} configurations a cell measured" if num_calibrate else "zero-shot"
     console.print(
-        f"{overall.rows_scored} configurations scored, {how}; {report.num_merged_away} repeated rows merged,"
+        f"{overall.rows_scored} configurations scored, {method}; {report.num_merged_away} repeated rows merged,"
         f" {overall.rows_left_out} of {report.num_rows} rows left out"
         + (f", {report.num_small} configurations in smaller cells not scored" if report.num_small else "")
     )
@@ -147,8 +147,8 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     _show_cells(report.cells, console)
     if report.assumed:
         console.print("\nTaken for granted", highlight=False)
-        for what, count in report.assumed:
-            console.print(f"  {count:4d}  {what}", highlight=False, markup=False)
+        for assumption, count in report.assumed:
+            console.print(f"  {count:4d}  {assumption}", highlight=False, markup=False)
     if report.left_out:
         console.print("\nLeft out", highlight=False)
         for reason, count in report.left_out:
@@ -162,9 +162,9 @@ def _show_cells(cells: Sequence[CellReport], console: Console) -> None:
     console.print(f"\nBy cell{brackets}", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cell", ratio=1, min_width=12, overflow="fold")
-    beside = ("time error", "rank", "regret") if wide else ()
+    figure_names = ("time error", "rank", "regret") if wide else ()
     for name in ("rows", "time error", "mem.", "rank", "regret", "OOM p/r", "80 %"):
-        table.add_column(name, justify="right", no_wrap=name not in beside)
+        table.add_column(name, justify="right", no_wrap=name not in figure_names)
     for cell in cells:
         ours, base = cell.ours, cell.baseline
         oom = "-"
@@ -173,10 +173,10 @@ def _show_cells(cells: Sequence[CellReport], console: Console) -> None:
         table.add_row(
             cell.label,
             str(ours.rows_scored),
-            _beside(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0), wide=wide),
+            _pair_text(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0), wide=wide),
             _percent(ours.memory_ape_median, 0),
-            _beside(_number(ours.rank_correlation), _number(base.rank_correlation), wide=wide),
-            _beside(_percent(ours.regret_median), _percent(base.regret_median, 0), wide=wide),
+            _pair_text(_number(ours.rank_correlation), _number(base.rank_correlation), wide=wide),
+            _pair_text(_percent(ours.regret_median), _percent(base.regret_median, 0), wide=wide),
             oom,
             _percent(ours.interval_coverage, 0),
         )

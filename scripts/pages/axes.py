@@ -42,13 +42,13 @@ def page() -> str:
 
 def table(kind: type) -> str:
     """Returns the table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
-    taken = changes.axes()
+    values_by_axis = changes.axes()
     lines = ["| axis | values | default | engines | |", "|---|---|---|---|---|"]
     for name, declared in axes_of(kind).items():
         default = defaults_of(kind).get(name)
-        shown = "" if default is None else f"`{default}`"
-        values = taken[name].replace("whole numbers", "integers")
-        lines.append(f"| `{name}` | {values} | {shown} | {_engines(kind, name)} | {declared.about} |")
+        default_text = "" if default is None else f"`{default}`"
+        values = values_by_axis[name].replace("whole numbers", "integers")
+        lines.append(f"| `{name}` | {values} | {default_text} | {_engines(kind, name)} | {declared.about} |")
     return "\n".join(lines)
 
 
@@ -61,8 +61,8 @@ def _engines(kind: type, name: str) -> str:
             parts.append(rules.name)
         elif stages:
             parts.append(f"{rules.name} at {', '.join(map(str, stages))}")
-    whole = parts == list(engines.names())
-    return "" if whole else "; ".join(parts) or "none yet"
+    is_complete = parts == list(engines.names())
+    return "" if is_complete else "; ".join(parts) or "none yet"
 
 
 def _runs(rules: Rules, stage: int, kind: type, name: str) -> bool:

@@ -48,14 +48,16 @@ def table() -> str:
     reasons: Refusals = {}
     values = list(axis_values())
     runs = {name: [cell(name, axis, value, reasons) for axis, value in values] for name in architectures.names()}
-    columns = _alike({name: tuple(cells) for name, cells in runs.items()})
-    shown = [f"`{axis}={value}`" if axis else "sdpa and the defaults" for axis, value in values]
-    rows = _alike({name: tuple(each[place] for each in columns) for place, name in enumerate(shown)})
+    columns = _grouped({name: tuple(cells) for name, cells in runs.items()})
+    titles = [f"`{axis}={value}`" if axis else "sdpa and the defaults" for axis, value in values]
+    rows = _grouped({name: tuple(each[place] for each in columns) for place, name in enumerate(titles)})
     lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
     lines.append("|---|" + "---|" * len(columns))
     lines += (f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items())
-    why = "What is missing is refused before anything starts, by sentences like these (alike for tp, pp and cp):"
-    return "\n".join([*lines, "", why, "", *_listed(reasons)])
+    introduction = (
+        "What is missing is refused before anything starts, by sentences like these (alike for tp, pp and cp):"
+    )
+    return "\n".join([*lines, "", introduction, "", *_listed(reasons)])
 
 
 def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
@@ -64,7 +66,7 @@ def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
     return ", ".join(degrees) or "none"
 
 
-def _alike(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+def _grouped(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
     """Returns the names by their values, in the order of the first of each."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, each in values.items():
@@ -103,14 +105,14 @@ def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: 
     """
     if axis == degree:
         return False
-    why: Refusals = {}
+    refusals: Refusals = {}
     recipe = _recipe(architecture, axis, value)
-    for alone in _layouts(axis, value):
-        if _refusal(recipe, alone, axis, value) is None:
-            if (sentence := _refusal(recipe, {**alone, **SPLIT_BY[degree]}, axis, value)) is None:
+    for values in _layouts(axis, value):
+        if _refusal(recipe, values, axis, value) is None:
+            if (sentence := _refusal(recipe, {**values, **SPLIT_BY[degree]}, axis, value)) is None:
                 return True
-            why[sentence] = None
-    reasons |= why
+            refusals[sentence] = None
+    reasons |= refusals
     return False
 
 

@@ -26,10 +26,10 @@ def page() -> str:
 
 def _cells(path: Path) -> Iterator[list[str]]:
     """Yields a row for each model and precision of a table with at least one `ok` run."""
-    ran = [row for row in read_csv(path) if row.outcome == "ok"]
-    ran.sort(key=lambda row: (row.tokens_per_s_per_gpu or 0) * (row.gpus or 1), reverse=True)
+    timed = [row for row in read_csv(path) if row.outcome == "ok"]
+    timed.sort(key=lambda row: (row.tokens_per_s_per_gpu or 0) * (row.gpus or 1), reverse=True)
     fastest: dict[tuple[str | None, ...], Row] = {}
-    for row in ran:
+    for row in timed:
         fastest.setdefault((row.model, row.precision, row.state_precision, row.optimizer, row.compression), row)
     for row in fastest.values():
         yield [f"[{path.stem}](../measurements/{path.name})", _recipe(row), *_layout(row)]

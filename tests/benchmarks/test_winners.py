@@ -92,8 +92,8 @@ def test_a_later_session_has_what_the_earlier_ones_left_of_the_time(tmp_path: Pa
 def test_the_study_of_the_winners_takes_no_option_of_a_search_itself() -> None:
     of_search = ["--set", "micro_batch=16,32", "--gpus", "4", "--set=attention=sdpa", "--time-budget-s", "255"]
     options = [*of_search, "--searcher", "tpe", "--exclude-slow", "--max-trials", "3", "--device-memory-gib", "40"]
-    left = ["--gpus", "4", "--exclude-slow", "--device-memory-gib", "40"]
-    assert of_named_points(options) == left
+    remaining = ["--gpus", "4", "--exclude-slow", "--device-memory-gib", "40"]
+    assert of_named_points(options) == remaining
 
 
 def test_a_winner_that_ran_once_more_in_one_of_the_studies_is_the_same_point(

@@ -24,7 +24,7 @@ def gpu(number: int = 8, kind: str = "A100", **workers: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("types", "wanted", "num_gpus", "nodes"),
+    ("types", "num_devices", "num_gpus", "nodes"),
     [
         ({"gpu": gpu(min_workers=0, max_workers=2)}, None, 16, 2),  # nothing runs yet: all that the file allows
         ({"gpu": gpu(min_workers=1, max_workers=2)}, None, 16, 2),
@@ -34,9 +34,9 @@ def gpu(number: int = 8, kind: str = "A100", **workers: int) -> dict[str, Any]:
     ],
 )
 def test_a_cluster_file_is_asked_for_all_it_allows_or_for_what_is_wanted(
-    types: Any, wanted: int | None, num_gpus: int, nodes: int
+    types: Any, num_devices: int | None, num_gpus: int, nodes: int
 ) -> None:
-    target = Autoscaler(config(**types)).awaited(wanted)
+    target = Autoscaler(config(**types)).awaited(num_devices)
     assert target is not None
     assert (target.num_gpus, len(target.bundles)) == (num_gpus, nodes)
     assert target.bundles[0] == {"GPU": 8}
@@ -55,7 +55,7 @@ def test_the_hosts_of_a_list_are_all_awaited_whatever_they_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "count", "unit", "bundles"),
+    ("text", "num_devices", "count", "unit", "bundles"),
     [
         ("4", None, 4, "node", 0),
         ("4", 8, 4, "node", 0),  # how many GPUs a node has is not stated
@@ -65,25 +65,25 @@ def test_the_hosts_of_a_list_are_all_awaited_whatever_they_have() -> None:
     ],
 )
 def test_a_stated_number_of_nodes_is_awaited(
-    text: str, wanted: int | None, count: int, unit: str, bundles: int
+    text: str, num_devices: int | None, count: int, unit: str, bundles: int
 ) -> None:
-    target = Stated({STATED: text}).awaited(wanted)
+    target = Stated({STATED: text}).awaited(num_devices)
     assert target is not None
     assert (target.count, target.unit, len(target.bundles)) == (count, unit, bundles)
 
 
 @pytest.mark.parametrize(
-    ("environment", "what", "look"),
+    ("environment", "description", "look"),
     [
         ({}, "that LAYOUT_SEARCH_NODES states", "ray start"),
         ({"SLURM_JOB_ID": "17"}, "of SLURM job 17", "scontrol show job 17"),
         ({"RAY_CLUSTER_NAME": "search-x"}, "of the RayCluster search-x", "kubectl get pods -l ray.io/cluster=search-x"),
     ],
 )
-def test_a_stated_node_is_named_by_who_starts_it(environment: dict[str, str], what: str, look: str) -> None:
+def test_a_stated_node_is_named_by_who_starts_it(environment: dict[str, str], description: str, look: str) -> None:
     target = Stated({STATED: "2", **environment}).awaited(None)
     assert target is not None
-    assert target.what == what and look in target.look
+    assert target.description == description and look in target.look
 
 
 @pytest.mark.parametrize("text", ["two", "0", "2x", "2x0", "-1", "2 x 8"])
@@ -107,21 +107,21 @@ def test_a_price_is_stated_where_the_file_has_one(metadata: object) -> None:
     file = {**config(gpu=gpu()), "provider": {"type": "aws"}}
     prices = {"metadata": {"usd_per_node_h": {"head": 0.4, "gpu": 22}}}
     target = Autoscaler({**file, **prices}).awaited(None)
-    assert target is not None and target.what == "of type gpu, 8 GPUs and 22.00 USD an hour each"
+    assert target is not None and target.description == "of type gpu, 8 GPUs and 22.00 USD an hour each"
     assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler({**file, **prices}).bill()
     target = Autoscaler({**file, "metadata": metadata}).awaited(None)
-    assert target is not None and target.what == "of type gpu, 8 GPUs each"
+    assert target is not None and target.description == "of type gpu, 8 GPUs each"
 
 
 def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
     file = config(gpu=gpu()) | {"idle_timeout_minutes": 30}
     output = Autoscaler({**file, "provider": {"type": "aws"}}).bill()
-    assert "leave after 30 min" in output and "the head bills until `ray down`" in output
+    assert "ended after 30 min" in output and "the head bills until `ray down`" in output
     assert not Autoscaler({**file, "provider": {"type": "local"}}).bill()
 
 
 class TestWait:
-    target = Awaited(num_nodes=2, gpus_per_node=8, num_gpus=16, what="of type gpu", look="the log")
+    target = Awaited(num_nodes=2, gpus_per_node=8, num_gpus=16, description="of type gpu", look="the log")
 
     def run(self, limit_s: float, arrivals: dict[float, int]) -> float:
         """Waits while the GPUs there follow `arrivals` (second: number); returns the second at which it ended."""

@@ -114,7 +114,7 @@ def recipe(
 
 def layouts(world_size: int) -> list[Layout]:
     """Returns layouts of every engine and stage on `world_size` ranks, checkpointing none and full; HSDP at 4 ranks."""
-    found = []
+    result_layouts = []
     for engine, stages in ENGINES.items():
         for stage, syncs in stages.items():
             degrees = [(1, world_size)] if stage else [(world_size, 1)]
@@ -123,7 +123,7 @@ def layouts(world_size: int) -> list[Layout]:
             for replicate, shard in degrees:
                 for sync in syncs:
                     for checkpointing in ("none", "full"):
-                        found.append(
+                        result_layouts.append(
                             Layout(
                                 engine=engine,  # type: ignore[arg-type]
                                 zero_stage=stage,
@@ -133,7 +133,7 @@ def layouts(world_size: int) -> list[Layout]:
                                 checkpointing=checkpointing,
                             )
                         )
-    return found
+    return result_layouts
 
 
 def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
@@ -153,7 +153,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
     zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
-    made: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
+    rows: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
         (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
@@ -181,7 +181,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     ]
     return [
         (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
-        for model, precision, layout, kernels in made
+        for model, precision, layout, kernels in rows
     ]
 
 
@@ -217,11 +217,11 @@ def cases(world_size: int) -> list[Case]:
 
     At 2 ranks these are all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree.
     """
-    found: list[Case] = []
+    all_cases: list[Case] = []
 
     def add_recipe(chosen: Recipe, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False) -> None:
         point = BatchPoint.of(chosen, layout, GLOBAL_BATCH // (world_size * grad_accum))
-        found.append(Case(recipe=chosen, layout=layout, batch=point, fault=fault, climbs=climbs))
+        all_cases.append(Case(recipe=chosen, layout=layout, batch=point, fault=fault, climbs=climbs))
 
     def add(
         model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False
@@ -266,4 +266,4 @@ def cases(world_size: int) -> list[Case]:
             add_recipe(dataclasses.replace(recipe(model), attention_mask=mask), layout, 2)
     for model, precision, layout in (*_kernels(world_size), *_memory(world_size), *_own_engine(world_size)):
         add(model, precision, layout, 2)
-    return found
+    return all_cases

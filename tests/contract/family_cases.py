@@ -69,7 +69,7 @@ def quick() -> list[MeshCase]:
 def product() -> list[MeshCase]:
     """Returns a case of every family, engine, attention and degree that is not refused; the two losses alternate."""
     degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2})
-    found: list[MeshCase] = []
+    mesh_cases: list[MeshCase] = []
     chosen = itertools.product(FAMILIES, (_DDP, _STAGE_2, _STAGE_3), ("eager", "sdpa", "flex"), degrees)
     for place, (family, engine, attention, split) in enumerate(chosen):
         ranks = WORLD_SIZE
@@ -79,5 +79,5 @@ def product() -> list[MeshCase]:
         loss = ("plain", "chunked")[place % 2]
         case = _case(family, "fp32", {**engine, **data, **split, "attention": attention, "loss": loss})
         if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None:
-            found.append(case)
-    return found
+            mesh_cases.append(case)
+    return mesh_cases

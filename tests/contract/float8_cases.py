@@ -51,12 +51,12 @@ FAULTS: Mapping[str, str] = {
 
 def cases() -> list[MeshCase]:
     """Returns cases of each engine and scale, with checkpointing, accumulation and compiled blocks; then the faults."""
-    found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
     faulty = [
         MeshCase(recipe=float8_recipe("llama", precision), layout=Layout(**_STAGE_3), fault=fault)
         for fault, precision in FAULTS.items()
     ]
-    return [*found, *faulty]
+    return [*mesh_cases, *faulty]
 
 
 def wide_cases() -> list[MeshCase]:
@@ -72,14 +72,14 @@ def wide_cases() -> list[MeshCase]:
             (name, "fp8_rowwise", {**_DDP, "dp_replicate": 4, "checkpointing": "selective"}),
         )
     ]
-    found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
-    return [*found, dataclasses.replace(found[0], fault="scale of a shard alone")]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
+    return [*mesh_cases, dataclasses.replace(mesh_cases[0], fault="scale of a shard alone")]
 
 
 def float8_recipe(model: str, precision: str) -> Recipe:
     """Returns the recipe of the contract with a sequence length that FP8 supports."""
-    known = {**MODELS, **FAMILIES}[model]
-    longer = dataclasses.replace(known, max_positions=SEQ_LEN) if known.max_positions else known
+    spec = {**MODELS, **FAMILIES}[model]
+    longer = dataclasses.replace(spec, max_positions=SEQ_LEN) if spec.max_positions else spec
     return dataclasses.replace(recipe(longer, precision), seq_len=SEQ_LEN)
 
 
@@ -98,10 +98,10 @@ def planted(fault: str) -> Generator[None, None, None]:
     to_float8 = float8_linear.hp_tensor_to_float8_dynamic
 
     def along_other_axis(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = to_float8(tensor, *args, **kwargs)
+        converted = to_float8(tensor, *args, **kwargs)
         if tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1]:
-            made._scale = made._scale.t()  # pyright: ignore[reportPrivateUsage]
-        return made
+            converted._scale = converted._scale.t()  # pyright: ignore[reportPrivateUsage]
+        return converted
 
     def of_shard(*args: Any, **kwargs: Any) -> Any:
         return to_float8(*args, **{**kwargs, "reduce_amax": False})

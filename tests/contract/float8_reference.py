@@ -48,7 +48,7 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
         for each in parts:
             attention.take(each.model)
     gradients: dict[str, torch.Tensor] = {}
-    own: dict[str, torch.Tensor] = {}
+    master_weights: dict[str, torch.Tensor] = {}
     losses: list[float] = []
     norms: list[float] = []
     for step in range(STEPS):
@@ -72,10 +72,15 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
         optimizer.step()
         losses.append(torch.stack(of_step).mean().item())
         if not step:
-            own = {name: weight.detach().clone() for name, weight in master.named_parameters()}
+            master_weights = {name: weight.detach().clone() for name, weight in master.named_parameters()}
             master.load_state_dict(dict(stepped), strict=False)
     return Trained(
-        weights=weights, stepped=own, logits=torch.empty(0), gradients=gradients, losses=losses, grad_norms=norms
+        weights=weights,
+        stepped=master_weights,
+        logits=torch.empty(0),
+        gradients=gradients,
+        losses=losses,
+        grad_norms=norms,
     )
 
 
@@ -88,14 +93,14 @@ class _Attention:
         pieces = torch.arange(seq_len).view(2 * size, -1)
         self._places = [torch.cat((pieces[rank], pieces[-1 - rank])) for rank in range(size)]
         self._all_met = threading.Barrier(size, timeout=60)
-        self._given: list[Any] = [None] * size
+        self._inputs: list[Any] = [None] * size
         self._of_thread = threading.local()
 
     def take(self, model: torch.nn.Module) -> None:
         """Makes this object the attention of `model` where sequences are in parts, and sdpa where they are whole."""
         AttentionInterface.register("parts", self._attend)
-        whole: Any = model
-        whole.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
+        untyped_model: Any = model
+        untyped_model.set_attn_implementation("parts" if len(self._places) > 1 else "sdpa")
 
     def loss(self, models: "list[_Computing]", tokens: torch.Tensor) -> torch.Tensor:
         """Returns the mean of the parts' losses."""
@@ -107,21 +112,21 @@ class _Attention:
         torch.set_num_threads(1)
         self._of_thread.rank = rank
         places = self._places[rank]
-        whole = len(self._places) == 1
-        positions = {} if whole else {"position_ids": places[None]}
+        undivided = len(self._places) == 1
+        positions = {} if undivided else {"position_ids": places[None]}
         with computing.context():
             logits = computing.model(tokens[:, :-1][:, places], **positions).logits
             return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:][:, places].flatten())
 
     def _attend(self, _module: Any, query: Any, key: Any, value: Any, _mask: Any, scaling: float, **_: Any) -> Any:
         rank = self._of_thread.rank
-        query, *self._given[rank] = query.bfloat16(), key.bfloat16(), value.bfloat16()
+        query, *self._inputs[rank] = query.bfloat16(), key.bfloat16(), value.bfloat16()
         self._all_met.wait()
-        keys, values = (torch.cat(each, 2) for each in zip(*self._given, strict=True))
+        keys, values = (torch.cat(each, 2) for each in zip(*self._inputs, strict=True))
         self._all_met.wait()  # before the next layer writes over what was given
-        seen = self._places[rank][:, None] >= torch.cat(self._places)
+        visible = self._places[rank][:, None] >= torch.cat(self._places)
         grouped = keys.shape[1] != query.shape[1]
-        out = F.scaled_dot_product_attention(query, keys, values, seen, scale=scaling, enable_gqa=grouped)
+        out = F.scaled_dot_product_attention(query, keys, values, visible, scale=scaling, enable_gqa=grouped)
         return out.transpose(1, 2), None
 
 
@@ -140,15 +145,17 @@ class _Computing:
     @torch.no_grad()
     def take(self, master: torch.nn.Module) -> None:
         """Copies the master's weights and clears the gradients."""
-        for (name, mine), whole in zip(self.model.named_parameters(), master.parameters(), strict=True):
-            mine.copy_(whole.bfloat16() if name in self.rounded else whole)
-            mine.grad = None
+        for (name, working), master_weight in zip(self.model.named_parameters(), master.parameters(), strict=True):
+            working.copy_(master_weight.bfloat16() if name in self.rounded else master_weight)
+            working.grad = None
 
     def give(self, master: torch.nn.Module) -> None:
         """Adds this copy's gradients to the master's."""
-        for mine, whole in zip(self.model.parameters(), master.parameters(), strict=True):
-            assert mine.grad is not None
-            whole.grad = mine.grad.float() if whole.grad is None else whole.grad + mine.grad.float()
+        for working, master_weight in zip(self.model.parameters(), master.parameters(), strict=True):
+            assert working.grad is not None
+            master_weight.grad = (
+                working.grad.float() if master_weight.grad is None else master_weight.grad + working.grad.float()
+            )
 
 
 def _autocast(master: torch.nn.Module, chosen: Recipe) -> _Computing:
@@ -188,9 +195,9 @@ def _start(chosen: Recipe) -> str:
     return in_blocks.get(chosen.model.architecture, "model.layers.")
 
 
-def _cast_all(_module: torch.nn.Module, *given: Any) -> Any:
+def _cast_all(_module: torch.nn.Module, *inputs: Any) -> Any:
     """Returns a call's arguments with every fp32 tensor cast to bf16."""
-    return tree_map_only(torch.Tensor, lambda each: each.bfloat16() if each.dtype is torch.float32 else each, given)
+    return tree_map_only(torch.Tensor, lambda each: each.bfloat16() if each.dtype is torch.float32 else each, inputs)
 
 
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:

@@ -95,8 +95,8 @@ def gathers(layout: Layout) -> list[int]:
     """Returns how many units of a model of two blocks FSDP2 gathers in each of a step's three micro-steps."""
     engine = engines.create(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
-    with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
-        starts = _Starts(seen, lambda: engine.in_effect()["dp_shard"] == layout.dp_shard)
+    with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as recorded:
+        starts = _Starts(recorded, lambda: engine.in_effect()["dp_shard"] == layout.dp_shard)
         engine.step([tokens] * 3, starts)
     engine.close()
     return [after - before for before, after in itertools.pairwise(starts.calls)]
@@ -105,12 +105,12 @@ def gathers(layout: Layout) -> list[int]:
 class _Starts:
     """Marks that count the calls before each phase and check that degrees can be read back then."""
 
-    def __init__(self, seen: "_Calls", holds: Callable[[], bool]) -> None:
-        self._seen, self._holds = seen, holds
+    def __init__(self, recorded: "_Calls", holds: Callable[[], bool]) -> None:
+        self._recorded, self._holds = recorded, holds
         self.calls: list[int] = []
 
     def begin(self, phase: Phase) -> None:
-        self.calls.append(len(self._seen.arguments))
+        self.calls.append(len(self._recorded.arguments))
         assert self._holds(), f"degrees are misread before a {phase}, where parameters may be whole"
 
 
@@ -122,11 +122,11 @@ def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
     """
     pure = recipe(GPT2, "bf16", states="bf16")
     engine = engines.create(pure, layout, torch.device("cpu"))
-    with _Calls(torch.ops.aten._foreach_mul_.Tensor) as seen:
-        starts = _Starts(seen, lambda: True)
+    with _Calls(torch.ops.aten._foreach_mul_.Tensor) as recorded:
+        starts = _Starts(recorded, lambda: True)
         engine.step([torch.from_numpy(source(pure).sequences(0, range(2)))], starts)
     engine.close()
-    return [(tensors[0].dtype, factor.dtype) for tensors, factor in seen.arguments[starts.calls[-1] :]]
+    return [(tensors[0].dtype, factor.dtype) for tensors, factor in recorded.arguments[starts.calls[-1] :]]
 
 
 class _Calls(TorchDispatchMode):
@@ -145,8 +145,8 @@ class _Calls(TorchDispatchMode):
 
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
     """Returns for each layout the GiB that a rank holds at the start, and the lines that wait."""
-    found = []
+    memory_by_fault = []
     for each in layouts:
         fused = dataclasses.replace(each, attention="sdpa")
-        found.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
-    return found
+        memory_by_fault.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
+    return memory_by_fault

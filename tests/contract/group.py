@@ -102,12 +102,12 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
 def _share_groups() -> None:
     """Lets all cases that divide the ranks into the same groups use the same process groups."""
     make: Any = dist.new_subgroups_by_enumeration
-    made: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
 
     def share(ranks: list[list[int]], **settings: Any) -> Any:
-        if str(ranks) not in made:
-            made[str(ranks)] = make(ranks, **settings)
-        return made[str(ranks)]
+        if str(ranks) not in groups:
+            groups[str(ranks)] = make(ranks, **settings)
+        return groups[str(ranks)]
 
     cast(Any, dist).new_subgroups_by_enumeration = share
 
@@ -148,13 +148,15 @@ def _run(case: Case) -> dict[str, Any]:
         for step in range(case.steps):
             batch = case.batch_at(step)
             coordinate = case.layout.data_parallel_rank(rank)
-            taken = [
+            indices_by_micro_step = [
                 data.sample_indices(batch, data_parallel=case.layout.data_parallel, rank=coordinate, micro_step=k)
                 for k in range(batch.grad_accum)
             ]
             engine.set_learning_rate(learning_rate_at(step, recipe))
             marks = Noted()
-            result = engine.step([torch.from_numpy(source.sequences(step, indices)) for indices in taken], marks)
+            result = engine.step(
+                [torch.from_numpy(source.sequences(step, indices)) for indices in indices_by_micro_step], marks
+            )
             assert tuple(marks.phases) == result.phases, f"marked {marks.phases}, the step says {result.phases}"
             norms.append(result.grad_norm.item())
             losses += losses_of([result], _gather)
@@ -177,9 +179,9 @@ class Noted:
 
 
 def _gather(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _plant_in_step(case: Case, engine: Any) -> None:

@@ -89,7 +89,7 @@ def quick() -> list[MeshCase]:
 def product() -> list[MeshCase]:
     """Returns a case of every model, mask, engine, attention and degree that is not refused; losses alternate."""
     degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2}, {"pp": 2, "cp": 2})
-    found: list[MeshCase] = []
+    mesh_cases: list[MeshCase] = []
     chosen = itertools.product(
         ({**MODELS, **FAMILIES}), ("document", "prefix"), _ENGINES, ("eager", "sdpa", "flex"), degrees
     )
@@ -102,33 +102,35 @@ def product() -> list[MeshCase]:
         chosen_layout: dict[str, Any] = {**engine, **data, **split, "attention": attention, "loss": loss}
         case = _case(name, mask, **chosen_layout)
         if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None:
-            found.append(case)
-    return found
+            mesh_cases.append(case)
+    return mesh_cases
 
 
 @contextlib.contextmanager
 def _changed_spans(**change: Any) -> Generator[None, None, None]:
-    made = context.spans_of
+    original = context.spans_of
 
-    def changed(tokens: torch.Tensor, *how: Any) -> spans.Spans:
-        found = made(tokens, *how)
-        return dataclasses.replace(found, **{name: by(found) for name, by in change.items()})
+    def changed(tokens: torch.Tensor, *arguments: Any) -> spans.Spans:
+        made_spans = original(tokens, *arguments)
+        return dataclasses.replace(made_spans, **{name: by(made_spans) for name, by in change.items()})
 
     with mock.patch.object(context, "spans_of", changed):
         yield
 
 
-def _counting_each_alone(made: Any) -> Any:
-    return lambda self, micro_batches, **_: made(self, micro_batches, all_ranks=False)
+def _counting_each_alone(original: Any) -> Any:
+    return lambda self, micro_batches, **_: original(self, micro_batches, all_ranks=False)
 
 
 FAULTS: Mapping[str, Callable[[], Any]] = {
-    "mask leaks one token across a border": lambda: _changed_spans(first=lambda found: (found.first - 1).clamp(min=0)),
+    "mask leaks one token across a border": lambda: _changed_spans(
+        first=lambda of_batch: (of_batch.first - 1).clamp(min=0)
+    ),
     "positions go on across borders": lambda: mock.patch.object(
         context.ContextParallel, "positions", lambda self: {"attention_mask": torch.ones_like(self._share.spans.first)}
     ),
     "prefix sees no later token": lambda: _changed_spans(
-        last=lambda found: found.queries.expand_as(found.last).contiguous()
+        last=lambda of_batch: of_batch.queries.expand_as(of_batch.last).contiguous()
     ),
     "loss of labels across borders": lambda: mock.patch.object(context, "IGNORED", 0),
     "each rank divides by its own labels": lambda: mock.patch.object(

@@ -98,15 +98,15 @@ def pairwise() -> list[MeshCase]:
     drawn = random.Random(0)
     axes = list(itertools.combinations(VALUES, 2))
     missing = {((a, x), (b, y)) for a, b in axes for x in VALUES[a] for y in VALUES[b]}
-    found: list[MeshCase] = []
+    chosen_cases: list[MeshCase] = []
     while missing:
-        wanted = min(missing, key=repr)
-        tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(wanted)} for _ in range(40)]
-        made = [(set(itertools.combinations(each.items(), 2)), case(each)) for each in tries]
-        pairs, best = max(made, key=lambda each: len(each[0] & missing) if each[1] is not None else -1)
-        missing -= {wanted} if best is None else pairs
-        found += [] if best is None else [best]
-    return found
+        pair = min(missing, key=repr)
+        tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(pair)} for _ in range(40)]
+        built = [(set(itertools.combinations(each.items(), 2)), case(each)) for each in tries]
+        pairs, best = max(built, key=lambda each: len(each[0] & missing) if each[1] is not None else -1)
+        missing -= {pair} if best is None else pairs
+        chosen_cases += [] if best is None else [best]
+    return chosen_cases
 
 
 def lone_ends() -> list[MeshCase]:
@@ -123,8 +123,8 @@ def product() -> list[MeshCase]:
     plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     names = ("model", "data parallel", "degrees", "checkpointing")
     chosen = (dict(zip(names, each, strict=True)) for each in itertools.product(*(VALUES[name] for name in names)))
-    made = (case({**plain, **each, "loss": VALUES["loss"][place % 2]}) for place, each in enumerate(chosen))
-    return [each for each in made if each is not None]
+    built = (case({**plain, **each, "loss": VALUES["loss"][place % 2]}) for place, each in enumerate(chosen))
+    return [each for each in built if each is not None]
 
 
 def compiled() -> list[MeshCase]:
@@ -137,16 +137,16 @@ def compiled() -> list[MeshCase]:
         {"model": "bloom", "data parallel": "ddp", "degrees": (2, 1), "checkpointing": "selective"},
         {"model": "gpt2", "data parallel": "stage 2", "degrees": (1, 2), "checkpointing": "budget_50"},
     )
-    made = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
-    return [each for each in made if each is not None]
+    built = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
+    return [each for each in built if each is not None]
 
 
 def faulty() -> list[MeshCase]:
     """Returns a case for each fault, on 2 ranks: a fault shows there as it does on 8, in a quarter of the time."""
     plain = {"attention": "sdpa", "loss": "plain", "checkpointing": "none", "precision": "fp32"}
     same = {**plain, "grad_sync": "last", "offload": "none", "data parallel": "stage 3"}
-    made = {
+    built = {
         fault: case({**same, "model": model, "degrees": degrees}, world_size=2)
         for fault, (model, degrees) in FAULTS.items()
     }
-    return [dataclasses.replace(each, fault=fault) for fault, each in made.items() if each is not None]
+    return [dataclasses.replace(each, fault=fault) for fault, each in built.items() if each is not None]

@@ -124,28 +124,28 @@ class _Widths(TorchDispatchMode):
     def __init__(self, width: int) -> None:
         super().__init__()
         self._width = width
-        self.seen: list[str] = []
+        self.widths: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if isinstance(out, torch.Tensor) and out.is_floating_point() and out.shape[-1:] == (self._width,):
-            self.seen.append(str(func))
+            self.widths.append(str(func))
         return out
 
 
 def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
     """Returns a dict that gets the whole gradient of every parameter when the first optimizer step begins."""
-    found: dict[str, torch.Tensor] = {}
+    gradients: dict[str, torch.Tensor] = {}
     step = engine._optimizer.step
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        if not found:
+        if not gradients:
             parts = _whole_gradients if engine._pipeline is None else _pipelined_gradients
-            found.update(parts(engine))
+            gradients.update(parts(engine))
         return step(*args, **kwargs)
 
     engine._optimizer.step = noting
-    return found
+    return gradients
 
 
 def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
@@ -159,13 +159,16 @@ def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
 def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         gradient: Any = parameter.grad
-        yield plain_name(name), engine._tensor.whole(plain_name(name), engine._whole(gradient.detach().clone())).float()
+        yield (
+            plain_name(name),
+            engine._tensor.gathered(plain_name(name), engine._gathered(gradient.detach().clone())).float(),
+        )
 
 
 def _gather(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 @contextlib.contextmanager
@@ -180,7 +183,9 @@ def planted(fault: str) -> Generator[None, None, None]:
         "norm counts replicated gradients twice": lambda: _change(
             tensor.TensorParallel, "is_cut", lambda _: lambda *_: True
         ),
-        "q, k and v cut as one matrix": lambda: _change(tensor, "Cut", lambda made: lambda *, dim, **_: made(dim=dim)),
+        "q, k and v cut as one matrix": lambda: _change(
+            tensor, "Cut", lambda original: lambda *, dim, **_: original(dim=dim)
+        ),
         "rows of the vocabulary not offset": lambda: _change(
             tensor, "split_head", lambda _: lambda layer, _first, group: head.split_head(layer, 0, group)
         ),
@@ -204,13 +209,13 @@ def _change(owner: Any, name: str, change: Any) -> Any:
     return mock.patch.object(owner, name, change(getattr(owner, name)))
 
 
-def _with_local_heads(made: Any) -> Any:
-    return lambda self, model, mesh, heads, **sizes: made(self, model, mesh, range(len(heads)), **sizes)
+def _with_local_heads(original: Any) -> Any:
+    return lambda self, model, mesh, heads, **sizes: original(self, model, mesh, range(len(heads)), **sizes)
 
 
-def _with_keys_in_order(made: Any) -> Any:
+def _with_keys_in_order(original: Any) -> Any:
     def changed(self: Any, *args: Any, **sizes: Any) -> None:
-        made(self, *args, **sizes)
+        original(self, *args, **sizes)
         self._share.keys = torch.arange(len(self._share.keys))
 
     return changed
@@ -219,7 +224,9 @@ def _with_keys_in_order(made: Any) -> Any:
 @contextlib.contextmanager
 def _longer_window() -> Generator[None, None, None]:
     attention._seen_mask.cache_clear()
-    with _change(attention, "_seen", lambda made: lambda queries, keys, window: made(queries, keys, window + 1)):
+    with _change(
+        attention, "_visible", lambda original: lambda queries, keys, window: original(queries, keys, window + 1)
+    ):
         yield
     attention._seen_mask.cache_clear()
 
@@ -233,17 +240,17 @@ def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
     return collectives.reduce_scatter(x @ self.weight + self.bias, 1, self.group)
 
 
-def _without_ties(made: Any) -> Any:
-    """Returns `made` changed to give each module parameters of its own, as `to_empty` does on the meta device."""
+def _without_ties(original: Any) -> Any:
+    """Returns `original` changed to give each module parameters of its own, as `to_empty` does on the meta device."""
 
-    def apart(module: torch.nn.Module, **how: Any) -> None:
-        made(module, **how)
-        seen: set[torch.nn.Parameter] = set()
+    def apart(module: torch.nn.Module, **options: Any) -> None:
+        original(module, **options)
+        visited: set[torch.nn.Parameter] = set()
         for child in module.modules():
             for name, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
-                if parameter in seen:
+                if parameter in visited:
                     setattr(child, name, torch.nn.Parameter(parameter.detach().clone()))
-                seen.add(parameter)
+                visited.add(parameter)
 
     return apart
 

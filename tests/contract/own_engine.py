@@ -55,7 +55,7 @@ class AllReduceEngine(TorchEngine):
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=dtype)
 
-    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
     def in_effect(self) -> Mapping[str, Any]:

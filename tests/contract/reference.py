@@ -178,16 +178,16 @@ def differences(run: Run, recipe: Recipe) -> list[str]:
     """Returns a sentence for each difference of `run` from the reference that exceeds what the contract allows."""
     expected = reference(dataclasses.replace(recipe, compute_precision="fp32", compression="none"))
     half = recipe.compute_precision != "fp32"
-    found = []
+    sentences = []
     if run.weights.keys() != expected.weights.keys():
-        found.append(f"names of weights differ: {sorted(run.weights.keys() ^ expected.weights.keys())}")
+        sentences.append(f"names of weights differ: {sorted(run.weights.keys() ^ expected.weights.keys())}")
     for name in run.weights.keys() & expected.weights.keys():
         if not torch.equal(run.weights[name], expected.weights[name]):
-            found.append(f"start weights of {name} differ")
+            sentences.append(f"start weights of {name} differ")
     scale = expected.logits.float().abs().max()
     error = ((run.logits.float() - expected.logits.float()).abs().max() / scale).item()
     if not error <= (2e-2 if half else 1e-5):
-        found.append(f"logits differ by {error:.1e} of the largest")
+        sentences.append(f"logits differ by {error:.1e} of the largest")
     # Rank 4 of at most 32 leaves out the lesser directions of a gradient; error feedback brings them in later, so the
     # losses follow: at rank 8 they stay within 0.2 %, at 4 within 0.7, at 1 within 1.6. The first step is exact, and
     # so are two losses and a norm.
@@ -198,8 +198,12 @@ def differences(run: Run, recipe: Recipe) -> list[str]:
         ("gradient norm", run.grad_norms[:1], expected.grad_norms, 3e-2 if half else 1e-3),
         ("gradient norm", run.grad_norms, expected.grad_norms, 0.3 if factored else 3e-2 if half else 1e-3),
     ]
-    for what, got, wanted, tolerance in pairs:
-        worst = max(abs(one - other) / abs(other) for one, other in zip(got, wanted, strict=False))
+    for quantity, actual, expected_values, tolerance in pairs:
+        worst = max(
+            abs(actual_value - other) / abs(other) for actual_value, other in zip(actual, expected_values, strict=False)
+        )
         if not worst <= tolerance:
-            found.append(f"{what} differs by {worst:.1e} within {len(got)} steps, {tolerance:.0e} is allowed")
-    return found
+            sentences.append(
+                f"{quantity} differs by {worst:.1e} within {len(actual)} steps, {tolerance:.0e} is allowed"
+            )
+    return sentences

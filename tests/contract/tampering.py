@@ -107,20 +107,20 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
 
 def mismatches_of(names: list[str]) -> dict[str, list[str]]:
     """Returns the mismatches that each tampering causes, by its name; runs in a group of one rank."""
-    found = {}
+    mismatches = {}
     for name in names:
-        layout, tamper, _, wanted = TAMPERINGS[name]
+        layout, tamper, _, recipe = TAMPERINGS[name]
         honest = deepspeed.engine_config
         if tamper is _higher_stage:
             deepspeed.engine_config = _other_stage
         try:
-            engine = engines.create(wanted, layout, torch.device("cpu"))
+            engine = engines.create(recipe, layout, torch.device("cpu"))
         finally:
             deepspeed.engine_config = honest
         tamper(engine)
-        found[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
+        mismatches[name] = engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=1)
         engine.close()
-    return found
+    return mismatches
 
 
 def _other_stage(recipe: Recipe, layout: Layout) -> dict[str, Any]:
@@ -136,12 +136,12 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     """
     # Nothing but this answer keeps DeepSpeed from fp16 on a CPU; the code below it is the GPU's.
     cast(Any, get_accelerator()).is_fp16_supported = lambda: True
-    found = []
+    runs = []
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
         engine: Any = engines.create(half, layout, torch.device("cpu"))
         tokens = torch.from_numpy(source(half).sequences(0, range(8)))
-        losses, norms, skipped, kept = [], [], [], []
+        losses, norms, skipped, unchanged = [], [], [], []
         for step in range(4):
             if step in (1, 2):
                 _set_loss_scale(engine, 2.0**100 if step == 1 else 2.0**10)
@@ -150,13 +150,13 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
             losses.append((result.loss_sum / result.num_tokens).item())
             norms.append(result.grad_norm.item())
             skipped.append(engine.num_skipped_steps())
-            kept.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
+            unchanged.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
         wrong = engines.mismatches(engine.in_effect(), half, layout, grad_accum=1)
         if layout.engine == "fsdp":
-            kept.append(_kept_by_an_overflow_in_one_shard(engine, tokens))
+            unchanged.append(_kept_by_an_overflow_in_one_shard(engine, tokens))
         engine.close()
-        found.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
-    return found
+        runs.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": unchanged, "mismatches": wrong})
+    return runs
 
 
 def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:

@@ -52,9 +52,9 @@ def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
 
 def test_powersgd_is_one_recipe_however_a_batch_is_cut() -> None:
     """Checks that factors depend on the mean gradient alone, and on nothing that an engine before left behind."""
-    found = [i for i, case in enumerate(CASES[2]) if case.recipe.powersgd_rank]
-    (_, first), (_, second) = (_result(2, i) for i in found)
+    indices = [i for i, case in enumerate(CASES[2]) if case.recipe.powersgd_rank]
+    (_, first), (_, second) = (_result(2, i) for i in indices)
     assert first["run"].losses == pytest.approx(second["run"].losses, rel=1e-5)
     assert first["run"].grad_norms == pytest.approx(second["run"].grad_norms, rel=1e-4)
-    exact = reference(dataclasses.replace(CASES[2][found[0]].recipe, compression="none"))
+    exact = reference(dataclasses.replace(CASES[2][indices[0]].recipe, compression="none"))
     assert first["run"].losses[2] != pytest.approx(exact.losses[2], rel=1e-5)

@@ -50,26 +50,26 @@ def differences(run: Trained, case: MeshCase) -> list[str]:
     """Returns a sentence for each difference from the emulation's results that exceeds the tolerance."""
     with _threads(1):  # as the ranks have: sums in another order round to other FP8 numbers
         reference = expected(case, run.stepped)
-    found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
-    found += [
+    sentences = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
+    sentences += [
         f"start weights of {name} differ"
         for name, weight in reference.weights.items()
         if not torch.equal(run.weights[name].float(), weight)
     ]
     for name in run.gradients.keys() & reference.gradients.keys():
-        wanted = reference.gradients[name]
-        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= TOLERANCE:
-            found.append(f"the gradient of {name} differs by {error:.1e}")
+        expected_value = reference.gradients[name]
+        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= TOLERANCE:
+            sentences.append(f"the gradient of {name} differs by {error:.1e}")
         moved = reference.stepped[name] - reference.weights[name]
         if not (error := ((run.stepped[name] - reference.stepped[name]).norm() / moved.norm()).item()) <= TOLERANCE:
-            found.append(f"the first step of {name} differs by {error:.1e}")
-    for what, got, wanted in (
+            sentences.append(f"the first step of {name} differs by {error:.1e}")
+    for quantity, actual, expected_value in (
         ("loss", run.losses, reference.losses),
         ("gradient norm", run.grad_norms, reference.grad_norms),
     ):
-        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= TOLERANCE:
-            found.append(f"{what} differs by {error:.1e}")
-    return found
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(actual, expected_value, strict=True))) <= TOLERANCE:
+            sentences.append(f"{quantity} differs by {error:.1e}")
+    return sentences
 
 
 @pytest.mark.parametrize("index", range(len(CASES) - len(FAULTS)), ids=_NAMES[: -len(FAULTS)])

@@ -27,14 +27,14 @@ HALF = [
 
 
 @functools.cache
-def found() -> dict[str, list[str]]:
+def mismatches() -> dict[str, list[str]]:
     return run_group(mismatches_of, list(TAMPERINGS), 1)
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_a_mismatch_is_named(name: str) -> None:
     expected = TAMPERINGS[name][2]
-    sentences = found()[name]
+    sentences = mismatches()[name]
     if not expected:
         assert sentences == []
     assert [sentence for sentence in sentences if not sentence.startswith(expected)] == []

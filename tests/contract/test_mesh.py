@@ -33,10 +33,10 @@ def expected(recipe: Recipe) -> Trained:
 
 def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, Any]:
     """Runs the cases and returns the error, or the differences and mismatches, of those that have any, by name."""
-    found = run_group(run_all, cases, world_size, deadline_s=3600)
+    results = run_group(run_all, cases, world_size, deadline_s=3600)
     wrong = {
         case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
-        for case, result in zip(cases, found, strict=True)
+        for case, result in zip(cases, results, strict=True)
     }
     return {name: sentences for name, sentences in wrong.items() if sentences}
 
@@ -45,24 +45,26 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
     """Returns a sentence for each difference from the dense model's results that exceeds the tolerances."""
     reference = expected(dataclasses.replace(recipe, compute_precision="fp32", state_precision="fp32"))
     half = recipe.compute_precision != "fp32"
-    found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
+    sentences = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
     for name, weight in reference.weights.items():
         if not torch.equal(run.weights[name].float(), weight.to(run.weights[name].dtype).float()):
-            found.append(f"start weights of {name} differ")
+            sentences.append(f"start weights of {name} differ")
     scale = reference.logits.abs().max()
     if not (error := ((run.logits.float() - reference.logits).abs().max() / scale).item()) <= (5e-2 if half else 1e-5):
-        found.append(f"logits differ by {error:.1e} of the largest")
+        sentences.append(f"logits differ by {error:.1e} of the largest")
     for name in run.gradients.keys() & reference.gradients.keys():
-        wanted = reference.gradients[name]
-        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= (6e-2 if half else 1e-5):
-            found.append(f"the gradient of {name} differs by {error:.1e}")
-    for what, got, wanted, allowed in (
+        expected_value = reference.gradients[name]
+        if not (error := ((run.gradients[name] - expected_value).norm() / expected_value.norm()).item()) <= (
+            6e-2 if half else 1e-5
+        ):
+            sentences.append(f"the gradient of {name} differs by {error:.1e}")
+    for quantity, actual, expected_value, allowed in (
         ("loss", run.losses, reference.losses, 5e-3 if half else 1e-5),
         ("gradient norm", run.grad_norms, reference.grad_norms, 3e-2 if half else 1e-4),
     ):
-        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= allowed:
-            found.append(f"{what} differs by {error:.1e}")
-    return found
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(actual, expected_value, strict=True))) <= allowed:
+            sentences.append(f"{quantity} differs by {error:.1e}")
+    return sentences
 
 
 def _each(cases: list[MeshCase]) -> list[Any]:
@@ -100,10 +102,10 @@ def test_generated_code_loses_no_gradient() -> None:
     """Checks gradients with inductor's code: torch 2.11's lost gradients of collectives that write into a tensor, which
     a graph that was only traced did not lose.
     """
-    found = run_group(run_generated, COMPILED, 2)
+    results = run_group(run_generated, COMPILED, 2)
     wrong = [
         each.get("error") or differences(each["trained"], case.recipe)
-        for case, each in zip(COMPILED, found, strict=True)
+        for case, each in zip(COMPILED, results, strict=True)
     ]
     assert wrong == [[]] * len(COMPILED)
 
@@ -115,8 +117,8 @@ def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_mode
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
-    whole = [i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain"]
-    assert all(_result(i)["whole_logits"] for i in whole)
+    undivided = [i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain"]
+    assert all(_result(i)["whole_logits"] for i in undivided)
 
 
 @pytest.mark.parametrize("index", _each(FAULTY))

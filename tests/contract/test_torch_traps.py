@@ -101,19 +101,19 @@ def _errors(waits: bool) -> dict[str, float]:
     if waits:
         model.embedding.register_forward_hook(_waiting)
     _loss(model).backward()
-    wanted = dict(reference.named_parameters())
-    return {name: _error(each.grad, wanted[name].grad) for name, each in model.named_parameters()}
+    expected = dict(reference.named_parameters())
+    return {name: _error(each.grad, expected[name].grad) for name, each in model.named_parameters()}
 
 
 def _waiting(_module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
     return output * 1.0
 
 
-def _error(gradient: torch.Tensor | None, wanted: torch.Tensor | None) -> float:
-    assert wanted is not None
-    whole = torch.zeros_like(wanted) if gradient is None else gradient
-    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-    return ((whole - wanted).norm() / wanted.norm()).item()
+def _error(gradient: torch.Tensor | None, expected: torch.Tensor | None) -> float:
+    assert expected is not None
+    full = torch.zeros_like(expected) if gradient is None else gradient
+    full = full.full_tensor() if isinstance(full, DTensor) else full
+    return ((full - expected).norm() / expected.norm()).item()
 
 
 def test_the_embedding_of_compiled_dtensor_blocks_under_fsdp2_has_its_gradient_as_stated_of_each_version() -> None:

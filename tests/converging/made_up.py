@@ -21,7 +21,7 @@ STEPS = 400
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
     """Returns the curves of each strategy of `STRATEGIES`, with two seeds each."""
-    found: dict[str, dict[int, Curves]] = {}
+    curves_by_name: dict[str, dict[int, Curves]] = {}
     for name, scale in STRATEGIES.items():
         for seed in (0, 1):
             place = folder / name / f"seed-{seed}"
@@ -29,14 +29,14 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
             step_s, floor = 3.6 / scale**2 + 0.1 * seed, 2.0 + 0.01 * seed
             for record in records(step_s=step_s, tokens_scale=10 * scale, floor=floor, steps=STEPS):
                 write(place / RECORDS, record)
-            found.setdefault(name, {})[seed] = read_curves(place)
-    return found
+            curves_by_name.setdefault(name, {})[seed] = read_curves(place)
+    return curves_by_name
 
 
 def compared(folder: Path) -> tuple[Comparison, Verdict]:
     """Returns the comparison, and its verdict, of trainings made in `folder`."""
     verdict = compare(trainings(folder), STEPS * STEP)
-    made = Comparison(
+    comparison = Comparison(
         id=COMPARISON_ID,
         name="compared",
         model=RECIPE.model.name,
@@ -44,12 +44,12 @@ def compared(folder: Path) -> tuple[Comparison, Verdict]:
         lines=tuple(sentences(verdict)),
         files=(),
     )
-    return made, verdict
+    return comparison, verdict
 
 
 def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
     """Returns the same as `compared`, after it has written each training's run to MLflow."""
-    made, verdict = compared(folder)
+    comparison, verdict = compared(folder)
     for name, of in verdict.marks.items():
         for seed in of:
             TrainingRun(
@@ -60,4 +60,4 @@ def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
                 records=folder / name / f"seed-{seed}" / RECORDS,
                 tags={"comparison": COMPARISON_ID, "strategy": name},
             ).close("FINISHED", limit_s=600)
-    return made, verdict
+    return comparison, verdict

@@ -47,12 +47,22 @@ def runs(folder: Path) -> list[Any]:
 
 def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     target = write_layout(tmp_path / "ddp.json", DDP)
-    given = [str(target), "engine=fsdp,zero_stage=3", "--steps", "150", "--rates", "1", "--val-tokens", "320", "--json"]
-    done = converge(tmp_path, *given)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "compared" / "convergence.json").read_text())
-    ddp, fsdp = (found["strategies"][name] for name in ("ddp", "engine=fsdp,zero_stage=3"))
+    arguments = [
+        str(target),
+        "engine=fsdp,zero_stage=3",
+        "--steps",
+        "150",
+        "--rates",
+        "1",
+        "--val-tokens",
+        "320",
+        "--json",
+    ]
+    completed = converge(tmp_path, *arguments)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    report = json.loads(completed.stdout)
+    assert report == json.loads((tmp_path / "compared" / "convergence.json").read_text())
+    ddp, fsdp = (report["strategies"][name] for name in ("ddp", "engine=fsdp,zero_stage=3"))
     # One mathematics has one rate, found by a training that Tune ran.
     assert ddp["learning_rate"] == fsdp["learning_rate"] == RECIPE.learning_rate
     assert ddp["learning_rate_source"] == "the best of 1 in 30 steps each"
@@ -63,8 +73,8 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     with Image.open(tmp_path / "compared" / "convergence.png") as picture:
         assert min(picture.size) > 500
     trained = {run.data.tags["strategy"]: run for run in runs(tmp_path) if run.data.tags["role"] == "training"}
-    assert set(trained) == set(found["strategies"])
-    wanted = {"tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"}
+    assert set(trained) == set(report["strategies"])
+    metric_names = {"tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"}
     series = {
         "train_loss",
         "val_loss",
@@ -75,10 +85,10 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
         "tokens_per_s",
         "peak_gib",
     }
-    assert all(wanted | series <= run.data.metrics.keys() for run in trained.values())
+    assert all(metric_names | series <= run.data.metrics.keys() for run in trained.values())
     # The same command has nothing left to train, and says the same.
-    again = converge(tmp_path, *given)
-    assert again.returncode == 0 and json.loads(again.stdout) == found
+    again = converge(tmp_path, *arguments)
+    assert again.returncode == 0 and json.loads(again.stdout) == report
     assert len(runs(tmp_path)) == 3
 
 
@@ -90,10 +100,10 @@ def test_four_engines_learn_the_same_within_the_noise_of_seeds(tmp_path: Path):
     target = write_layout(folder / "ddp.json", DDP, recipe=recipe, batch=BatchPoint(micro_batch=8, grad_accum=1))
     others = ["engine=fsdp,zero_stage=3", "engine=deepspeed,zero_stage=1", "engine=deepspeed,zero_stage=3"]
     steps, seeds = 300, 3
-    given = [str(target), *others, "--steps", str(steps), "--seeds", str(seeds), "--rates", "0", "--json"]
-    done = converge(folder, *given)
-    assert done.returncode == 0, done.stderr[-3000:]
-    print(*json.loads(done.stdout)["answer"], sep="\n")
+    arguments = [str(target), *others, "--steps", str(steps), "--seeds", str(seeds), "--rates", "0", "--json"]
+    completed = converge(folder, *arguments)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    print(*json.loads(completed.stdout)["answer"], sep="\n")
     parts = [re.sub(r"[^A-Za-z0-9=._-]+", "_", name) for name in ("ddp", *others)]
     read = [[read_curves(folder / "compared" / name / f"seed-{seed}") for seed in range(seeds)] for name in parts]
     losses = np.array([[each.losses for each in of] for of in read])  # engine, seed, step
@@ -121,27 +131,27 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     batch = BatchPoint(micro_batch=8, grad_accum=1)
     target = write_layout(folder / "fsdp.json", FSDP, recipe=recipe, batch=batch)
     others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "micro_batch=1,grad_accum=256"]
-    done = converge(
+    completed = converge(
         folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "3", "--val-tokens", "640", "--json"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert set(found["strategies"]) | set(found["left_out"]) == {"fsdp", *others} and not found["left_out"]
-    for each in found["strategies"].values():
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    report = json.loads(completed.stdout)
+    assert set(report["strategies"]) | set(report["left_out"]) == {"fsdp", *others} and not report["left_out"]
+    for each in report["strategies"].values():
         assert len(each["seeds"]) == 2 and each["spread"] is not None
-        assert all(one["tokens_to_loss"] is not None for one in each["seeds"].values())
+        assert all(of_seed["tokens_to_loss"] is not None for of_seed in each["seeds"].values())
     # FSDP and DeepSpeed train the same recipe: no further apart than seeds are.
-    fsdp, deepspeed = (found["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
-    assert abs(fsdp - deepspeed) < max(0.01, 3 * found["strategies"]["fsdp"]["spread"])
-    words = "\n".join(found["answer"])
+    fsdp, deepspeed = (report["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
+    assert abs(fsdp - deepspeed) < max(0.01, 3 * report["strategies"]["fsdp"]["spread"])
+    words = "\n".join(report["answer"])
     assert f"{others[-1]}:" in words and "times" in words and "95 % intervals over 2 seeds" in words
     with (
-        served("MLflow:" + done.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
-        page(program, folder / "profile", width=WIDTH, height=1050) as shown,
+        served("MLflow:" + completed.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
+        page(program, folder / "profile", width=WIDTH, height=1050) as view,
     ):
-        opened(shown, addresses["losses"])
-        charts(shown, 4)
+        opened(view, addresses["losses"])
+        charts(view, 4)
         # Both losses against tokens and hours: in each a curve a strategy, seeds grouped, with both edges of its band.
-        shown.wait_for(f"({CURVES}).every(each => each.length == {4 * 3})")
-        assert len(curves(shown)) == 4
-        shown.picture(folder / "view.png")
+        view.wait_for(f"({CURVES}).every(each => each.length == {4 * 3})")
+        assert len(curves(view)) == 4
+        view.picture(folder / "view.png")

@@ -25,13 +25,13 @@ def runs(uri: str) -> list[Any]:
 def test_each_training_has_its_figures_and_the_comparison_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    made, verdict = mirrored(tmp_path / "compared", uri)
+    comparison, verdict = mirrored(tmp_path / "compared", uri)
     for _ in range(2):  # a second time nothing is made twice
-        look = log_comparison(made, verdict, tmp_path)
+        look = log_comparison(comparison, verdict, tmp_path)
         assert f"viewStateShareKey=convergence-{COMPARISON_ID}" in look
-    found = runs(uri)
-    trained = [run for run in found if run.data.tags["role"] == "training"]
-    (own,) = (run for run in found if run.data.tags["role"] == "comparison")
+    all_runs = runs(uri)
+    trained = [run for run in all_runs if run.data.tags["role"] == "training"]
+    (comparison_run,) = (run for run in all_runs if run.data.tags["role"] == "comparison")
     assert sorted(run.info.run_name for run in trained) == [
         "grad_accum=256, seed 0", "grad_accum=256, seed 1", "plain, seed 0", "plain, seed 1",
     ]  # fmt: skip
@@ -41,13 +41,16 @@ def test_each_training_has_its_figures_and_the_comparison_its_answer(tmp_path: P
         assert run.data.metrics["loss_at_equal_hours"] == pytest.approx(marks.loss_at_equal_hours, rel=1e-3)
         spread = verdict.spread(run.data.tags["strategy"])
         assert run.data.metrics["loss_spread_over_seeds"] == pytest.approx(spread, rel=1e-3)
-    assert "grad_accum=256" in own.data.tags["mlflow.note.content"] and own.data.metrics["target_loss"] > 0
+    assert (
+        "grad_accum=256" in comparison_run.data.tags["mlflow.note.content"]
+        and comparison_run.data.metrics["target_loss"] > 0
+    )
 
 
 def test_a_server_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made, verdict = compared(tmp_path)
+    comparison, verdict = compared(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")
-    look = log_comparison(made, verdict, tmp_path)
+    look = log_comparison(comparison, verdict, tmp_path)
     assert "lacks the comparison" in look and "the same command brings it up to date" in look and "secret" not in look
 
 

@@ -33,12 +33,12 @@ def bowl(best: float):
 
 
 @pytest.mark.parametrize(
-    ("best", "most", "wanted", "number"),
+    ("best", "most", "expected", "number"),
     [(0.01, 5, 0.01, 3), (0.03, 5, 0.03, 4), (0.09, 5, 0.09, 5), (0.81, 5, 0.27, 5), (0.001, 4, 0.01 / 9, 4)],
 )
-def test_the_search_goes_on_past_a_best_rate_at_the_edge(best: float, most: int, wanted: float, number: int):
-    rate, tried = search_rate(0.01, most, bowl(best))
-    assert rate == pytest.approx(wanted) and tried == number
+def test_the_search_goes_on_past_a_best_rate_at_the_edge(best: float, most: int, expected: float, number: int):
+    rate, num_tried = search_rate(0.01, most, bowl(best))
+    assert rate == pytest.approx(expected) and num_tried == number
 
 
 def test_where_no_rate_learns_the_rule_stays():

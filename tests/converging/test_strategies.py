@@ -28,16 +28,16 @@ def ddp(tmp_path: Path) -> str:
 
 
 def test_the_four_strategies_of_one_command(tmp_path: Path, fsdp: str):
-    found = strategies(
+    parsed = strategies(
         tmp_path, fsdp, "engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "grad_accum=256"
     )
-    labels = [each.layout.label.split(",")[0] for each in found]
+    labels = [each.layout.label.split(",")[0] for each in parsed]
     assert labels == ["FSDP2 stage 3", "ZeRO-2", "DDP", "FSDP2 stage 3"]
-    assert [each.recipe.optimizer for each in found] == ["adamw", "adamw", "adafactor", "adamw"]
-    assert [each.recipe.global_batch for each in found] == [4, 4, 4, 2 * 2 * 256]
-    assert found[3].batch.grad_accum == 256 and not found[3].recipe.grad_accum
-    assert all(each.layout.world_size == 2 for each in found)
-    assert found[0].mathematics == found[1].mathematics != found[2].mathematics
+    assert [each.recipe.optimizer for each in parsed] == ["adamw", "adamw", "adafactor", "adamw"]
+    assert [each.recipe.global_batch for each in parsed] == [4, 4, 4, 2 * 2 * 256]
+    assert parsed[3].batch.grad_accum == 256 and not parsed[3].recipe.grad_accum
+    assert all(each.layout.world_size == 2 for each in parsed)
+    assert parsed[0].mathematics == parsed[1].mathematics != parsed[2].mathematics
 
 
 def test_a_change_keeps_the_rest_of_the_first(tmp_path: Path, ddp: str):
@@ -50,17 +50,17 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
     high = dataclasses.replace(RECIPE, learning_rate=0.5)
     other = str(write_layout(tmp_path / "high.json", DDP, recipe=high))
     stated = ["optimizer=adafactor,learning_rate=3e-4", "grad_accum=256, learning_rate = 1e-2", other]
-    plain, by_rule, *own = strategies(tmp_path, ddp, "grad_accum=256", *stated)
+    plain, by_rule, *with_own_rate = strategies(tmp_path, ddp, "grad_accum=256", *stated)
     rates = Rates(tmp_path / "rates.json")
     assert rates.lookup(plain) is None and rates.lookup(by_rule) is None
     # The rule would have multiplied the second's rate. A file's is stated where it differs.
-    found = [rates.lookup(each) for each in own]
-    assert found == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
+    chosen_rates = [rates.lookup(each) for each in with_own_rate]
+    assert chosen_rates == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
     assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ("optimiser=adafactor", "unknown axis 'optimiser'"),
         ("optimizer=lion", "must be one of|takes"),
@@ -69,13 +69,13 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
         ("zero_stage=2,zero_stage=3", "given twice"),
     ],
 )
-def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, changes: str, why: str):
-    with pytest.raises(InputError, match=why):
+def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, changes: str, reason: str):
+    with pytest.raises(InputError, match=reason):
         strategies(tmp_path, fsdp, changes)
 
 
 def test_a_change_needs_something_to_change(tmp_path: Path):
-    with pytest.raises(InputError, match="none stands before it"):
+    with pytest.raises(InputError, match="none comes before it"):
         strategies(tmp_path, "optimizer=adafactor")
 
 
@@ -92,7 +92,7 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         (("--steps", "0"), "must be a whole number of at least 1"),
         (("--steps", "10", "--seeds", "many"), "must be a whole number"),
@@ -101,8 +101,8 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
     ],
 )
 def test_a_mistake_in_the_options_is_one_sentence(
-    ddp: str, arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+    ddp: str, arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ):
     assert converge.main([ddp, "grad_accum=256", *arguments]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("error: ") and any(part in said[-1] for part in why.split("|"))
+    output_lines = capsys.readouterr().err.strip().splitlines()
+    assert output_lines[-1].startswith("error: ") and any(part in output_lines[-1] for part in reason.split("|"))

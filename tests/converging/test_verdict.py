@@ -21,17 +21,17 @@ def records(*, step_s: float, tokens_scale: float = 1.0, floor: float = 2.0, ste
     def loss(tokens: float) -> float:
         return floor + (5.0 - floor) * math.exp(-tokens / (tokens_scale * 10 * STEP))
 
-    found: list[Record] = [Validated(attempt=1, step=0, tokens=0, loss=5.0, train_s=0.0, wall_s=0.1)]
+    all_records: list[Record] = [Validated(attempt=1, step=0, tokens=0, loss=5.0, train_s=0.0, wall_s=0.1)]
     for first in range(1, steps + 1, 4):
         common: dict[str, Any] = {"attempt": 1, "tokens_per_step": STEP, "data_s": 0.0, "peak_gib": 1.0}
         last = first + 3
-        found.append(
+        all_records.append(
             Steps(first_step=first, losses=tuple(loss((first + i) * STEP) for i in range(4)), grad_norms=(1.0,) * 4,
                   learning_rates=(0.1,) * 4, tokens=last * STEP, train_s=last * step_s, steps_s=4 * step_s, **common)
         )  # fmt: skip
-        found.append(Validated(attempt=1, step=last, tokens=last * STEP, loss=loss(last * STEP),
+        all_records.append(Validated(attempt=1, step=last, tokens=last * STEP, loss=loss(last * STEP),
                                train_s=last * step_s, wall_s=0.1))  # fmt: skip
-    return found
+    return all_records
 
 
 def curves(**fields: Any) -> Curves:
@@ -39,11 +39,11 @@ def curves(**fields: Any) -> Curves:
 
 
 def test_each_step_has_its_tokens_and_hours():
-    found = curves(step_s=36.0)
-    assert found.tokens[:3] == (64.0, 128.0, 192.0) and len(found.tokens) == 40
-    assert found.hours[:2] == pytest.approx((0.01, 0.02)) and found.hours[-1] == pytest.approx(0.4)
-    assert found.val_tokens[:2] == (0.0, 256.0) and found.val_hours[1] == pytest.approx(0.04)
-    assert found.tokens_per_s == pytest.approx(64 / 36) and found.has_learned
+    curve = curves(step_s=36.0)
+    assert curve.tokens[:3] == (64.0, 128.0, 192.0) and len(curve.tokens) == 40
+    assert curve.hours[:2] == pytest.approx((0.01, 0.02)) and curve.hours[-1] == pytest.approx(0.4)
+    assert curve.val_tokens[:2] == (0.0, 256.0) and curve.val_hours[1] == pytest.approx(0.04)
+    assert curve.tokens_per_s == pytest.approx(64 / 36) and curve.has_learned
 
 
 @pytest.mark.parametrize(("x", "loss"), [(0.0, 4.0), (0.5, 3.5), (1.0, 3.0), (2.0, 1.0), (2.5, None), (-1.0, None)])

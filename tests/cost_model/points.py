@@ -44,6 +44,6 @@ def point(
 ) -> Columns:
     """Returns the columns of a single row."""
     values = {"seq_len": 2048, "global_batch": micro_batch * grad_accum * layout.data_parallel, **recipe}
-    made = Recipe(model=model, **values)  # type: ignore[arg-type]
+    built = Recipe(model=model, **values)  # type: ignore[arg-type]
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
-    return from_points([(made, layout, batch)], find_cluster(cluster))
+    return from_points([(built, layout, batch)], find_cluster(cluster))

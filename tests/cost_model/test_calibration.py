@@ -82,8 +82,8 @@ def test_of_three_measurements_a_stall_is_told_from_an_error_that_all_share() ->
     whereas 16 steps that all took half as long again lengthen the predictions about as much: the machine is slower.
     """
     rows = np.array([0, 20, 40])
-    one = measured(rows, STEP_S[rows] * np.array([1.0, 5.0, 1.0])).corrected.step.total_s
-    assert np.median(np.abs(one / STEP_S - 1)) < 0.1
+    predicted_s = measured(rows, STEP_S[rows] * np.array([1.0, 5.0, 1.0])).corrected.step.total_s
+    assert np.median(np.abs(predicted_s / STEP_S - 1)) < 0.1
     every = np.arange(0, 80, 5)
     all_slower = measured(every, STEP_S[every] * 1.5).corrected.step.total_s
     assert np.median(np.abs(all_slower / STEP_S / 1.5 - 1)) < 0.1
@@ -138,9 +138,9 @@ def test_parts_still_add_up_after_correction() -> None:
 
 
 def test_the_error_before_and_after_is_told() -> None:
-    told = measured(EVERY_TENTH, STEP_S[EVERY_TENTH] * 1.25)
-    assert told.error_before == pytest.approx(0.2)
-    assert told.error_after < 0.06
+    calibration = measured(EVERY_TENTH, STEP_S[EVERY_TENTH] * 1.25)
+    assert calibration.error_before == pytest.approx(0.2)
+    assert calibration.error_after < 0.06
 
 
 def test_nothing_measured_changes_nothing() -> None:

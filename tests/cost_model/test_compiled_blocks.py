@@ -66,11 +66,11 @@ def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
     config._attn_implementation = "sdpa"
     parameters = {each.data_ptr() for each in block.parameters()} if not gathered else set[int]()
     block.forward = torch.compile(block.forward, backend="aot_eager_decomp_partition")
-    found: dict[int, torch.Tensor] = {}
+    storages: dict[int, torch.Tensor] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.data_ptr() not in parameters and not isinstance(tensor, nn.Parameter):
-            found[tensor.untyped_storage().data_ptr()] = tensor
+            storages[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     values = torch.randn(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
@@ -79,7 +79,7 @@ def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
             fully_shard(block, mesh=init_device_mesh("cpu", (1,)), reshard_after_forward=False)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             block(values, position_embeddings=rotary(values, torch.arange(TOKENS)[None]))
-    return list(found.values())
+    return list(storages.values())
 
 
 def _row(precision: Any, **layout: Any) -> Any:
@@ -91,9 +91,9 @@ def _row(precision: Any, **layout: Any) -> Any:
 @pytest.mark.parametrize("precision", ["bf16", "fp8_tensorwise"])
 def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(precision: str) -> None:
     saved = sum(each.nbytes for each in _saved(float8=precision != "bf16", gathered=False))
-    told, _, _ = _block_bytes(_row(precision, engine="ddp"))
+    predicted, _, _ = _block_bytes(_row(precision, engine="ddp"))
     # Beside it: rotary tables, the largest of attention, the norms' scales; in FP8 one cast input.
-    assert told < saved < 1.08 * told
+    assert predicted < saved < 1.08 * predicted
 
 
 def test_fsdp_blocks_in_fp8_save_the_feed_forward_weights_laid_out_anew() -> None:
@@ -102,5 +102,5 @@ def test_fsdp_blocks_in_fp8_save_the_feed_forward_weights_laid_out_anew() -> Non
         for each in _saved(float8=True, gathered=True)
         if each.dtype is torch.float8_e4m3fn and FFN in each.shape and each.stride()[0] == 1
     ]
-    told = _saved_again(_row("fp8_tensorwise", engine="fsdp", zero_stage=2))
-    assert sum(each.nbytes for each in by_column) == told == 3 * FFN * HIDDEN
+    predicted = _saved_again(_row("fp8_tensorwise", engine="fsdp", zero_stage=2))
+    assert sum(each.nbytes for each in by_column) == predicted == 3 * FFN * HIDDEN

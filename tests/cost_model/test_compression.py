@@ -30,9 +30,9 @@ def test_the_exchanged_share_is_that_of_torch_s_hook(model: ModelSpec, rank: int
     for parameter in build(model, attention="eager").module.parameters():
         rows = parameter.shape[0]
         width = parameter.numel() // rows
-        factored, whole, factors = powerSGD_hook._should_compress(rows, width, min(rank, rows, width), 2)  # pyright: ignore[reportPrivateUsage]
-        before += whole
-        after += factors if factored else whole
+        factored, uncompressed, factors = powerSGD_hook._should_compress(rows, width, min(rank, rows, width), 2)  # pyright: ignore[reportPrivateUsage]
+        before += uncompressed
+        after += factors if factored else uncompressed
     assert compression_values(model, f"powersgd_{rank}")["compression"] == pytest.approx(after / before, rel=1e-6)
 
 

@@ -30,16 +30,16 @@ def test_the_formulas_read_every_constant_from_the_table() -> None:
 
 def test_every_fact_of_an_engine_or_stack_has_a_source_and_a_reader() -> None:
     source = "".join(path.read_text() for path in ROOM.glob("*.py"))
-    told = stacks.table()
-    assert set(told["engines"]) == set(ENGINES)
-    of_engines = {fact for facts in told["engines"].values() for fact in facts}
+    table = stacks.table()
+    assert set(table["engines"]) == set(ENGINES)
+    of_engines = {fact for facts in table["engines"].values() for fact in facts}
     assert set(re.findall(r'has\([\w()]+, "(\w+)"\)', source)) == of_engines
-    assert all(sentence for facts in told["engines"].values() for sentence in facts.values())
-    assert set(re.findall(r'(?:fact|ratio)\([\w()]+, "(\w+)"', source)) == set(told["facts"])
-    for name, facts in told["stacks"].items():
-        assert facts.get("like", name) in told["stacks"]
+    assert all(sentence for facts in table["engines"].values() for sentence in facts.values())
+    assert set(re.findall(r'(?:fact|ratio)\([\w()]+, "(\w+)"', source)) == set(table["facts"])
+    for name, facts in table["stacks"].items():
+        assert facts.get("like", name) in table["stacks"]
         for fact, entry in facts.items():
-            assert fact == "like" or (fact in told["facts"] and set(entry) - {"tables"} == {"value", "source"}), (
+            assert fact == "like" or (fact in table["facts"] and set(entry) - {"tables"} == {"value", "source"}), (
                 name,
                 fact,
             )

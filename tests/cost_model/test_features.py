@@ -234,10 +234,11 @@ def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() ->
     space = search_spaces.load("gpt2").with_changes(["engine=ddp", "checkpointing=budget_75,budget_50,budget_25"])
     best = best_plan(space, space.recipe, find_cluster("1xH200"), top=100).best
     assert {each.layout.checkpointing for each in best} == {"budget_75", "budget_50", "budget_25"}
-    whole = search_spaces.load("gpt2").with_changes(["compute_precision=fp32", "compile=model"])
-    assert {each.layout.compile for each in best_plan(whole, whole.recipe, find_cluster("1xH200"), top=100).best} == {
-        "model"
-    }
+    compiled_space = search_spaces.load("gpt2").with_changes(["compute_precision=fp32", "compile=model"])
+    assert {
+        each.layout.compile
+        for each in best_plan(compiled_space, compiled_space.recipe, find_cluster("1xH200"), top=100).best
+    } == {"model"}
 
 
 def test_named_points_are_all_planned() -> None:

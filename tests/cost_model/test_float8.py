@@ -48,9 +48,10 @@ def test_fsdp_gathers_a_byte_of_a_weight_with_a_scale_for_each_tensor_and_two_of
     precision: Any, gathered: float
 ) -> None:
     recipe = dataclasses.replace(BF16, compute_precision=precision)
-    kept = dataclasses.replace(COMPILED, zero_stage=2, checkpointing="selective")  # blocks stay gathered
+    stays_gathered = dataclasses.replace(COMPILED, zero_stage=2, checkpointing="selective")  # blocks stay gathered
     row, plain = (
-        from_points([(each, kept, BatchPoint.of(each, kept, 4))], find_cluster("8xH200")) for each in (recipe, BF16)
+        from_points([(each, stays_gathered, BatchPoint.of(each, stays_gathered, 4))], find_cluster("8xH200"))
+        for each in (recipe, BF16)
     )
     assert row.gathered_bytes == gathered
     weights = BF16.model.num_layers * BF16.model.parameters_per_layer

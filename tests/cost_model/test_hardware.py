@@ -26,9 +26,9 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
         for name, entry in catalogue[kind].items():
             assert len(entry["source"]) > 10, f"{kind} {name}"
     # Those of a kind that an entry's own source does not speak of are explained once.
-    told = {"source", "note", "aliases", "taken_for_it", "link", "device", *catalogue["figures"]}
+    documented = {"source", "note", "aliases", "taken_for_it", "link", "device", *catalogue["figures"]}
     for kind in ("devices", "links", "nodes"):
-        assert not {field for entry in catalogue[kind].values() for field in entry} - told, kind
+        assert not {field for entry in catalogue[kind].values() for field in entry} - documented, kind
     for name, entry in catalogue["devices"].items():
         assert entry["link"] in catalogue["links"], name
         assert entry["tflops"]["fp32"] <= entry["tflops"]["fp16"] or name == "CPU-core"
@@ -115,10 +115,10 @@ def test_a_stated_memory_picks_the_sister() -> None:
 
 
 def test_a_study_s_own_devices() -> None:
-    found = from_cluster(
+    spec = from_cluster(
         Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.7, num_nodes=2, devices_per_node=4)
     )
-    assert (found.num_devices, found.device.name, found.device.memory_gib) == (8, "H200", 139.7)
+    assert (spec.num_devices, spec.device.name, spec.device.memory_gib) == (8, "H200", 139.7)
 
 
 def test_a_source_names_its_node() -> None:

@@ -58,11 +58,11 @@ def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
     """
     lean: dict[str, Any] = {"dp_shard": 2, "attention": "flex", "loss": "chunked", "compile": "block"}
     recipe, batch = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512), BatchPoint(micro_batch=2, grad_accum=128)
-    one, two = (
+    first, two = (
         float(step_time(from_points([(recipe, dataclasses.replace(each, **lean), batch)], TWO_H200)).total_s[0])
         for each in (ZERO_1, ZERO_2)
     )
-    assert two - one == pytest.approx(57.7 - 45.6, rel=0.2)
+    assert two - first == pytest.approx(57.7 - 45.6, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_blocks_gathered_ahead_stand_in_memory() -> None:
     scores of eager attention are recomputed.
     """
     lean = {"loss": "chunked", "checkpointing": "full", "grad_sync": "every"}
-    one, four = (gib(FSDP, 16, prefetch=each, **lean) for each in (1, 4))
-    assert four - one == pytest.approx(3 * BLOCK_GIB, rel=0.01)
+    first, four = (gib(FSDP, 16, prefetch=each, **lean) for each in (1, 4))
+    assert four - first == pytest.approx(3 * BLOCK_GIB, rel=0.01)
     assert gib(ZERO_3, prefetch=1) < gib(ZERO_3, prefetch=8)
 
 

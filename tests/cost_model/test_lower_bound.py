@@ -84,18 +84,18 @@ def test_memory_grows_with_micro_batch_and_accumulation() -> None:
     for layout in layouts:
         sizes = [lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=b, grad_accum=2)) for b in (1, 2, 8, 64)]
         assert sizes == sorted(sizes) and sizes[-1] > sizes[0]
-        once = lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=8, grad_accum=1))
-        assert once <= sizes[2]
+        single_gib = lower_bound_gib(RECIPE, layout, BatchPoint(micro_batch=8, grad_accum=1))
+        assert single_gib <= sizes[2]
 
 
 def test_sharding_and_offload_lower_the_floor() -> None:
     point = BatchPoint(micro_batch=1, grad_accum=2)
-    whole = lower_bound_gib(RECIPE, fsdp(grad_sync="every", checkpointing="full"), point)
+    unsharded_gib = lower_bound_gib(RECIPE, fsdp(grad_sync="every", checkpointing="full"), point)
     eighth = lower_bound_gib(RECIPE, fsdp(dp_shard=8, grad_sync="every", checkpointing="full"), point)
-    assert eighth < whole / 4
-    kept = lower_bound(RECIPE, Layout(engine="deepspeed", zero_stage=2, grad_sync="every"), point)
+    assert eighth < unsharded_gib / 4
+    on_device = lower_bound(RECIPE, Layout(engine="deepspeed", zero_stage=2, grad_sync="every"), point)
     away = lower_bound(RECIPE, Layout(engine="deepspeed", zero_stage=2, grad_sync="every", offload="optimizer"), point)
-    assert away.states_gib < kept.states_gib / 5
+    assert away.states_gib < on_device.states_gib / 5
 
 
 def test_the_first_rank_of_a_pipeline_holds_the_activations_of_all_that_is_under_way() -> None:

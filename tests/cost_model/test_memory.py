@@ -50,11 +50,11 @@ def test_torchs_tracker_agrees_within_five_percent() -> None:
         (gpt2, {"world_size": 2, "seq_len": 512, "micro_batch": 4, "grad_accum": 2}, "none", "sdpa"),
         (bloom, {"world_size": 8, "seq_len": 1024, "micro_batch": 2, "grad_accum": 1}, "full", "eager"),
     ]
-    told = [
+    configurations = [
         {"model": to_json(model), **sizes, "checkpointing": checkpointing, "attention": attention}
         for model, sizes, checkpointing, attention in cases
     ]
-    tracked = _tracked("track_memory.py", told)
+    tracked = _tracked("track_memory.py", configurations)
     for (model, sizes, checkpointing, attention), peak_gib in zip(cases, tracked, strict=True):
         layout = fsdp(dp_shard=sizes["world_size"], grad_sync="every", checkpointing=checkpointing, attention=attention)
         columns = point(
@@ -274,15 +274,15 @@ def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=2, tp=8, pp=4, checkpointing="full")
     columns = point(layout, cluster="8x8xA100", model=GPT_39B, micro_batch=4, grad_accum=8, compute_precision="fp16")
     summed = dataclasses.replace(columns, gradient_bytes=np.array([2.0]))
-    found = peak_memory(summed)
-    assert (found.binding_rank[0], found.phase[0]) == (0, 1)
+    peak = peak_memory(summed)
+    assert (peak.binding_rank[0], peak.phase[0]) == (0, 1)
     copies = (2 + 4) / 2 * (12 * columns.layer_parameters[0] + columns.embedding_parameters[0]) / 8 / 2**30
-    outside = float(found.device_gib[0] - 1.1 * (found.allocated_gib[0] + copies))
+    outside = float(peak.device_gib[0] - 1.1 * (peak.allocated_gib[0] + copies))
     assert 0 < outside < 5
     # fp32 sums stand in one flat tensor already; `BF16_Optimizer` casts the table's gradient to add it to them.
-    whole = peak_memory(columns)
+    full_peak = peak_memory(columns)
     cast = 51200 * 8192 / 8 * 4 / 2**30
-    assert float(whole.device_gib[0] - 1.1 * (whole.allocated_gib[0] + cast)) == pytest.approx(outside)
+    assert float(full_peak.device_gib[0] - 1.1 * (full_peak.allocated_gib[0] + cast)) == pytest.approx(outside)
 
 
 def test_chunks_compilers_and_fused_attention_save_what_they_should() -> None:
@@ -300,8 +300,8 @@ def test_a_compiled_block_under_autocast_saves_the_casts_of_its_weights() -> Non
     layout = Layout(engine="ddp", attention="flex", loss="chunked", compile="block")
     saves = point(layout, cluster="H200", micro_batch=2, grad_accum=256)
     pure = dataclasses.replace(saves, engine=np.array([1.0]), zero_stage=np.array([3.0]))
-    kept = peak_parts(saves).copies[0] - peak_parts(pure).copies[0]
-    assert float(kept) == pytest.approx(casts, rel=0.2)
+    saved_bytes = peak_parts(saves).copies[0] - peak_parts(pure).copies[0]
+    assert float(saved_bytes) == pytest.approx(casts, rel=0.2)
     # One H200 ran out of memory here; with selective checkpointing, which casts again, the same fitted at 125.5 GiB.
     assert not fits(saves)
     again = point(dataclasses.replace(layout, checkpointing="selective"), cluster="H200", micro_batch=2, grad_accum=256)
@@ -347,8 +347,8 @@ def test_a_compiled_block_saves_the_scores_where_its_softmax_is_wider() -> None:
             )
             for attention in ("eager", "flex")
         )
-        kept = float(peak_parts(eager).activations[0] - peak_parts(sdpa).activations[0]) * 2**30
-        return kept / (64 * model.num_layers * model.num_heads * 1024**2)
+        saved_bytes = float(peak_parts(eager).activations[0] - peak_parts(sdpa).activations[0]) * 2**30
+        return saved_bytes / (64 * model.num_layers * model.num_heads * 1024**2)
 
     autocast = Layout(engine="ddp", compile="block")
     assert per_score(autocast, GPT2) == pytest.approx(4)

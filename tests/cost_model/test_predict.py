@@ -56,11 +56,11 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     chunk, last = 1000, columns.shape[0] - 1
     assert last > 2 * chunk
     monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)
-    whole = predict(columns)
+    full = predict(columns)
     rows = np.array([0, chunk - 1, chunk, last])
     few = predict(columns.take(rows))
-    assert np.array_equal(whole.step.total_s[rows], few.step.total_s)
-    assert np.array_equal(whole.memory.needed_gib[rows], few.memory.needed_gib)
+    assert np.array_equal(full.step.total_s[rows], few.step.total_s)
+    assert np.array_equal(full.memory.needed_gib[rows], few.memory.needed_gib)
 
 
 def _lines() -> list[str]:
@@ -115,7 +115,9 @@ def test_what_the_host_s_speed_moves_is_the_step_s_derivative(tp: int, monkeypat
     step = steps.step_time(columns)
     told_s = float(under_the_host_s(columns, step)[0])
     plain, more = host.host_layer_s, 1e-3
-    monkeypatch.setattr(steps, "host_layer_s", lambda given: tuple((1 + more) * each for each in plain(given)))
+    monkeypatch.setattr(
+        steps, "host_layer_s", lambda these_columns: tuple((1 + more) * each for each in plain(these_columns))
+    )
     moved_s = float((steps.step_time(columns).total_s - step.total_s)[0]) / more
     assert moved_s > 0.1 * float(step.total_s[0]), "the host weighs here"
     assert told_s == pytest.approx(moved_s, rel=0.02)

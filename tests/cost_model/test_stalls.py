@@ -58,11 +58,11 @@ def test_who_saw_stalls_expects_more_of_them_and_does_not_take_the_others_for_sl
     mean grows.
     """
     rows = np.array([0, 20, 40])
-    seen = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * np.array([5.0, 15.0, 3.0])).corrected
+    calibrated = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * np.array([5.0, 15.0, 3.0])).corrected
     quiet = calibrate(PLACES, PREDICTION, rows, STEP_S[rows]).corrected
-    assert np.median(seen.step.total_s / STEP_S) < 1.2
-    assert np.all(quiet.stall == 0) and np.all(seen.stall > 0.1)
-    assert np.median(seen.expected_s / STEP_S) > 1.5
+    assert np.median(calibrated.step.total_s / STEP_S) < 1.2
+    assert np.all(quiet.stall == 0) and np.all(calibrated.stall > 0.1)
+    assert np.median(calibrated.expected_s / STEP_S) > 1.5
 
 
 def test_a_stack_that_never_stalled_has_plain_intervals() -> None:

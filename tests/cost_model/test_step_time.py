@@ -136,11 +136,11 @@ def test_messages_over_many_ranks_cost_a_hop_each() -> None:
     """Checks hops, whose time does not depend on bytes: a gather goes round all ranks, an all-reduce between nodes
     follows a tree.
     """
-    nothing, bandwidth, latency, one = np.array([0.0]), np.array([20e9]), np.array([0.0]), np.array([1.0])
+    nothing, bandwidth, latency, single = np.array([0.0]), np.array([20e9]), np.array([0.0]), np.array([1.0])
     for times in (2, 4, 8):
         few, many = np.array([64.0]), np.array([64.0 * times])
-        gathers = [float(gather_s(nothing, ranks, one, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
-        reduces = [float(all_reduce_s(nothing, ranks, one, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
+        gathers = [float(gather_s(nothing, ranks, single, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
+        reduces = [float(all_reduce_s(nothing, ranks, single, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
         assert gathers[1] - gathers[0] == pytest.approx((times - 1) * 64 * float(HOP))
         assert reduces[1] - reduces[0] == pytest.approx(2 * np.log2(times) * float(HOP))
 
@@ -163,16 +163,16 @@ def test_hand_fused_blocks_take_their_hosts_time_whatever_their_width() -> None:
 
 
 def test_groups_share_a_nodes_ports() -> None:
-    ranks, whole, single = np.array([64.0]), np.array([8.0]), np.array([1.0])
+    ranks, full, single = np.array([64.0]), np.array([8.0]), np.array([1.0])
     args = np.array([8.0]), np.array([235e9]), np.array([160e9])
     free, port = np.array([np.inf]), np.array([40e9])
-    assert float(ring_bandwidth(ranks, whole, *args, free)[0]) == 160e9
+    assert float(ring_bandwidth(ranks, full, *args, free)[0]) == 160e9
     assert float(ring_bandwidth(ranks, single, *args, free)[0]) == 20e9
-    assert float(ring_bandwidth(whole, whole, *args, free)[0]) == 235e9
+    assert float(ring_bandwidth(full, full, *args, free)[0]) == 235e9
     # A group that NCCL gives one of four ports has no more, however much of it lies in a node.
-    assert float(ring_bandwidth(ranks, whole, *args, port)[0]) == 40e9
+    assert float(ring_bandwidth(ranks, full, *args, port)[0]) == 40e9
     assert float(ring_bandwidth(ranks, single, *args, port)[0]) == 20e9
-    assert float(ring_bandwidth(whole, whole, *args, port)[0]) == 235e9
+    assert float(ring_bandwidth(full, full, *args, port)[0]) == 235e9
 
 
 def test_stages_send_each_value_once_there_and_back() -> None:
@@ -260,11 +260,11 @@ def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputatio
     layout = Layout(engine="deepspeed", tp=8)
     plain = point(layout, cluster="8xA100", model=GPT_39B)
     full = point(dataclasses.replace(layout, checkpointing="full"), cluster="8xA100", model=GPT_39B)
-    once = all_reduce_s(
+    each_s = all_reduce_s(
         np.array([2048 * 8192 * 2.0]), np.array([8.0]), np.array([8.0]), np.array([235e9]), np.array([45e-6]), HOP
     )
-    assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(once[0]))
-    assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(once[0]))
+    assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(each_s[0]))
+    assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(each_s[0]))
 
 
 def test_pytorch_recomputes_all_but_the_last_product_of_a_block() -> None:
@@ -299,7 +299,7 @@ def test_small_micro_batches_wait_for_the_host_unless_compiled_whole() -> None:
     """Checks that compiling each block gains nothing: it is a call from Python, which costs as much as its fewer
     launches save.
     """
-    eager, block, whole = (
+    eager, block, full = (
         point(
             Layout(engine="ddp", attention="sdpa", compile=compiled),  # type: ignore[arg-type]
             cluster="H200",
@@ -311,15 +311,15 @@ def test_small_micro_batches_wait_for_the_host_unless_compiled_whole() -> None:
     )
     assert float((step_time(eager).host_s / step_time(eager).total_s)[0]) > 0.5
     assert total(block) == pytest.approx(total(eager), rel=0.1)
-    assert total(whole) < total(eager) / 2
+    assert total(full) < total(eager) / 2
 
 
 def test_the_longer_of_host_and_device_sets_the_pace_softly() -> None:
-    one = np.ones(1)
-    assert float(together_s(one, one)[0]) == pytest.approx(2**0.25)
-    assert float(together_s(0.3 * one, one)[0]) < 1.003 and float(together_s(one, 0.3 * one)[0]) < 1.003
+    single = np.ones(1)
+    assert float(together_s(single, single)[0]) == pytest.approx(2**0.25)
+    assert float(together_s(0.3 * single, single)[0]) < 1.003 and float(together_s(single, 0.3 * single)[0]) < 1.003
     # What of a faster host a step gains, by a difference.
-    host, device = 0.8 * one, one
+    host, device = 0.8 * single, single
     slower = np.log(together_s(host * 1.001, device) / together_s(host, device)) / np.log(1.001)
     assert pace_share(device, together_s(host, device)) == pytest.approx(slower, rel=0.01)
 
@@ -371,7 +371,7 @@ def test_each_unit_gathered_or_reduced_among_ranks_costs_the_host(
     """Compares the host's time in a micro-step, one of four, on four ranks and on one rank, where torch leaves the
     collectives out.
     """
-    one, four = (
+    one_rank, four = (
         host_layer_s(
             point(
                 fsdp(zero_stage=zero_stage, grad_sync=grad_sync, dp_shard=ranks),
@@ -383,7 +383,7 @@ def test_each_unit_gathered_or_reduced_among_ranks_costs_the_host(
         )
         for ranks in (1, 4)
     )
-    more = [float((many - single)[0]) / COLLECTIVE_HOST_S for single, many in zip(one, four, strict=True)]
+    more = [float((many - single)[0]) / COLLECTIVE_HOST_S for single, many in zip(one_rank, four, strict=True)]
     assert more == pytest.approx([forward, backward, 0.0])
 
 
@@ -428,10 +428,10 @@ def test_heads_that_tensor_cores_cannot_multiply_cost() -> None:
 def test_the_ten_rows_of_megatron_lm() -> None:
     runs = merged([interpret(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")])
     scored = score_table(runs)
-    found = scores(scored, range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.04
+    report = scores(scored, range(len(runs)), 0)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median <= 0.04
     assert np.max(np.abs(scored.predicted_s / scored.measured_s - 1)) <= 0.08
-    assert found.rank_correlation is not None and found.rank_correlation >= 0.8
+    assert report.rank_correlation is not None and report.rank_correlation >= 0.8
 
 
 def slow_data_s(layout: Layout, **recipe: object) -> float:
@@ -469,9 +469,9 @@ def test_large_messages_fill_a_pipeline_first() -> None:
     """Checks the wait beyond the bytes' own time: 16 MiB wait one latency more than a few bytes, large messages two."""
 
     def wait_s(num_bytes: float) -> float:
-        one, rate = np.ones(()), np.asarray(235e9)
-        whole = all_reduce_s(np.asarray(num_bytes), 8 * one, 8 * one, rate, np.asarray(45e-6), HOP)
-        return float(whole - 2 * num_bytes * 7 / 8 / rate)
+        single, rate = np.ones(()), np.asarray(235e9)
+        full = all_reduce_s(np.asarray(num_bytes), 8 * single, 8 * single, rate, np.asarray(45e-6), HOP)
+        return float(full - 2 * num_bytes * 7 / 8 / rate)
 
     assert wait_s(2**24) - wait_s(1) == pytest.approx(45e-6, rel=0.01)
     assert wait_s(2**34) - wait_s(1) == pytest.approx(90e-6, rel=0.01)

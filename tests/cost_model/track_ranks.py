@@ -45,11 +45,11 @@ class _Total(MemTracker):
 def _real_shards(shards: Any) -> Any:
     """Makes a mesh of real ranks: torch reads them."""
 
-    def made(self: Mesh) -> Any:
+    def make_shards(self: Mesh) -> Any:
         with unset_fake_temporarily():
             return shards(self)
 
-    return made
+    return make_shards
 
 
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
@@ -100,16 +100,16 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
 
 def main() -> None:
     """Prints one JSON list with the peaks of each case, one rank of each stage; other ranks of a stage hold as much."""
-    found: list[list[float]] = []
+    peaks_gib: list[list[float]] = []
     for case in json.loads(sys.argv[1]):
         recipe, layout = from_json(Recipe, case["recipe"]), from_json(Layout, case["layout"])
         batch = BatchPoint.of(recipe, layout, case["micro_batch"])
-        found.append([])
+        peaks_gib.append([])
         for rank in range(0, layout.world_size, layout.world_size // layout.pp):
             dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
-            found[-1].append(peak_gib(recipe, layout, batch))
+            peaks_gib[-1].append(peak_gib(recipe, layout, batch))
             dist.destroy_process_group()
-    print(json.dumps(found))
+    print(json.dumps(peaks_gib))
 
 
 if __name__ == "__main__":

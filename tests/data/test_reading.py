@@ -77,20 +77,20 @@ def test_the_shuffled_order_stays_the_same_from_version_to_version(folder: Path)
 
 
 def test_the_order_does_not_depend_on_files_and_row_groups(folder: Path, tmp_path: Path) -> None:
-    one = _write(tmp_path / "one", _documents(1001), group_rows=1000)
-    assert _epoch(_source(one, seed=3), 1) == _epoch(_source(folder, seed=3), 1)
+    one_file = _write(tmp_path / "one", _documents(1001), group_rows=1000)
+    assert _epoch(_source(one_file, seed=3), 1) == _epoch(_source(folder, seed=3), 1)
 
 
 @pytest.mark.parametrize("seed", [None, 4])
 def test_a_step_holds_the_same_samples_whatever_the_layout(folder: Path, seed: int | None) -> None:
-    whole = _source(folder, seed=seed, global_batch=24).sequences(41, range(24))
+    all_sequences = _source(folder, seed=seed, global_batch=24).sequences(41, range(24))
     for ranks, accum in ((1, 24), (2, 3), (8, 1)):
         batch = BatchPoint(micro_batch=24 // ranks // accum, grad_accum=accum)
         for rank in range(ranks):
             source = _source(folder, seed=seed, global_batch=24)  # each rank has a reader of its own
             for micro_step in range(accum):
                 indices = sample_indices(batch, data_parallel=ranks, rank=rank, micro_step=micro_step)
-                assert np.array_equal(source.sequences(41, indices), whole[list(indices)])
+                assert np.array_equal(source.sequences(41, indices), all_sequences[list(indices)])
 
 
 def test_a_position_counts_samples_through_epochs(folder: Path) -> None:

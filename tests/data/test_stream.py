@@ -31,13 +31,13 @@ def _factorizations(total: int) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(("micro_batch", "grad_accum", "ranks"), _factorizations(24))
 def test_each_sample_is_taken_exactly_once(micro_batch: int, grad_accum: int, ranks: int) -> None:
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
-    taken = [
+    indices = [
         index
         for rank in range(ranks)
         for k in range(grad_accum)
         for index in sample_indices(batch, data_parallel=ranks, rank=rank, micro_step=k)
     ]
-    assert sorted(taken) == list(range(24))
+    assert sorted(indices) == list(range(24))
 
 
 def test_a_rank_or_micro_step_that_is_not_there_is_refused() -> None:

@@ -51,7 +51,7 @@ class Machine:
         Raises:
             AssertionError: the command failed and `check` is set.
         """
-        done = subprocess.run(
+        completed = subprocess.run(
             self._inside(command),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -60,8 +60,10 @@ class Machine:
             env=environment,
             check=False,
         )
-        assert not check or done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}"
-        return done.stdout
+        assert not check or completed.returncode == 0, (
+            f"{' '.join(command)}: exit code {completed.returncode}: {completed.stdout}"
+        )
+        return completed.stdout
 
     def _inside(self, command: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.init_pid), "--net", "--pid", "--uts", "--mount", "--", *command]
@@ -79,7 +81,7 @@ def machines(count: int, folder: Path, setup: str = "") -> Generator[tuple[Machi
     """
     names = "".join(f"10.77.0.{number} node{number}\n" for number in range(1, count + 1))
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-    made: list[Machine] = []
+    created: list[Machine] = []
     with hosts(count) as bare:
         try:
             for number, host in enumerate(bare, 1):
@@ -95,10 +97,10 @@ def machines(count: int, folder: Path, setup: str = "") -> Generator[tuple[Machi
                 inside = ["unshare", "--uts", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
                 log = folder / f"machine{number}.log"
                 outer = _start(["nsenter", f"--net=/run/netns/{host.name}", *inside, "bash", str(script)], log)
-                made.append(Machine(host, _first_of(outer, ready, log)))
-            yield tuple(made)
+                created.append(Machine(host, _first_of(outer, ready, log)))
+            yield tuple(created)
         finally:
-            for machine in made:
+            for machine in created:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(machine.init_pid, signal.SIGKILL)
 

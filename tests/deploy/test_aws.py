@@ -71,8 +71,12 @@ class Aws:
 
     def instances(self, *, alive: bool = True) -> list[dict[str, Any]]:
         """Returns the instances that are pending, running or stopped; with `alive=False`, all that were launched."""
-        found = [each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]]
-        return [each for each in found if not alive or each["State"]["Name"] in ("pending", "running", "stopped")]
+        all_instances = [
+            each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]
+        ]
+        return [
+            each for each in all_instances if not alive or each["State"]["Name"] in ("pending", "running", "stopped")
+        ]
 
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `ray ...` as that user, in the checkout."""
@@ -100,15 +104,15 @@ def aws(tmp_path: Path) -> Iterator[Aws]:
     with subprocess.Popen(
         [str(server), "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log, env=environment
     ) as mock:
-        made, until_s = Aws(tmp_path, port), time.monotonic() + 120
+        created, until_s = Aws(tmp_path, port), time.monotonic() + 120
         while True:
             try:
-                urllib.request.urlopen(f"{made.url}/moto-api/", timeout=5).close()
+                urllib.request.urlopen(f"{created.url}/moto-api/", timeout=5).close()
                 break
             except OSError:
                 assert mock.poll() is None and time.monotonic() < until_s, (tmp_path / "moto.log").read_text()
                 time.sleep(0.2)
-        yield made
+        yield created
         mock.kill()
 
 
@@ -124,13 +128,13 @@ def prepared(aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     (public,) = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [ZONE]}])["Subnets"]
     private = ec2.create_subnet(VpcId=public["VpcId"], CidrBlock="172.31.128.0/20", AvailabilityZone=ZONE)["Subnet"]
     monkeypatch.setenv("HOME", str(aws.home))
-    given = ["--subnet", public["SubnetId"], "--private-subnet", private["SubnetId"], "--bucket", BUCKET]
-    return prepare.main([str(file), "--ssh-from", "203.0.113.7/32", *given], client=aws.client)
+    arguments = ["--subnet", public["SubnetId"], "--private-subnet", private["SubnetId"], "--bucket", BUCKET]
+    return prepare.main([str(file), "--ssh-from", "203.0.113.7/32", *arguments], client=aws.client)
 
 
 def test_what_is_not_prepared_is_refused_before_anything_is_launched(aws: Aws, file: Path) -> None:
-    done = aws.ray("up", "--yes", "--no-config-cache", str(file))
-    assert done.returncode != 0, done.stdout
+    completed = aws.ray("up", "--yes", "--no-config-cache", str(file))
+    assert completed.returncode != 0, completed.stdout
     assert aws.instances(alive=False) == []
     # Nor did Ray make a group of its own, which would open port 22 to the world.
     groups = aws.client().describe_security_groups()["SecurityGroups"]
@@ -143,8 +147,8 @@ def test_a_missing_token_is_noticed_before_the_head_is_launched(
     """Checks `ray up` with the prepared file on another machine, whose user has no token."""
     assert prepared(aws, file, monkeypatch) == 0
     (aws.home / ".ray" / "auth_token").unlink()
-    done = aws.ray("up", "--yes", "--no-config-cache", str(file))
-    assert done.returncode != 0 and ".ray/auth_token" in done.stdout, done.stdout
+    completed = aws.ray("up", "--yes", "--no-config-cache", str(file))
+    assert completed.returncode != 0 and ".ray/auth_token" in completed.stdout, completed.stdout
     assert aws.instances(alive=False) == []
 
 
@@ -179,12 +183,12 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
 
 def _only_ssh_from_one_network(aws: Aws, group: str) -> None:
     ec2 = aws.client()
-    (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    open_to = [each for rule in found["IpPermissions"] for each in rule["IpRanges"]]
+    (security_group,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    open_to = [each for rule in security_group["IpPermissions"] for each in rule["IpRanges"]]
     assert [each["CidrIp"] for each in open_to] == ["203.0.113.7/32"]
-    (ssh,) = [rule for rule in found["IpPermissions"] if rule["IpRanges"]]
+    (ssh,) = [rule for rule in security_group["IpPermissions"] if rule["IpRanges"]]
     assert (ssh["FromPort"], ssh["ToPort"]) == (22, 22)
-    for rules in (found["IpPermissions"], found["IpPermissionsEgress"]):  # EFA wants both
+    for rules in (security_group["IpPermissions"], security_group["IpPermissionsEgress"]):  # EFA wants both
         assert [pair["GroupId"] for rule in rules for pair in rule["UserIdGroupPairs"]] == [group]
 
 
@@ -197,9 +201,9 @@ def test_preparing_again_replaces_the_address_and_makes_nothing_twice(
     for network in ("198.51.100.1/32", "203.0.113.7/32"):
         assert prepare.main([str(file), "--ssh-from", network, "--bucket", BUCKET], client=aws.client) == 0
     groups = aws.client().describe_security_groups()["SecurityGroups"]
-    (made,) = [each for each in groups if each["GroupName"] == "layout-search"]
-    _only_ssh_from_one_network(aws, made["GroupId"])
-    assert f"SecurityGroupIds: &group [{made['GroupId']}]" in file.read_text()
+    (security_group,) = [each for each in groups if each["GroupName"] == "layout-search"]
+    _only_ssh_from_one_network(aws, security_group["GroupId"])
+    assert f"SecurityGroupIds: &group [{security_group['GroupId']}]" in file.read_text()
     assert (aws.home / ".ray" / "auth_token").read_text() == "a" * 64
 
 
@@ -225,7 +229,7 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
         "provider.create_node(node['node_config'], {'ray-node-kind': 'worker', 'ray-user-node-type': 'p4d'}, 2)\n"
         "print('\\n' + json.dumps(asked))\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script, str(file)],
         cwd=ROOT,
         env=aws.environment,
@@ -234,15 +238,15 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    asked = json.loads(done.stdout.splitlines()[-1])
-    assert asked["resources"]["GPU"] == 8 and asked["resources"]["accelerator_type:A100"] == 1
-    assert (asked["InstanceType"], asked["MaxCount"]) == ("p4d.24xlarge", 2)
-    assert asked["Placement"]["GroupName"] == "layout-search"
-    cards = asked["NetworkInterfaces"]
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-2000:]
+    request = json.loads(completed.stdout.splitlines()[-1])
+    assert request["resources"]["GPU"] == 8 and request["resources"]["accelerator_type:A100"] == 1
+    assert (request["InstanceType"], request["MaxCount"]) == ("p4d.24xlarge", 2)
+    assert request["Placement"]["GroupName"] == "layout-search"
+    cards = request["NetworkInterfaces"]
     assert [each["InterfaceType"] for each in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
     group = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
     assert all(each["Groups"] == group and each["SubnetId"].startswith("subnet-") for each in cards)
-    (tags,) = [each["Tags"] for each in asked["TagSpecifications"] if each["ResourceType"] == "instance"]
+    (tags,) = [each["Tags"] for each in request["TagSpecifications"] if each["ResourceType"] == "instance"]
     assert {"Key": "ray-cluster-name", "Value": "layout-search"} in tags
     assert {each["InstanceType"] for each in aws.instances()} == {"p4d.24xlarge"}

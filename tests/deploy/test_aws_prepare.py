@@ -33,12 +33,12 @@ def test_an_address_is_a_network_of_its_own() -> None:
 
 def test_ids_are_written_in_place_and_nothing_else_changes() -> None:
     text = FILE.read_text()
-    given = {"--subnet": "subnet-0a", "--private-subnet": None, "--bucket": "mine"}
-    changed = prepare.with_ids(text, "sg-0abc", given)
+    arguments = {"--subnet": "subnet-0a", "--private-subnet": None, "--bucket": "mine"}
+    changed = prepare.with_ids(text, "sg-0abc", arguments)
     assert "SecurityGroupIds: &group [sg-0abc]" in changed and "[subnet-0a]" in changed
     assert "SubnetId: subnet-00000000000000002" in changed  # not given
     assert " s3://mine/mlflow " in changed
-    back = prepare.with_ids(changed, "sg-00000000000000001", dict.fromkeys(given))
+    back = prepare.with_ids(changed, "sg-00000000000000001", dict.fromkeys(arguments))
     back = back.replace("[subnet-0a]", "[subnet-00000000000000001]")
     assert back.replace("s3://mine/", "s3://bucket-00000000000000001/") == text
 
@@ -62,8 +62,8 @@ def test_another_file_is_refused_in_one_sentence_before_aws_is_asked(
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     assert prepare.main([str(file), "--ssh-from", "203.0.113.7/32"], client=lambda *_: pytest.fail("asked")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: ") and sentence in output and output.count("\n") == 1
 
 
 def test_a_missing_option_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,11 +48,11 @@ def test_ray_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "instance"), [("p5e", "p5e.48xlarge"), ("g5", "g5.12xlarge"), ("p3", "p3.8xlarge")])
 def test_ray_accepts_each_commented_node_type(name: str, instance: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each for each, _ in COMMENTED} == {"p5e", "g5", "p3"}
-    made = _prepared(_cluster(name), monkeypatch)["available_node_types"][name]
-    assert made["node_config"]["InstanceType"] == instance
-    assert made["min_workers"] == 0 < made["max_workers"]
+    prepared = _prepared(_cluster(name), monkeypatch)["available_node_types"][name]
+    assert prepared["node_config"]["InstanceType"] == instance
+    assert prepared["min_workers"] == 0 < prepared["max_workers"]
     if name == "p3":
-        assert all("constraints-v100.txt" in each for each in made["worker_setup_commands"])
+        assert all("constraints-v100.txt" in each for each in prepared["worker_setup_commands"])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_no_gpu_node_bills_before_a_search_asks_for_it_and_all_are_asked_for_wit
     target = Autoscaler(cluster).awaited(None)
     assert target is not None
     assert (target.num_nodes, target.num_gpus) == (2, 16)
-    assert target.what.endswith("8 GPUs and 22.00 USD an hour each")
+    assert target.description.endswith("8 GPUs and 22.00 USD an hour each")
     assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler(cluster).bill()
     # Each type that the file has, as a comment too.
     types = {*cluster["available_node_types"], *dict(COMMENTED)}
@@ -144,15 +144,15 @@ def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_pat
     (command,) = _cluster()["worker_setup_commands"]
     assert "latest" not in command
     script = command.replace("cd /tmp", f"cd {tmp_path}").replace("/dev/infiniband", "/").replace("sudo", "false")
-    made = "tar -czf efa.tar.gz --files-from /dev/null "
-    script, replaced = re.subn(r"curl -fsSo efa\.tar\.gz \S+", made, script)
+    tar_command = "tar -czf efa.tar.gz --files-from /dev/null "
+    script, replaced = re.subn(r"curl -fsSo efa\.tar\.gz \S+", tar_command, script)
     assert replaced == 1
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert done.returncode != 0 and "efa.tar.gz: FAILED" in done.stdout
-    own = subprocess.run(["bash", "-c", f"cd {tmp_path} && sha256sum efa.tar.gz"], capture_output=True, text=True)
-    script = re.sub(r"[0-9a-f]{64}", own.stdout.split()[0], script).replace(made, "true ")
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert "efa.tar.gz: OK" in done.stdout
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert completed.returncode != 0 and "efa.tar.gz: FAILED" in completed.stdout
+    checksum = subprocess.run(["bash", "-c", f"cd {tmp_path} && sha256sum efa.tar.gz"], capture_output=True, text=True)
+    script = re.sub(r"[0-9a-f]{64}", checksum.stdout.split()[0], script).replace(tar_command, "true ")
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert "efa.tar.gz: OK" in completed.stdout
 
 
 def test_it_says_how_to_change_the_file_without_ending_a_search() -> None:
@@ -169,23 +169,25 @@ def test_setup_goes_by_the_same_steps_as_the_makefile() -> None:
 
 def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_else_otherwise(tmp_path: Path) -> None:
     pinned = _pins()
-    here = tmp_path / "wheels"
-    here.mkdir()
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
     versions = {
         "torch": (pinned["torch"], f"{pinned['torch']}+cu126", f"{pinned['torch']}+cu130", "99.0"),
         "numpy": (pinned["numpy"], "99.0"),
     }
     for name, built in versions.items():
         for version in built:
-            _write_wheel(here, name, version)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(here)]
+            _write_wheel(wheels, name, version)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels)]
     command += ["--dry-run", "--ignore-installed", "--report", "-", "--no-deps"]
     for file, torch in (("constraints.txt", None), ("constraints-v100.txt", f"{pinned['torch']}+cu126")):
-        done = subprocess.run(
+        completed = subprocess.run(
             [*command, "--constraint", file, "torch", "numpy"], cwd=ROOT, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        chosen = {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
+        assert completed.returncode == 0, completed.stderr
+        chosen = {
+            each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(completed.stdout)["install"]
+        }
         assert chosen["numpy"] == pinned["numpy"]
         assert chosen["torch"] == torch or torch is None
     assert "--extra-index-url https://download.pytorch.org/whl/cu126" in (ROOT / "constraints-v100.txt").read_text()

@@ -35,18 +35,18 @@ def test_a_search_starts_from_what_is_copied(image: Path) -> None:
     which the search would start as well.
     """
     code = "import sys, platform.search as search; print(search.__file__); sys.exit(search.main(['--list']))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=image, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(image)) and "bloom7b" in done.stdout
+    completed = subprocess.run([sys.executable, "-c", code], cwd=image, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith(str(image)) and "bloom7b" in completed.stdout
 
 
 def test_what_is_copied_exists_and_is_not_ignored() -> None:
     ignored = Path(f"{FILE}.dockerignore").read_text().splitlines()
-    kept = [line[1:] for line in ignored if line.startswith("!")]
+    exceptions = [line[1:] for line in ignored if line.startswith("!")]
     for *sources, _ in COPIED:
         for source in sources:
             assert list(ROOT.glob(source)), source
-            assert any(fnmatch.fnmatch(source, each) for each in kept), source
+            assert any(fnmatch.fnmatch(source, each) for each in exceptions), source
 
 
 def test_the_image_has_no_cuda_of_its_own_and_its_commands_fit_the_base() -> None:

@@ -44,8 +44,10 @@ SEARCH = ["bloom7b", "--name=bloom7b", "--auto-resume", "--max-trials=2", "--rep
 
 def _pip_settings() -> dict[str, str]:
     """Returns the settings of this machine's pip, which name the places where it looks for packages."""
-    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    return dict(re.findall(r"^global\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE))
+    completed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    return dict(re.findall(r"^global\.([\w-]+)='(.*)'$", completed.stdout, re.MULTILINE))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +59,8 @@ class Built:
 
     def entrypoint(self) -> list[str]:
         """Returns the command that `docker run` would run."""
-        done = _checked([*self.buildah, "inspect", "--type", "image", self.name])
-        return json.loads(done)["OCIv1"]["config"]["Entrypoint"]
+        completed = _checked([*self.buildah, "inspect", "--type", "image", self.name])
+        return json.loads(completed)["OCIv1"]["config"]["Entrypoint"]
 
     def run(self, command: Sequence[str], *volumes: str, user: int = USER) -> subprocess.CompletedProcess[str]:
         """Runs a command in a new container of it, with processes, mounts and a network of its own, as Docker does."""
@@ -83,9 +85,9 @@ class Built:
 
 
 def _checked(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-3000:]}"
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, f"{' '.join(command)}: {completed.stderr[-3000:]}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +99,9 @@ def image() -> Iterator[Built]:
     needs.root("changing the root folder, by which debootstrap installs packages")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="image", dir="/var/tmp")))
-        own = [buildah, f"--root={folder}/root", f"--runroot={folder}/run"]
-        stack.callback(subprocess.run, [*own, "rmi", "--all", "--force"], capture_output=True, check=False)
-        stack.callback(subprocess.run, [*own, "rm", "--all"], capture_output=True, check=False)
+        buildah_command = [buildah, f"--root={folder}/root", f"--runroot={folder}/run"]
+        stack.callback(subprocess.run, [*buildah_command, "rmi", "--all", "--force"], capture_output=True, check=False)
+        stack.callback(subprocess.run, [*buildah_command, "rm", "--all"], capture_output=True, check=False)
         base = folder / "base"
         _checked([debootstrap, "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(base)])
         # Packages come from where this machine takes them.
@@ -108,33 +110,40 @@ def image() -> Iterator[Built]:
             "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
         )
         for each in (Path("/", CERTIFICATES), *(Path(path) for path in settings.get("constraint", "").split())):
-            there = base / each.relative_to("/")
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(each, there)
+            copied_path = base / each.relative_to("/")
+            copied_path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(each, copied_path)
         places = [each for value in settings.values() for each in value.split()]
         # An index in a folder refers to files beside it.
         folders = {Path(each.removeprefix("file://")).parent if "://" in each else Path(each) for each in places}
         mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if each.is_dir()]
-        container = _checked([*own, "from", "scratch"]).strip()
-        _checked([*own, "add", "--quiet", container, str(base), "/"])
-        _checked([*own, "commit", "--quiet", "--rm", container, "localhost/base"])
+        container = _checked([*buildah_command, "from", "scratch"]).strip()
+        _checked([*buildah_command, "add", "--quiet", container, str(base), "/"])
+        _checked([*buildah_command, "commit", "--quiet", "--rm", container, "localhost/base"])
         shutil.rmtree(base)
-        made = Built(buildah=own)
+        built = Built(buildah=buildah_command)
         file = ROOT / "deploy" / "docker" / "Dockerfile"
-        command = [*own, "build", "--isolation=chroot", "--format=docker", f"--ignorefile={file}.dockerignore", *mounts]
-        _checked([*command, "--build-arg=BASE=localhost/base", f"--file={file}", f"--tag={made.name}", str(ROOT)])
-        yield made
+        command = [
+            *buildah_command,
+            "build",
+            "--isolation=chroot",
+            "--format=docker",
+            f"--ignorefile={file}.dockerignore",
+            *mounts,
+        ]
+        _checked([*command, "--build-arg=BASE=localhost/base", f"--file={file}", f"--tag={built.name}", str(ROOT)])
+        yield built
 
 
 def test_the_image_s_command_is_the_search(image: Built) -> None:
-    done = image.run([*image.entrypoint(), "--help"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: python -m platform.search")
+    completed = image.run([*image.entrypoint(), "--help"])
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith("usage: python -m platform.search")
 
 
 def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
-    done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"], user=0)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    completed = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"], user=0)
+    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
 
 
 def test_a_stopped_search_has_its_study_on_the_mounted_folder_and_the_same_command_goes_on(

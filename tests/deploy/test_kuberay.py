@@ -21,10 +21,10 @@ FILES = {"search-job.yaml": "rayjobs", "cluster.yaml": "rayclusters"}
 
 def schema(name: str) -> dict[str, Any]:
     """Returns a schema of KubeRay in which unknown fields are errors."""
-    whole = json.loads(gzip.decompress((CRDS / f"{name}.json.gz").read_bytes()))
+    full_schema = json.loads(gzip.decompress((CRDS / f"{name}.json.gz").read_bytes()))
     for key in ("apiVersion", "kind"):
-        whole["properties"][key] = {"type": "string"}
-    return _strict(whole)
+        full_schema["properties"][key] = {"type": "string"}
+    return _strict(full_schema)
 
 
 def _strict(part: Any) -> Any:
@@ -32,11 +32,11 @@ def _strict(part: Any) -> Any:
         return [_strict(each) for each in part]
     if not isinstance(part, dict):
         return part
-    made: dict[str, Any] = {key: _strict(each) for key, each in part.items()}
-    is_object = isinstance(made.get("properties"), dict) and made.get("type") == "object"
-    if is_object and not made.get("x-kubernetes-preserve-unknown-fields"):
-        made.setdefault("additionalProperties", False)
-    return made
+    changed: dict[str, Any] = {key: _strict(each) for key, each in part.items()}
+    is_object = isinstance(changed.get("properties"), dict) and changed.get("type") == "object"
+    if is_object and not changed.get("x-kubernetes-preserve-unknown-fields"):
+        changed.setdefault("additionalProperties", False)
+    return changed
 
 
 def errors(manifest: Mapping[str, Any], name: str) -> list[str]:
@@ -78,12 +78,12 @@ def test_kuberay_s_schema_takes_it(file: str, name: str) -> None:
     ],
 )
 def test_the_schema_refuses_what_is_wrong(path: tuple[Any, ...], value: object) -> None:
-    made: Any = manifest("search-job.yaml")
-    inner = made
+    changed: Any = manifest("search-job.yaml")
+    inner = changed
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    assert len(errors(made, "rayjobs")) == 1
+    assert len(errors(changed, "rayjobs")) == 1
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -58,8 +58,8 @@ mount --rbind $home /root
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yields a folder that all machines see: it lies outside /tmp, since each machine has a /tmp of its own."""
-    with tempfile.TemporaryDirectory(prefix="hosts", dir="/var/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="hosts", dir="/var/tmp", ignore_cleanup_errors=True) as created:
+        yield Path(created)
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def all_three(folder: Path) -> Iterator[tuple[Machine, ...]]:
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    with needs.namespaces(), machines(3, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as made:
-        yield made
+    with needs.namespaces(), machines(3, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as created:
+        yield created
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def status(machine: Machine, url: str) -> str:
 def listening(machine: Machine) -> set[tuple[str, int]]:
     """Returns the address and port of each socket that listens on the machine."""
     lines = machine.run("ss", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
-    found = (line.split()[3].rpartition(":") for line in lines)
-    return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in found}
+    addresses = (line.split()[3].rpartition(":") for line in lines)
+    return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in addresses}
 
 
 def documented() -> set[int]:
@@ -155,20 +155,20 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
 ) -> None:
     """Runs `ray up` with a stand-in for Ray on the head, which records the arguments of each call."""
     head, _, mine = all_three
-    stand_in, asked = folder / "venv" / "bin", folder / "asked"
+    stand_in, calls_file = folder / "venv" / "bin", folder / "asked"
     stand_in.mkdir(parents=True)
     (stand_in / "activate").write_text(f"export PATH={stand_in}:$PATH\n")
     (stand_in / "ray").write_text(
-        f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} ${{RAY_enable_autoscaler_v2:-}} $*" >> {asked}\n'
+        f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} ${{RAY_enable_autoscaler_v2:-}} $*" >> {calls_file}\n'
     )
     (stand_in / "ray").chmod(0o755)
     cluster, file = Cluster(mine, folder, folder / "venv"), str(folder / "cluster.yaml")
     assert "/root/.ray/auth_token" in cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
-    assert not asked.exists()
+    assert not calls_file.exists()
 
     cluster.ray("get-auth-token", "--generate")
     cluster.ray("up", "--yes", "--no-config-cache", file)
-    stop, start = asked.read_text().splitlines()
+    stop, start = calls_file.read_text().splitlines()
     assert stop.startswith("none") and stop.endswith(" stop")
     assert start.startswith("token 0 start --head --port=6379 ")  # version 2 of the autoscaler starts no other host
     assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in start and "--dashboard-host=127.0.0.1" in start
@@ -201,8 +201,8 @@ def test_from_ray_up_to_ray_down(
     assert head.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     options = "--max-trials=1 --repeats=0 --steps=3"
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
-    said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
-    assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
+    output = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
+    assert "Runs on the Ray cluster at" in output and "Fastest" in output, output
     assert "raylet" in other.run("ps", "-eo", "args")  # which starts later: the search has waited for it
 
     search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
@@ -221,23 +221,23 @@ def test_from_ray_up_to_ray_down(
 
     cluster.ray("down", "--yes", file)
     until_s = time.monotonic() + 300  # other hosts end their Ray a minute after they have lost the head
-    while "raylet" in (left := "".join(each.run("ps", "-eo", "args") for each in all_three)):
-        assert time.monotonic() < until_s, left
+    while "raylet" in (processes := "".join(each.run("ps", "-eo", "args") for each in all_three)):
+        assert time.monotonic() < until_s, processes
         time.sleep(0.5)
     assert outside.poll() is None, "a process outside was ended"
 
 
 def _of_the_search(journal: Path, *hosts: Machine) -> list[set[tuple[str, int]]]:
     """Returns the sockets that listened on each host until the search in `journal` had ended with code 0."""
-    seen: list[set[tuple[str, int]]] = [set() for _ in hosts]
+    sockets_by_host: list[set[tuple[str, int]]] = [set() for _ in hosts]
     until_s = time.monotonic() + 900
     while not (ends := [line for line in Tail(journal).read() if isinstance(line, End)] if journal.exists() else []):
         assert time.monotonic() < until_s
-        for found, host in zip(seen, hosts, strict=True):
-            found |= listening(host)
+        for sockets, host in zip(sockets_by_host, hosts, strict=True):
+            sockets |= listening(host)
         time.sleep(0.5)
     assert [each.exit_code for each in ends] == [0]
-    return seen
+    return sockets_by_host
 
 
 def _documented_ports_alone(sockets: Sequence[set[tuple[str, int]]], mine: Machine) -> None:
@@ -245,12 +245,12 @@ def _documented_ports_alone(sockets: Sequence[set[tuple[str, int]]], mine: Machi
     chooses freely.
     """
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    reached = [{port for address, port in found if not address.startswith("127.")} for found in sockets]
+    reached = [{port for address, port in of_host if not address.startswith("127.")} for of_host in sockets]
     fixed = [{port for port in ports if not low <= port <= high} for ports in reached]
     assert set().union(*fixed) <= documented(), fixed
     assert {22, 6379, 8076} <= fixed[0] and {22, 8076} <= fixed[1]
     assert {6379, 10001}.isdisjoint(fixed[1])
-    assert [{address for address, port in found if port == 8265} for found in sockets] == [{"127.0.0.1"}, set()]
+    assert [{address for address, port in of_host if port == 8265} for of_host in sockets] == [{"127.0.0.1"}, set()]
     assert status(mine, f"http://{HEAD}:52365/api/local_raylet_healthz") == "200"
     assert status(mine, f"http://{HEAD}:52365/api/job_agent/jobs/x/logs") == "401"
 

@@ -65,8 +65,8 @@ slurmd
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yields a folder that both machines see: it lies outside /tmp, since each has a /tmp of its own."""
-    with tempfile.TemporaryDirectory(prefix="slurm", dir="/var/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="slurm", dir="/var/tmp", ignore_cleanup_errors=True) as created:
+        yield Path(created)
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def slurm(folder: Path) -> Iterator[tuple[Machine, ...]]:
     (folder / "munge.key").chmod(0o600)
     with needs.namespaces(), machines(2, folder, SETUP.format(folder=folder)) as both:
         until_s = time.monotonic() + 60
-        while "2 idle" not in (said := both[0].run("sinfo", "--noheader", "--format=%D %t", check=False)):
-            assert time.monotonic() < until_s, said
+        while "2 idle" not in (output := both[0].run("sinfo", "--noheader", "--format=%D %t", check=False)):
+            assert time.monotonic() < until_s, output
             time.sleep(0.5)
         yield both
 
@@ -113,8 +113,8 @@ class Submitted:
         self._line = ["sbatch", "--parsable", "--gres=none", f"--time={minutes}", f"--signal=B:TERM@{notice_s}"]
         self._line += [f"--output={folder}/%j.out", "deploy/slurm/search.sbatch", str(space)]
         self._line += ["--searcher=sweep", "--steps=4000", "--repeats=0"]
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
-        self._environment = {**known, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+        self._environment = {**variables, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
 
     def run(self) -> tuple[str, str]:
         """Submits the job and waits for its end; returns the end that SLURM reports and what the job printed."""
@@ -154,16 +154,16 @@ def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Mac
     for name, text in (("ray", STAND_IN_FOR_RAY), ("python", STAND_IN_FOR_PYTHON)):
         (stand_ins / name).write_text(text)
         (stand_ins / name).chmod(0o755)
-    ended, said = Submitted(slurm[0], folder, minutes=2, notice_s=60, venv=folder / "venv").run()
-    assert ended == "FAILED 130", said  # the search's own code, and before SLURM's limit
-    assert "The job's time is nearly over" in said and "search was interrupted" in said
-    assert f"python -m platform.report two --studies {folder}/studies makes its runs again" in said
+    ended, output = Submitted(slurm[0], folder, minutes=2, notice_s=60, venv=folder / "venv").run()
+    assert ended == "FAILED 130", output  # the search's own code, and before SLURM's limit
+    assert "The job's time is nearly over" in output and "search was interrupted" in output
+    assert f"python -m platform.report two --studies {folder}/studies makes its runs again" in output
     tokens = re.findall(
-        r"^(node\d) has token (\w{8}) for 10\.77\.0\.1:6379: symmetric-run .*--min-nodes 2 ", said, re.M
+        r"^(node\d) has token (\w{8}) for 10\.77\.0\.1:6379: symmetric-run .*--min-nodes 2 ", output, re.M
     )
     assert sorted(node for node, _ in tokens) == ["node1", "node2"]
     assert len({token for _, token in tokens}) == 1
-    assert "--name two --auto-resume" in said and "of LAYOUT_SEARCH_NODES=2" in said
+    assert "--name two --auto-resume" in output and "of LAYOUT_SEARCH_NODES=2" in output
     for machine in slurm:
         assert "search-" not in machine.run("ls", "/tmp")
 
@@ -177,26 +177,26 @@ def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Mac
         time.sleep(0.2)
     assert slurm[1].run("stat", "--format=%a", f"/tmp/search-{job}").strip() == "700"
     slurm[0].run("scancel", "--batch", "--signal=TERM", job)
-    ended, said = submitted.ended(job)
-    assert ended == "FAILED 130" and "search was interrupted" in said, said
+    ended, output = submitted.ended(job)
+    assert ended == "FAILED 130" and "search was interrupted" in output, output
 
 
 def test_the_same_line_goes_on_after_the_time_limit_and_nothing_runs_twice(
     slurm: tuple[Machine, ...], folder: Path
 ) -> None:
     submitted = Submitted(slurm[0], folder, minutes=5, notice_s=150)
-    ended, said = submitted.run()
-    assert ended == "FAILED 130", said  # before the limit, by the search's own exit code
-    assert "the search ends. The same sbatch line goes on with it" in said
-    assert "Interrupted. What was measured is kept" in said
+    ended, output = submitted.run()
+    assert ended == "FAILED 130", output  # before the limit, by the search's own exit code
+    assert "the search ends. The same sbatch line goes on with it" in output
+    assert "Interrupted. What was measured is kept" in output
     (end,) = submitted.of(End)
     assert isinstance(end, End) and end.exit_code == 130
     before = submitted.of(Measured)
     for _ in range(4):
-        ended, said = submitted.run()
+        ended, output = submitted.run()
         if ended == "COMPLETED 0":
             break
-    assert ended == "COMPLETED 0", said
+    assert ended == "COMPLETED 0", output
     measured = submitted.of(Measured)
     assert measured[: len(before)] == before
     points = [each.measurement.id for each in measured if isinstance(each, Measured)]

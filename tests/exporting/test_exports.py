@@ -49,13 +49,13 @@ def test_an_export_has_the_losses_of_this_project_and_its_speed_stands_beside(
     target = write_layout(tmp_path / "layout.json", layout, recipe=IN_ORDER)
     argv = [str(target), "--to", program, "--tokens", str(40 * STEP), "--start-from", str(weights), "--device", "cpu"]
     assert command.main([*argv, "--out", str(tmp_path / "out"), "--run", str(STEPS)]) == 0, capfd.readouterr().err
-    told = capfd.readouterr()
-    assert (found := SENTENCE.fullmatch(told.out.strip())), told.out
-    assert found[1] == program
-    assert float(found[2]) == pytest.approx(float(found[3]), rel=2e-4)
+    output = capfd.readouterr()
+    assert (matched := SENTENCE.fullmatch(output.out.strip())), output.out
+    assert matched[1] == program
+    assert float(matched[2]) == pytest.approx(float(matched[3]), rel=2e-4)
     losses = json.loads((tmp_path / "out" / "steps.json").read_text())["losses"]
     assert len(losses) == STEPS and losses[-1] < losses[0]
-    assert "- held-out losses, checkpoints in the canonical form and MLflow" in told.err
+    assert "- held-out losses, checkpoints in the canonical form and MLflow" in output.err
 
 
 def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tmp_path: Path):
@@ -68,9 +68,9 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     environment = {**ENVIRONMENT, "PYTHON": sys.executable, "PYTHONPATH": str(away)}
     # The folder without Ray comes first on the path: the script puts the checkout before it, where no ray is.
     environment |= {"LAYOUT_SEARCH": str(Path(__file__).parents[2])}
-    done = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"Trained on {12 * STEP} tokens" in done.stdout
+    completed = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert f"Trained on {12 * STEP} tokens" in completed.stdout
     folder = TrainingFolder(out)
     assert [
         step for each in steps_of(folder.read_records()) for step in range(each.first_step, each.last_step + 1)

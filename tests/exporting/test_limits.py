@@ -33,14 +33,14 @@ def test_kernels_that_only_this_project_has_are_named_with_what_runs_in_their_pl
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert export(tmp_path, KERNELS, "--to", "accelerate") == 0
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for line in (
         "flex attention: transformers' own sdpa attention in its place",
         "chunked loss: a loss over all logits at once, which takes more memory",
         "compile block: nothing is compiled",
         "selective checkpointing: every block is checkpointed, which takes more time",
     ):
-        assert f"- {line}\n" in told and f"# Not carried: {line}.\n" in (tmp_path / "out" / "launch.sh").read_text()
+        assert f"- {line}\n" in output and f"# Not carried: {line}.\n" in (tmp_path / "out" / "launch.sh").read_text()
 
 
 def test_accelerate_reads_the_configuration_as_it_is_meant(tmp_path: Path):
@@ -54,8 +54,8 @@ def test_accelerate_reads_the_configuration_as_it_is_meant(tmp_path: Path):
         True,
         "FSDP",
     )
-    wanted = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-    assert wanted.items() <= environment.items()
+    expected = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+    assert expected.items() <= environment.items()
     assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
 
 
@@ -75,6 +75,6 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     layout: Layout, argv: tuple[str, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert export(tmp_path, layout, *argv) == 2
-    told = capsys.readouterr().err
-    assert sentence in told and told.startswith("error: ") and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert sentence in output and output.startswith("error: ") and output.count("\n") == 1
     assert not (tmp_path / "out").exists()

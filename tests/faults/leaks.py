@@ -48,7 +48,7 @@ class Held:
 
 
 class Accounts:
-    """Follows a search from another thread; use it with `with`. `left` is what the trials left behind."""
+    """Follows a search from another thread; use it with `with`. `leaked` is what the trials left behind."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Accounts:
 
         Lines that the journal already holds are skipped: they belong to earlier sessions, whose end is not this one's.
         """
-        self.left: list[str] = []
+        self.leaked: list[str] = []
         self.held: dict[str, set[Held]] = {}
         """Everything that each trial so far ever held."""
         self._tail = Tail(journal)
@@ -90,10 +90,10 @@ class Accounts:
         """
         self._catch_up()
         if running := self._running:
-            seen = self._now()
+            resources = self._now()
             self._catch_up()
             if self._running == running:
-                self.held[running] |= seen
+                self.held[running] |= resources
 
     def _catch_up(self) -> None:
         for line in self._tail.read():
@@ -118,9 +118,9 @@ class Accounts:
         groups = self._groups()
         for trial_id, held in self.held.items():
             if trial_id != but:
-                left = {each for each in held if each.is_left(groups)}
-                self.left += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(left, key=lambda e: e.id)]
-                held -= left  # said once
+                leaked = {each for each in held if each.is_left(groups)}
+                self.leaked += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(leaked, key=lambda e: e.id)]
+                held -= leaked  # said once
 
     def _now(self) -> set[Held]:
         # First, and so soon after the journal was read: a Ray that ends meanwhile takes the process that asks with it.
@@ -130,10 +130,10 @@ class Accounts:
         for each in actors:
             with contextlib.suppress(psutil.NoSuchProcess):
                 family |= set(each.children(recursive=True))
-        found = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
-        found |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
-        found |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
-        return found | {Held(kind="placement group", id=each) for each in groups}
+        resources = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
+        resources |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
+        resources |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
+        return resources | {Held(kind="placement group", id=each) for each in groups}
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
@@ -189,15 +189,15 @@ def _gpu_pids() -> set[str]:
     """Returns the processes that have memory of a GPU, by NVML; empty without a GPU."""
     import pynvml
 
-    found: set[str] = set()
+    pids: set[str] = set()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return found
+        return pids
     for index in range(pynvml.nvmlDeviceGetCount()):
         running: Any = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
-        found |= {str(each.pid) for each in running if each.usedGpuMemory}
-    return found
+        pids |= {str(each.pid) for each in running if each.usedGpuMemory}
+    return pids
 
 
 def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:

@@ -93,8 +93,8 @@ class MemoryGroup:
 
     def kills(self) -> int:
         """Returns the number of processes that the kernel has killed in it."""
-        found = re.search(r"^oom_kill (\d+)", (self.path / self._events).read_text(), re.MULTILINE)
-        return int(found[1]) if found else 0
+        matched = re.search(r"^oom_kill (\d+)", (self.path / self._events).read_text(), re.MULTILINE)
+        return int(matched[1]) if matched else 0
 
 
 def _first_to_end(commands: Mapping[psutil.Process, str]) -> str:

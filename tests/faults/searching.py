@@ -36,14 +36,14 @@ def nothing_left(cluster: RayHosts) -> None:
         assert time.monotonic() < until_s, f"workers were left behind: {workers}"
         time.sleep(0.5)
     command = ["ip", "netns", "exec", cluster.hosts[0].name, sys.executable, "-c", _GROUPS, cluster.address]
-    asked = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=600, check=True)
-    assert int(asked.stdout) == 0, "placement groups were left behind"
+    counted = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=600, check=True)
+    assert int(counted.stdout) == 0, "placement groups were left behind"
 
 
-def gone(cluster: RayHosts, left: int) -> None:
-    """Waits until the head counts no more than `left` nodes, itself among them."""
+def gone(cluster: RayHosts, num_nodes: int) -> None:
+    """Waits until the head counts no more than `num_nodes` nodes, itself among them."""
     until_s = time.monotonic() + 600
-    while cluster.num_alive() > left:
+    while cluster.num_alive() > num_nodes:
         assert time.monotonic() < until_s
         time.sleep(0.5)
 
@@ -122,10 +122,10 @@ class Searching:
         """Returns its journal's lines of one kind."""
         return [line for line in self.lines if isinstance(line, kind)]
 
-    def wait_for(self, found: Callable[[], Any]) -> None:
-        """Waits until `found` returns something."""
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Waits until `condition` returns something."""
         until_s = time.monotonic() + LONGEST_S
-        while not found():
+        while not condition():
             assert self.process.poll() is None, self.output
             assert time.monotonic() < until_s, self.output
             time.sleep(0.05)

@@ -37,7 +37,7 @@ class Ill(Run):
     """The study in three sessions."""
 
     address: str
-    left: Sequence[str]
+    leaked: Sequence[str]
     """Resources that trials left behind, in all sessions."""
     cleared: bool
     """Whether all that the killed driver's job had of the cluster was gone before the next session began."""
@@ -53,7 +53,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
     folder = tmp_path_factory.mktemp("ill")
     axes = {"engine": ("ddp",), "bucket_mib": (0, 8)}
     argv = (str(write_space(folder / "ill.py", axes=axes, **SLOW)), "--name", "ill", *IN_ORDER)
-    left: list[str] = []
+    leaked: list[str] = []
     options = ("--num-cpus=2", "--include-dashboard=false")
     with (
         short_folder() as short,
@@ -81,7 +81,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
                 session.wait_for(f"rung {number}", lambda lines, number=number: num_rungs(lines) == number)
                 workers()[-1].kill()
             first = session.end()
-            left += accounts.left
+            leaked += accounts.leaked
         with again(2, "--resume", "ill") as session:
             session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
             session.kill()
@@ -99,7 +99,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
         path=folder / "studies" / "ill",
         sessions=(first, second, third),
         address=address,
-        left=left,
+        leaked=leaked,
         cleared=cleared,
         bystander_lives=bystander_lives,
     )
@@ -142,14 +142,14 @@ class TestAtFault:
     """Trials that die on one node whatever their layout."""
 
     def test_the_session_ends_with_exit_code_3_and_names_the_node(self, ill: Ill) -> None:
-        ended, node = ill.sessions[0], ill.address.partition(":")[0]
-        assert ended.code == 3, ended.err
-        output = ended.err.splitlines()[-1]
-        why = (
+        session_end, node = ill.sessions[0], ill.address.partition(":")[0]
+        assert session_end.code == 3, session_end.err
+        output = session_end.err.splitlines()[-1]
+        reason = (
             f"cluster fault: 3 trials in a row ended without a message from their workers, all on node {node}, the last"
         )
-        assert output.startswith(why), output
-        assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in ended.err
+        assert output.startswith(reason), output
+        assert "go on with python -m platform.search --resume ill" in output and "Traceback" not in session_end.err
 
     def test_the_journal_has_it_and_no_layout_is_blamed(self, ill: Ill) -> None:
         lines = _of(ill, 1)
@@ -159,7 +159,7 @@ class TestAtFault:
         assert not any(isinstance(line, Measured) for line in lines)
 
     def test_nothing_of_its_trials_is_left(self, ill: Ill) -> None:
-        assert not ill.left
+        assert not ill.leaked
 
 
 class TestDriverKilled:
@@ -173,12 +173,12 @@ class TestHeadDead:
     """Without its head a cluster is none: the study ends by itself, and at once."""
 
     def test_it_ends_with_exit_code_3_and_says_so(self, ill: Ill) -> None:
-        ended = ill.sessions[2]
-        assert ended.code == 3, ended.err
-        output = ended.err.splitlines()[-1]
+        session_end = ill.sessions[2]
+        assert session_end.code == 3, session_end.err
+        output = session_end.err.splitlines()[-1]
         assert output.startswith(f"cluster fault: the cluster's head at {ill.address} has not answered for 1"), output
         assert "(Connection refused)" in output and "--resume ill" in output
-        assert shows_a_result(ended.out), "what was measured is shown"
+        assert shows_a_result(session_end.out), "what was measured is shown"
 
     def test_the_journal_has_its_end_and_what_was_measured(self, ill: Ill) -> None:
         lines = _of(ill, 3)

@@ -8,11 +8,11 @@ import pytest
 from platform.common.errors import ClusterError
 from platform.study.study import Study
 from tests.disks import fill, small_disk
-from tests.loop.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
+from tests.loop.backend import ALL_RUNGS, CLUSTER, OTHER, RECIPE, Backend, Clock, Make, outcomes
 from tests.loop.conftest import backend, clock, make
 from tests.samples import header
 from tests.search.session import ROOT, Session, write_space
-from tests.search.studies import FOUND
+from tests.search.studies import ANSWERED
 from trainers.values.journal import Measured
 
 __all__ = ["backend", "clock", "make"]
@@ -29,9 +29,9 @@ def disk(tmp_path: Path, size_mib: int) -> Iterator[Path]:
 @pytest.fixture
 def study(disk: Path) -> Iterator[Study]:
     """Yields a study on that disk."""
-    with Study.create(disk, "made-up") as made:
-        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
-        yield made
+    with Study.create(disk, "made-up") as created:
+        created.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield created
 
 
 @pytest.mark.parametrize("size_mib", [1])
@@ -50,9 +50,9 @@ def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     again.run(make())
     assert outcomes(study)[: len(before)] == before
     assert sorted({each for each, _ in backend.order + again.order}, key=str) == sorted(
-        {each for each, _ in WHOLE}, key=str
+        {each for each, _ in ALL_RUNGS}, key=str
     )
-    assert len(outcomes(study)) == len(set(outcomes(study))) * len(WHOLE)  # every point once
+    assert len(outcomes(study)) == len(set(outcomes(study))) * len(ALL_RUNGS)  # every point once
 
 
 @pytest.mark.heavy
@@ -70,14 +70,18 @@ def test_a_search_whose_disk_fills_up_says_so_and_resumes(disk: Path, tmp_path: 
     with Session(tmp_path / "one", journal, str(space), "--name", "full", *where) as session:
         session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
         filler = fill(disk)
-        ended = session.end()
-    assert ended.code == 3, ended.err
-    assert "No space left on device" in ended.err and "make room" in ended.err and "Traceback" not in ended.err
+        session_end = session.end()
+    assert session_end.code == 3, session_end.err
+    assert (
+        "No space left on device" in session_end.err
+        and "make room" in session_end.err
+        and "Traceback" not in session_end.err
+    )
     filler.unlink()
     with Session(tmp_path / "two", journal, "--resume", "full", *where) as session:
-        ended = session.end()
-    assert ended.code in FOUND, ended.err
-    assert str(ROOT) not in ended.err
+        session_end = session.end()
+    assert session_end.code in ANSWERED, session_end.err
+    assert str(ROOT) not in session_end.err
     points = [
         (line.measurement.layout.id, line.measurement.batch.micro_batch)
         for line in session_lines(journal)

@@ -21,7 +21,7 @@ from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.session import ROOT, Ended, Session, beyond_loopback, write_space
 from tests.search.studies import (
-    FOUND,
+    ANSWERED,
     IN_ORDER,
     SLOW,
     Run,
@@ -46,7 +46,7 @@ class Cut(Run):
     """Processes of its Ray session that outlived the killed driver: two wait a minute, by Ray's own setting."""
     swept: bool
     """Whether these and the driver's temporary folder were gone when the first trial of the next session began."""
-    left: tuple[str, ...]
+    remaining: tuple[str, ...]
     """Resources that trials of that session left behind."""
     listening: frozenset[tuple[str, str]]
     """The processes of the first session that listened during a rung, each with its address."""
@@ -64,10 +64,10 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         first = session.end()
     with start(folder, "cut", 2, "--resume", "cut") as session:
         session.wait_for("the second layout's first rung", lambda lines: in_rung(lines, trial=3, micro_batch=1))
-        left = json.loads((session.journal.parent / NOTE).read_text())
+        note = json.loads((session.journal.parent / NOTE).read_text())
         session.kill()
         second = session.end()
-        scratch, ray_session = Path(left["scratch"]), Path(left["ray_session"])
+        scratch, ray_session = Path(note["scratch"]), Path(note["ray_session"])
         assert scratch.is_dir(), "else there is nothing to sweep"
         before = len(of_session(ray_session))
         third = start(folder, "cut", 3, *how_to_resume(first), "--gpu-s", "3600")
@@ -81,7 +81,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         sessions=(first, second, last),
         before=before,
         swept=swept,
-        left=tuple(accounts.left),
+        remaining=tuple(accounts.leaked),
         listening=listening,
     )
 
@@ -112,7 +112,7 @@ class TestCutShort:
 
     def test_exit_codes(self, cut: Cut) -> None:
         *cut_short, last = cut.sessions
-        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in FOUND, last.err
+        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in ANSWERED, last.err
 
     def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Cut) -> None:
         first, _, _ = sessions_of(cut.lines())
@@ -130,26 +130,29 @@ class TestCutShort:
         all_ran(cut.lines(), (1, 2), num_layouts=2)
 
     def test_each_session_ran_what_was_missing(self, cut: Cut) -> None:
-        left, kept, running = {"none": [1, 2], "full": [1, 2]}, 0, ""
+        remaining, num_measured, running = {"none": [1, 2], "full": [1, 2]}, 0, ""
         for number, lines in enumerate(sessions_of(cut.lines())):
             if number:
-                output = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
-                assert output is not None and (int(output[1]), int(output[2])) == (kept, sum(map(bool, left.values())))
+                output = re.search(r"Kept (\d) .*; (\d) layouts? to complete", cut.sessions[number].err)
+                assert output is not None and (int(output[1]), int(output[2])) == (
+                    num_measured,
+                    sum(map(bool, remaining.values())),
+                )
             for line in lines:
-                if isinstance(line, TrialStart) and any(left.values()):
+                if isinstance(line, TrialStart) and any(remaining.values()):
                     running = line.layout.checkpointing
-                    assert list(line.micro_batches) == left[running]
+                    assert list(line.micro_batches) == remaining[running]
                 elif isinstance(line, Measured) and not line.measurement.repeat:
-                    left[line.measurement.layout.checkpointing].remove(line.measurement.batch.micro_batch)
-                    kept += 1
+                    remaining[line.measurement.layout.checkpointing].remove(line.measurement.batch.micro_batch)
+                    num_measured += 1
                 elif isinstance(line, TrialEnd) and line.state == "done":
-                    left[running].clear()  # what is above a hopeless rung
-        assert not any(left.values())
+                    remaining[running].clear()  # what is above a hopeless rung
+        assert not any(remaining.values())
 
     def test_both_cuts_came_in_the_middle_of_a_rung(self, cut: Cut) -> None:
         for lines in sessions_of(cut.lines())[:2]:
-            rest = [line for line in lines if not isinstance(line, End)]
-            assert isinstance(rest[-1], RungStart)
+            lines_before_end = [line for line in lines if not isinstance(line, End)]
+            assert isinstance(lines_before_end[-1], RungStart)
 
     def test_a_recorder_that_is_killed_is_started_again_and_costs_nothing(self, cut: Cut) -> None:
         """Checks the last session, in which the recorder was killed twice, from the middle of a rung on."""
@@ -163,7 +166,7 @@ class TestCutShort:
         assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and shows_a_result(out)
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
-        assert cut.swept and not cut.left
+        assert cut.swept and not cut.remaining
         output = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Removed"))
         assert re.search(
             r"Removed from this machine what the killed search left: \d+ process.*, a temporary folder\.", output
@@ -185,7 +188,7 @@ class TestListeners:
 
 HUNG_UP = """
 import sys, time
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.common.signals import interruptible
 
 with interruptible():
@@ -193,7 +196,7 @@ with interruptible():
         print("ready", flush=True)
         time.sleep(120)
     except KeyboardInterrupt:
-        say("Interrupted.")  # nobody is there to read it
+        print_line("Interrupted.")  # nobody is there to read it
         open(sys.argv[1], "w").write("in order")
 """
 

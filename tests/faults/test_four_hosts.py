@@ -10,15 +10,15 @@ from tests import needs
 from tests.faults.searching import QUICK, Searching, gone, nothing_left, on_a_fifth_of_a_core
 from tests.search.head import short_folder
 from tests.search.session import write_space
-from tests.search.studies import FOUND, all_ran
+from tests.search.studies import ANSWERED, all_ran
 from trainers.values.journal import Measured, Peak, RungStart, TrialEnd
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 
 
 def test_late_slow_and_lost_nodes_cost_no_measurement() -> None:
-    with needs.namespaces(), short_folder() as folder, hosts(4) as made:
-        cluster = RayHosts(made, folder)
+    with needs.namespaces(), short_folder() as folder, hosts(4) as created:
+        cluster = RayHosts(created, folder)
         axes = {"engine": ("ddp",), "grad_sync": ("last", "every")}
         space = write_space(folder / "four.py", micro_batches=(1, 2), global_batch=8, axes=axes, num_workers=4)
         options = ("--steps=300", "--searcher=sweep", "--exclude-slow")
@@ -28,19 +28,19 @@ def test_late_slow_and_lost_nodes_cost_no_measurement() -> None:
             waits = r"Waiting for 4 nodes that LAYOUT_SEARCH_NODES states: 2 of 4 nodes are there"
             search.wait_for(lambda: re.search(waits, search.output))
             cluster.start(3)
-            with on_a_fifth_of_a_core(made[3]):
+            with on_a_fifth_of_a_core(created[3]):
                 cluster.start(2)
                 search.wait_for(lambda: search.of(Peak))
-                assert re.search(rf"^Left out: .*\({made[3].address}\)", search.output, re.MULTILINE), search.output
+                assert re.search(rf"^Left out: .*\({created[3].address}\)", search.output, re.MULTILINE), search.output
                 # Four workers fit on two of the three hosts that are left.
                 used = set(search.of(Peak)[0].nodes)
-                assert made[3].address not in used
+                assert created[3].address not in used
                 search.wait_for(lambda: len(search.of(RungStart)) > 1)
                 before = search.of(Measured)
-                leaves = next(each for each in made[1:3] if each.address in used)
+                leaves = next(each for each in created[1:3] if each.address in used)
                 leaves.kill()
                 gone(cluster, 3)
-                assert search.end() in FOUND, search.output  # four workers on few cores may leave two layouts tied
+                assert search.end() in ANSWERED, search.output  # four workers on few cores may leave two layouts tied
                 nothing_left(cluster)
         assert "4 nodes came after" in search.output
         assert search.of(Measured)[: len(before)] == before

@@ -26,8 +26,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def port() -> int:
     """Returns a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        return made.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_head_that_answers_is_left_alone(port: int, serve: Server, monkeypatch
 def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> None:
     output: list[str] = []
     address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)
-    with head.watched(address, address, lambda why: (output.append(why), called.set())[0]):
+    with head.watched(address, address, lambda reason: (output.append(reason), called.set())[0]):
         time.sleep(0.3)
         server.stop(None).wait()
         assert called.wait(300)
@@ -79,7 +79,7 @@ def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
     serve(port)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with head.watched(f"127.0.0.1:{port}", address, lambda why: (output.append(why), called.set())[0]):
+        with head.watched(f"127.0.0.1:{port}", address, lambda reason: (output.append(reason), called.set())[0]):
             assert called.wait(300)
     assert output[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
 
@@ -95,7 +95,7 @@ def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) 
         serve(port)
 
     address = f"127.0.0.1:{port}"
-    with pytest.raises(RuntimeError, match="of Ray"), head.watched(address, address, lambda why: None):
+    with pytest.raises(RuntimeError, match="of Ray"), head.watched(address, address, lambda reason: None):
         threading.Thread(target=again, daemon=True).start()
         raise RuntimeError("of Ray")
     assert time.monotonic() - began_s >= 0.3

@@ -28,8 +28,8 @@ LONG_RUNGS = ("--steps=300", "--searcher=sweep")
 @pytest.fixture
 def cluster() -> Iterator[RayHosts]:
     """Yields a head on the first of two hosts; the second has nothing yet."""
-    with needs.namespaces(), short_folder() as folder, hosts(2) as made:
-        up = RayHosts(made, folder)
+    with needs.namespaces(), short_folder() as folder, hosts(2) as created:
+        up = RayHosts(created, folder)
         up.start(0)
         yield up
 

@@ -57,15 +57,15 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
                 groups.clear()
                 assert gone([child], 60)
             study.record(TrialEnd(trial_id="t1", key="k", state="done", wall_s=1, gpu_s=2))
-            assert accounts.left == []
+            assert accounts.leaked == []
             _begin(study, 2)
             accounts.look()
         kinds = {each.kind for each in accounts.held["t1"]} | {"process"}
         assert kinds == {"process", "shared memory", "placement group"} or planted
-        found = [each.rpartition(" left ")[2] for each in accounts.left]
+        leaks = [each.rpartition(" left ")[2] for each in accounts.leaked]
         expected = [f"shared memory {entry}", f"process {child.pid}", "placement group a1b2"]
-        assert len(found) == (3 if planted else 0), found
-        assert all(any(each.startswith(want) for each in found) for want in expected) == planted
+        assert len(leaks) == (3 if planted else 0), leaks
+        assert all(any(each.startswith(want) for each in leaks) for want in expected) == planted
     finally:
         entry.unlink(missing_ok=True)
         for each in (worker, child):
@@ -99,7 +99,7 @@ def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None
         assert {each.id for each in accounts.held["t2"]} == {"second"}
         _begin(study, 3)
         accounts.look()
-        assert accounts.left == ["t2 left placement group second"]
+        assert accounts.leaked == ["t2 left placement group second"]
 
 
 def test_the_end_of_an_earlier_session_is_not_this_one_s(tmp_path: Path) -> None:
@@ -120,5 +120,5 @@ def test_the_end_of_an_earlier_session_is_not_this_one_s(tmp_path: Path) -> None
             assert soon(lambda: accounts.held.get("t1"))
             study.record(TrialEnd(trial_id="t1", key="k", state="done", wall_s=1, gpu_s=2))
             _begin(study, 2)
-            assert soon(lambda: accounts.left)
-    assert accounts.left == ["t1 left placement group left"]
+            assert soon(lambda: accounts.leaked)
+    assert accounts.leaked == ["t1 left placement group left"]

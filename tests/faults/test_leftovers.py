@@ -56,13 +56,13 @@ def test_a_stopped_process_its_shared_memory_and_the_temporary_folder_go(tmp_pat
     entries = [Path(f"/dev/shm/layout-search-test-{os.getpid()}-{place}") for place in (1, 2)]
     scratch = leftovers.scratch_folder()
     try:
-        left = start(ours / "logs" / "worker-a-01000000-7.out", entries[0])
+        process = start(ours / "logs" / "worker-a-01000000-7.out", entries[0])
         bystander = start(other / "logs" / "worker-a-01000000-8.out", entries[1])
-        left.suspend()
+        process.suspend()
         note = Note(ray_session=str(ours), scratch=str(scratch))
         output = "Removed from this machine what the killed search left: "
         assert sweep(note) == f"{output}1 process, 1 shared-memory segment, a temporary folder."
-        assert not lives(left) and not entries[0].exists() and not scratch.exists()
+        assert not lives(process) and not entries[0].exists() and not scratch.exists()
         assert lives(bystander) and entries[1].exists()
         assert sweep(note) == "", "once"
     finally:

@@ -32,10 +32,10 @@ except ray.exceptions.OutOfMemoryError:
 @pytest.mark.ray
 @pytest.mark.heavy
 def test_the_memory_monitor_s_kills_since_a_moment_are_found() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=ROOT, env=ENVIRONMENT | MONITOR, capture_output=True, text=True, timeout=400
     )
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+    assert completed.returncode == 0, completed.stderr
+    first, second = completed.stdout.splitlines()
     assert first.startswith("process ") and " killed due to the node running low on memory" in first
     assert second == "nobody", "kills before the moment do not count"

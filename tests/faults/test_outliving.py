@@ -32,10 +32,10 @@ def test_the_same_command_goes_on_from_the_copy_after_the_node_is_gone(tmp_path:
     shutil.rmtree(first)
 
     with Session(tmp_path / "b", second / "one" / "journal.jsonl", *command, f"--studies={second}") as session:
-        ended = session.end()
+        session_end = session.end()
         lines = session.lines()
-    assert ended.code == 0, ended.err
-    assert f"{len(before)} lines of one came from {place}." in " ".join(ended.err.split())
+    assert session_end.code == 0, session_end.err
+    assert f"{len(before)} lines of one came from {place}." in " ".join(session_end.err.split())
     assert list(lines[: len(before)]) == list(before)
     assert sum(isinstance(each, Resume) for each in lines) == 1
     all_ran(lines, (1, 2), num_layouts=2)

@@ -73,13 +73,13 @@ def _stop_ray(session: Session) -> None:
 
 
 def _named(session: Session, *names: str) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for each in session.family():
         with contextlib.suppress(psutil.Error):
             if each.name() in names:
-                found.append(each)
-    assert found
-    return found
+                processes.append(each)
+    assert processes
+    return processes
 
 
 @pytest.mark.ray
@@ -87,9 +87,11 @@ def _named(session: Session, *names: str) -> list[psutil.Process]:
 @pytest.mark.heavy
 class TestSearch:
     def test_each_session_ends_and_says_how_to_go_on(self, stuck: Stuck) -> None:
-        for ended, took_s in zip(stuck.sessions, stuck.took_s, strict=True):
-            assert took_s < LONGEST_S and "--resume stuck" in ended.err and "Traceback" not in ended.err, ended.err
-            assert shows_a_result(ended.out), "what was measured is shown"
+        for session_end, took_s in zip(stuck.sessions, stuck.took_s, strict=True):
+            assert took_s < LONGEST_S and "--resume stuck" in session_end.err and "Traceback" not in session_end.err, (
+                session_end.err
+            )
+            assert shows_a_result(session_end.out), "what was measured is shown"
 
     def test_a_recorder_that_is_gone_is_the_cluster_s_fault(self, stuck: Stuck) -> None:
         assert stuck.sessions[0].code == 3
@@ -108,8 +110,8 @@ class TestSearch:
 
     def test_the_journal_has_each_end_and_all_that_was_measured(self, stuck: Stuck) -> None:
         sessions = sessions_of(stuck.lines())
-        for lines, ended in zip(sessions, stuck.sessions, strict=True):
-            assert [each.exit_code for each in lines if isinstance(each, End)] == [ended.code]
+        for lines, session_end in zip(sessions, stuck.sessions, strict=True):
+            assert [each.exit_code for each in lines if isinstance(each, End)] == [session_end.code]
         assert not any(each.state == "done" for each in sessions[0] if isinstance(each, TrialEnd))
         assert stuck.measured and all(each.outcome in RAN for each in stuck.measured)
 

@@ -17,7 +17,7 @@ from tests import needs
 from tests.faults import leaks
 from tests.faults.memory_group import MemoryGroup
 from tests.search.session import Session
-from tests.search.studies import FOUND, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
+from tests.search.studies import ANSWERED, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
 from trainers.values.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 from trainers.values.measurement import Measurement, Outcome
 
@@ -32,7 +32,7 @@ HEAVY = ("dies twice", "memory of the host", "memory of Tune's process", "compil
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Hurt(Run):
+class DisturbedRun(Run):
     """The study, with what its trials held and left."""
 
     accounts: leaks.Accounts
@@ -43,8 +43,8 @@ class Hurt(Run):
 
     def of(self, name: str) -> list[Measurement]:
         """Returns the journal's measurements of the layout with that name in the space."""
-        found = [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
-        return [each for each in found if not each.repeat]
+        measurements = [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
+        return [each for each in measurements if not each.repeat]
 
     def ends(self, name: str) -> list[TrialEnd]:
         """Returns the ends of the search's trials of that layout, without the winner's last run."""
@@ -62,19 +62,19 @@ def _name(recipe_id: str, layout_id: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def hurt(tmp_path_factory: pytest.TempPathFactory) -> Hurt:
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> DisturbedRun:
     """Runs a study of workers that stop, die or cannot start, to its end."""
     return _study(tmp_path_factory.mktemp("hurt"), QUICK, None)
 
 
 @pytest.fixture(scope="module")
-def starved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hurt]:
+def starved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DisturbedRun]:
     """Runs a study of trials that lack memory, a compiler that answers, or sense, to its end."""
     with MemoryGroup(f"layout-search-test-{os.getpid()}") as group:
         yield _study(tmp_path_factory.mktemp("hurt"), HEAVY, group)
 
 
-def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hurt:
+def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> DisturbedRun:
     environment = {
         **_never_compiles(folder / "compiler"),
         **_cannot_import(folder / "packages", "deepspeed"),
@@ -91,9 +91,9 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
         start(folder, "hurt", 1, *argv, environment=environment, before=before) as session,
         leaks.of(session, leaks.groups_of(session)) as accounts,
     ):
-        victims = _hurt(session, points, group)
-        ended = session.end()
-    return Hurt(path=folder / "studies" / "hurt", sessions=(ended,), accounts=accounts, victims=victims)
+        victims = _disturb(session, points, group)
+        session_end = session.end()
+    return DisturbedRun(path=folder / "studies" / "hurt", sessions=(session_end,), accounts=accounts, victims=victims)
 
 
 def _never_compiles(folder: Path) -> dict[str, str]:
@@ -112,16 +112,16 @@ def _cannot_import(folder: Path, package: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
+def _disturb(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
     """Follows the journal and injects into each layout the fault of its name, once; returns, by layout, the process
     that the kernel killed.
     """
     victims: dict[str, str] = {}
 
-    def in_a_step(hurt: Callable[[psutil.Process], object]) -> Callable[[psutil.Process], object]:
+    def in_a_step(disturb: Callable[[psutil.Process], object]) -> Callable[[psutil.Process], object]:
         def at_once(worker: psutil.Process) -> None:
             session.wait_for("timed steps", after_cpu_s(worker, 1.0))
-            hurt(worker)
+            disturb(worker)
 
         return at_once
 
@@ -157,18 +157,18 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
         to_come.append(("memory of Tune's process", RungStart, in_a_step(offer_tune)))
     to_come = [each for each in to_come if each[0] in points]
     names: dict[str, str] = {}
-    seen: list[Line] = []
+    read_lines: list[Line] = []
     while to_come:
-        for line in session.wait_for("the next line", lambda lines: lines[len(seen) :]):
-            seen.append(line)
+        for line in session.wait_for("the next line", lambda lines: lines[len(read_lines) :]):
+            read_lines.append(line)
             if isinstance(line, TrialStart):
                 names[line.trial_id] = _name(line.recipe.id, line.layout.id)
             trial_id = line.measurement.trial_id if isinstance(line, Measured) else getattr(line, "trial_id", "")
             for each in to_come:
-                name, kind, hurt = each
+                name, kind, disturbance = each
                 if name == names.get(trial_id) and isinstance(line, kind):
                     to_come.remove(each)
-                    hurt(session.workers()[-1])
+                    disturbance(session.workers()[-1])
                     break
     return victims
 
@@ -186,9 +186,9 @@ def _leave_no_more(session: Session, worker: psutil.Process) -> None:
         rungs = [each for each in lines if isinstance(each, RungStart)]
         if any(isinstance(each, Measured) and each.measurement.trial_id == rungs[-1].trial_id for each in lines):
             return True
-        found = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        peak_kib = max(peak_kib, int(found[1]))
+        matched = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text(), re.MULTILINE)
+        assert matched is not None
+        peak_kib = max(peak_kib, int(matched[1]))
         return False
 
     session.wait_for("the rung's end", is_over)
@@ -198,31 +198,31 @@ def _leave_no_more(session: Session, worker: psutil.Process) -> None:
 class TestTheStudy:
     """Properties of the study that hold whatever happened."""
 
-    def test_it_goes_on_to_its_end(self, hurt: Hurt) -> None:
-        (ended,) = hurt.sessions
-        assert ended.code in FOUND, ended.err
-        last = hurt.lines()[-1]
-        assert isinstance(last, End) and last.exit_code == ended.code
-        assert "Traceback" not in ended.err
-        assert shows_a_result(ended.out)
+    def test_it_goes_on_to_its_end(self, disturbed: DisturbedRun) -> None:
+        (session_end,) = disturbed.sessions
+        assert session_end.code in ANSWERED, session_end.err
+        last = disturbed.lines()[-1]
+        assert isinstance(last, End) and last.exit_code == session_end.code
+        assert "Traceback" not in session_end.err
+        assert shows_a_result(session_end.out)
 
-    def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, hurt: Hurt) -> None:
-        assert {_name(each.recipe.id, each.layout.id) for each in hurt.measured} == {
+    def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, disturbed: DisturbedRun) -> None:
+        assert {_name(each.recipe.id, each.layout.id) for each in disturbed.measured} == {
             "hang",
             "no import",
             "killed after a rung",
             "memory of a rank",
         }
-        nothing_twice(hurt)
+        nothing_twice(disturbed)
 
-    def test_mlflow_s_absence_is_said_at_its_end(self, hurt: Hurt) -> None:
-        count = len(hurt.measured)
+    def test_mlflow_s_absence_is_said_at_its_end(self, disturbed: DisturbedRun) -> None:
+        count = len(disturbed.measured)
         output = f"MLflow at http://127.0.0.1:1 lacks {count} of {count} measurements (connection refused)"
-        assert output in hurt.sessions[0].err
+        assert output in disturbed.sessions[0].err
 
-    def test_nothing_of_any_trial_is_left(self, hurt: Hurt) -> None:
-        assert hurt.accounts.left == []
-        kinds = [{each.kind for each in held} for held in hurt.accounts.held.values()]
+    def test_nothing_of_any_trial_is_left(self, disturbed: DisturbedRun) -> None:
+        assert disturbed.accounts.leaked == []
+        kinds = [{each.kind for each in held} for held in disturbed.accounts.held.values()]
         assert len(kinds) >= 4 and all("process" in each for each in kinds)
         assert all("placement group" in each for each in kinds)
 
@@ -230,25 +230,25 @@ class TestTheStudy:
 class TestKilled:
     """A worker that gets SIGKILL: its layout has one more trial."""
 
-    def test_just_after_a_rung(self, hurt: Hurt) -> None:
+    def test_just_after_a_rung(self, disturbed: DisturbedRun) -> None:
         """Checks that what was measured before is kept and not run again."""
-        first, second = hurt.ends("killed after a rung")
+        first, second = disturbed.ends("killed after a rung")
         assert (first.state, second.state) == ("interrupted", "done")
-        found = hurt.of("killed after a rung")
-        assert [(each.batch.micro_batch, each.trial_id) for each in found] == [
+        measurements = disturbed.of("killed after a rung")
+        assert [(each.batch.micro_batch, each.trial_id) for each in measurements] == [
             (1, first.trial_id),
             (2, second.trial_id),
         ]
-        assert all(each.outcome in RAN for each in found)
-        (again,) = [each for each in hurt.history.trials if each.trial_id == second.trial_id]
+        assert all(each.outcome in RAN for each in measurements)
+        (again,) = [each for each in disturbed.history.trials if each.trial_id == second.trial_id]
         assert again.micro_batches == (2,)
 
-    def test_its_node_is_told(self, hurt: Hurt) -> None:
-        first, _ = hurt.ends("killed after a rung")
+    def test_its_node_is_told(self, disturbed: DisturbedRun) -> None:
+        first, _ = disturbed.ends("killed after a rung")
         assert first.fault == "died" and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", first.node)
 
     @pytest.mark.heavy
-    def test_twice_in_a_step(self, starved: Hurt) -> None:
+    def test_twice_in_a_step(self, starved: DisturbedRun) -> None:
         (failed,) = starved.of("dies twice")
         assert failed.outcome is Outcome.FAILED and re.search(r"the process of rank [01] died: .*exit", failed.reason)
         ends = starved.ends("dies twice")
@@ -260,17 +260,17 @@ class TestKilled:
 class TestOutOfMemory:
     """One rank of several: the others wait for it in vain, and not for long."""
 
-    def test_its_rank_is_named_and_what_fitted_is_kept(self, hurt: Hurt) -> None:
-        fitted, found = hurt.of("memory of a rank")
+    def test_its_rank_is_named_and_what_fitted_is_kept(self, disturbed: DisturbedRun) -> None:
+        fitted, too_large = disturbed.of("memory of a rank")
         assert fitted.outcome in RAN and fitted.batch.micro_batch == 2
-        assert found.outcome is Outcome.OOM and found.rank in (0, 1), found.reason
-        assert f"rank {found.rank} asked for" in found.reason and "at micro-batch 6" in found.reason
-        assert "oom: DDP" in hurt.sessions[0].err and found.reason in hurt.sessions[0].err
+        assert too_large.outcome is Outcome.OOM and too_large.rank in (0, 1), too_large.reason
+        assert f"rank {too_large.rank} asked for" in too_large.reason and "at micro-batch 6" in too_large.reason
+        assert "oom: DDP" in disturbed.sessions[0].err and too_large.reason in disturbed.sessions[0].err
 
-    def test_its_trial_ends_before_the_others_deadline(self, hurt: Hurt) -> None:
-        (end,) = hurt.ends("memory of a rank")
+    def test_its_trial_ends_before_the_others_deadline(self, disturbed: DisturbedRun) -> None:
+        (end,) = disturbed.ends("memory of a rank")
         assert (end.state, end.fault) == ("done", "")
-        begun = [each for each in hurt.lines() if isinstance(each, RungStart) and each.trial_id == end.trial_id]
+        begun = [each for each in disturbed.lines() if isinstance(each, RungStart) and each.trial_id == end.trial_id]
         took = datetime.datetime.fromisoformat(end.at) - datetime.datetime.fromisoformat(begun[-1].at)
         assert took.total_seconds() < load(str(SPACE)).first_step_s
 
@@ -278,42 +278,42 @@ class TestOutOfMemory:
 class TestHung:
     """Trials that stand still."""
 
-    def test_a_stopped_rank(self, hurt: Hurt) -> None:
-        (hung,) = hurt.of("hang")
+    def test_a_stopped_rank(self, disturbed: DisturbedRun) -> None:
+        (hung,) = disturbed.of("hang")
         assert hung.outcome is Outcome.HUNG and f"rank {hung.rank} stood still for" in hung.reason
-        (end,) = hurt.ends("hang")
+        (end,) = disturbed.ends("hang")
         assert (end.state, end.fault) == ("done", "hung")
         assert end.reason == hung.reason, "not the death of the process, which the watchdog ended"
-        assert "hung: DDP" in hurt.sessions[0].err and "hung" in hurt.sessions[0].out
+        assert "hung: DDP" in disturbed.sessions[0].err and "hung" in disturbed.sessions[0].out
 
 
 @pytest.mark.heavy
 class TestStarved:
     """Memory that runs out for one, a compiler that never answers, a recipe without sense."""
 
-    def test_the_study_goes_on_and_leaves_nothing(self, starved: Hurt) -> None:
-        assert starved.sessions[0].code in FOUND, starved.sessions[0].err
-        assert starved.accounts.left == []
+    def test_the_study_goes_on_and_leaves_nothing(self, starved: DisturbedRun) -> None:
+        assert starved.sessions[0].code in ANSWERED, starved.sessions[0].err
+        assert starved.accounts.leaked == []
         nothing_twice(starved)
 
     @pytest.mark.parametrize("name, victim", [("memory of the host", WORKER), ("memory of Tune's process", TUNE)])
-    def test_of_the_host(self, starved: Hurt, name: str, victim: str) -> None:
+    def test_of_the_host(self, starved: DisturbedRun, name: str, victim: str) -> None:
         if not starved.victims:
             needs.refused("control groups of memory", "no group could be made")
         assert victim in starved.victims[name], f"the kernel took {starved.victims[name]}"
-        (found,) = starved.of(name)
-        assert found.outcome is Outcome.OOM, found.reason
-        assert "was killed because host memory ran out" in found.reason
+        (measured,) = starved.of(name)
+        assert measured.outcome is Outcome.OOM, measured.reason
+        assert "was killed because host memory ran out" in measured.reason
         assert len(starved.ends(name)) == 1, "it does not run again"
 
-    def test_a_compile_that_never_ends(self, starved: Hurt) -> None:
+    def test_a_compile_that_never_ends(self, starved: DisturbedRun) -> None:
         (hung,) = starved.of("compile that never ends")
         assert hung.outcome is Outcome.HUNG and hung.layout.compile == "block"
         assert re.search(r"stood still for 9\d s at micro-step 0 of step 0", hung.reason)
 
-    def test_a_loss_that_is_no_number(self, starved: Hurt) -> None:
-        (found,) = starved.of("loss")
-        assert found.outcome is Outcome.DIVERGED and "the loss was nan at step" in found.reason
+    def test_a_loss_that_is_no_number(self, starved: DisturbedRun) -> None:
+        (measured,) = starved.of("loss")
+        assert measured.outcome is Outcome.DIVERGED and "the loss was nan at step" in measured.reason
         assert len(starved.ends("loss")) == 1
 
 
@@ -322,9 +322,9 @@ class TestItsOwnFault:
     again.
     """
 
-    def test_a_worker_that_cannot_import(self, hurt: Hurt) -> None:
-        (found,) = hurt.of("no import")
-        assert found.outcome is Outcome.FAILED and "libnot-here.so.1" in found.reason
-        (end,) = hurt.ends("no import")
+    def test_a_worker_that_cannot_import(self, disturbed: DisturbedRun) -> None:
+        (measured,) = disturbed.of("no import")
+        assert measured.outcome is Outcome.FAILED and "libnot-here.so.1" in measured.reason
+        (end,) = disturbed.ends("no import")
         assert (end.state, end.fault) == ("done", "failed")
-        assert "failed: ZeRO-0" in hurt.sessions[0].err and "libnot-here.so.1" in hurt.sessions[0].err
+        assert "failed: ZeRO-0" in disturbed.sessions[0].err and "libnot-here.so.1" in disturbed.sessions[0].err

@@ -24,8 +24,8 @@ def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
     return [measurement(on=on, tokens_per_s=speed, repeat=first + number) for number, speed in enumerate(speeds)]
 
 
-def layouts(found: list[Measurement]) -> list[Layout]:
-    return [point.main_run.layout for point in contenders(found)]
+def layouts(measurements: list[Measurement]) -> list[Layout]:
+    return [point.main_run.layout for point in contenders(measurements)]
 
 
 def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
@@ -37,7 +37,7 @@ def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_a
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "two"),
     [
         ((5000, 4990, 4980), (4990, 4900, 4870)),
         ((5000, 4600), (4990,)),
@@ -45,8 +45,10 @@ def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_a
         ((5000,), (4990,)),
     ],
 )
-def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(one: tuple[float, ...], two: tuple[float, ...]) -> None:
-    quiet = [*runs(ONE, *one), *runs(TWO, *two)]
+def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(
+    first: tuple[float, ...], two: tuple[float, ...]
+) -> None:
+    quiet = [*runs(ONE, *first), *runs(TWO, *two)]
     assert contenders(quiet) == [] and unresolved(quiet) == []
     best = named_winner(quiet)
     assert best is not None and best.layout == ONE
@@ -80,9 +82,9 @@ def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy()
 
 def test_medians_of_different_times_that_runs_beside_each_other_contradict_leave_the_order_open() -> None:
     """Checks that ONE's four further runs on the quiet machine, of which TWO had none, leave the order open."""
-    found = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
-    found += runs(TWO, 2150, 2160, 2140, first=5)
-    assert [point.main_run.layout for point in unresolved(found)] == [ONE, TWO]
+    measurements = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
+    measurements += runs(TWO, 2150, 2160, 2140, first=5)
+    assert [point.main_run.layout for point in unresolved(measurements)] == [ONE, TWO]
 
 
 def test_noise_leaves_the_order_open() -> None:
@@ -92,40 +94,40 @@ def test_noise_leaves_the_order_open() -> None:
 
 def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> None:
     wide = measurement(on=ONE, tokens_per_s=5000, windows_s=(1.0, 2.0, 0.5))
-    found = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
-    assert not points(found)[0].disturbed, "its interval is wide"
-    assert layouts(found) == [ONE, TWO] and unresolved(found)
+    measurements = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
+    assert not points(measurements)[0].disturbed, "its interval is wide"
+    assert layouts(measurements) == [ONE, TWO] and unresolved(measurements)
 
 
 def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
     apart = (1.0, 1.3, 0.7)
-    one = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
-    assert unresolved([*one, *runs(TWO, 1200)])
-    assert not unresolved([*one, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
+    first = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
+    assert unresolved([*first, *runs(TWO, 1200)])
+    assert not unresolved([*first, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
 
 
 def test_what_can_win_no_more_is_no_contender() -> None:
     lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.OOM)
-    found = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
-    assert contenders(found) == []
-    best = named_winner(found)
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
+    assert contenders(measurements) == []
+    best = named_winner(measurements)
     assert best is not None and best.layout == ONE
 
 
 def test_contenders_run_in_turn_and_back_again() -> None:
-    known = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
     letters = {ONE: "A", TWO: "B", THREE: "C"}
     order: list[tuple[str, int]] = []
-    while (run := contenders_run(contenders(known), after=1, most=3)) is not None:
+    while (run := contenders_run(contenders(measurements), after=1, most=3)) is not None:
         assert isinstance(run, Run)
         order.append((letters[run.point.layout], run.repeat))
-        known += runs(run.point.layout, 2000, first=run.repeat)
+        measurements += runs(run.point.layout, 2000, first=run.repeat)
     # Whoever leads by its median stands first in a round.
     assert sorted(order, key=lambda each: each[1]) == order and len(order) == 9
     assert {letter for letter, repeat in order if repeat == 2} == set("ABC")
 
 
 def test_one_that_joins_late_begins_with_the_round_of_the_others() -> None:
-    known = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
-    run = contenders_run(contenders(known), after=1, most=6)
+    measurements = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
+    run = contenders_run(contenders(measurements), after=1, most=6)
     assert run is not None and (run.point.layout, run.repeat) == (TWO, 4)

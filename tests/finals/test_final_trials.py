@@ -10,11 +10,11 @@ from platform.finals.trial import Rules
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.loop.backend import (
+    ALL_RUNGS,
     CONFIRM,
     LAYOUTS,
     OTHER,
     RECIPE,
-    WHOLE,
     Backend,
     Clock,
     Died,
@@ -43,7 +43,7 @@ class TestConfirming:
     def test_the_winner_is_measured_once_more(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = self.derived
         backend.run(make(rules=CONFIRM))
-        assert backend.order == [*WHOLE, (LAYOUTS[0], (4,))]
+        assert backend.order == [*ALL_RUNGS, (LAYOUTS[0], (4,))]
         assert [job.repeat for job in backend.jobs] == [0, 0, 0, 1]
         best = winner(history_of(study).measurements)
         assert best is not None and best.repeat == 1 and not best.step_time_derived
@@ -52,7 +52,7 @@ class TestConfirming:
 
     def test_a_time_that_was_measured_is_not(self, make: Make, backend: Backend) -> None:
         backend.run(make(rules=CONFIRM))
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
 
     def test_where_it_falls_behind_the_next_one_is_confirmed_too(
         self, make: Make, backend: Backend, study: Study
@@ -109,7 +109,7 @@ class TestConfirming:
         backend.play = self.derived
         loop = make(rules=CONFIRM, time_s=32.0)
         backend.run(loop)
-        assert backend.order == [*WHOLE[:2], (LAYOUTS[0], (4,))]
+        assert backend.order == [*ALL_RUNGS[:2], (LAYOUTS[0], (4,))]
         assert "too short for a trial beside the final runs" in loop.why_ended
 
     def test_it_is_not_to_blame_where_too_little_is_left_for_any_trial(self, make: Make, backend: Backend) -> None:
@@ -125,12 +125,12 @@ class TestConfirming:
 
     def test_no_time_is_kept_where_no_run_would_follow(self, make: Make, backend: Backend) -> None:
         backend.run(make(rules=CONFIRM, time_s=26.0))
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
 
     def test_there_is_no_time_for_it(self, make: Make, backend: Backend) -> None:
         backend.play = self.derived
         backend.run(make(rules=CONFIRM, time_s=8.0))
-        assert backend.order == WHOLE[:1]
+        assert backend.order == ALL_RUNGS[:1]
 
     def test_a_confirming_trial_that_leaves_nothing_does_not_keep_the_search_from_ending(
         self, make: Make, backend: Backend
@@ -148,11 +148,11 @@ class TestFinals:
     def test_the_best_three_points_run_in_turn_and_the_winner_passes_its_gate(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
-        plain, rest = LAYOUTS[2], LAYOUTS[:2]
+        plain, other_layouts = LAYOUTS[2], LAYOUTS[:2]
         backend.play = lambda job, batch: result(
             job,
             batch,
-            100.0 * batch.micro_batch + 300.0 * (job.layout in rest),
+            100.0 * batch.micro_batch + 300.0 * (job.layout in other_layouts),
             measured_grad_accum=8 if job.is_winner_run else 3,
         )
         backend.run(make(rules=self.RULES))
@@ -201,7 +201,7 @@ class TestFinals:
     def test_the_plainest_layout_is_its_own_reference(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 + 100.0 * LAYOUTS.index(job.layout))
         backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
-        assert backend.order == WHOLE and not history_of(study).gates
+        assert backend.order == ALL_RUNGS and not history_of(study).gates
 
     def test_a_reference_that_cannot_run_is_replaced(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
@@ -386,9 +386,9 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=self.RULES)
         slow.run(loop)
         assert [job.repeat for job in slow.jobs[searched + 1 :]][:9] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-        reference, *rest = slow.jobs[searched + 10 :]
+        reference, *later_jobs = slow.jobs[searched + 10 :]
         assert reference.gate and not reference.rungs
-        assert [job.repeat for job in rest][: 13 - searched] == [0] * (13 - searched), "then the search goes on"
+        assert [job.repeat for job in later_jobs][: 13 - searched] == [0] * (13 - searched), "then the search goes on"
         assert not loop.left_out
 
     def test_one_killed_in_its_first_final_run_begins_there_too(self, make: Make, slow: Backend, study: Study) -> None:
@@ -424,14 +424,14 @@ class TestBudgetOfTheFinals:
         every_point = missing == "a point of --all"
         rules = dataclasses.replace(self.RULES, repeats=0, finalists=None if every_point else 3)
         last = self.MANY[1] if every_point else dataclasses.replace(self.MANY[1], recipe=OTHER)
-        asked = (self.MANY[0], self.MANY[-1], last)
-        loop = make(asked, rules=rules, time_s=17.0 if every_point else 9.0)
+        candidates = (self.MANY[0], self.MANY[-1], last)
+        loop = make(candidates, rules=rules, time_s=17.0 if every_point else 9.0)
         slow.run(loop)
         assert len(slow.jobs) == (2 if every_point else 1) and all(job.rungs and not job.repeat for job in slow.jobs)
         assert "with the numerics gate" in loop.left_out and "more)" not in loop.left_out, "they would not suffice"
         study.record(End(exit_code=0, wall_s=20, gpu_s=40, left_out=loop.left_out))
         study.record(Resume())
-        loop = make(asked, rules=rules)
+        loop = make(candidates, rules=rules)
         slow.run(loop)
         job, final, *_ = slow.jobs[2 if every_point else 1 :]
         assert (job.recipe, job.layout, job.repeat) == (last.recipe, last.layout, 0) and final.is_winner_run
@@ -495,14 +495,14 @@ class TestProfiling:
 
     def test_a_finished_study_is_profiled_when_it_is_asked_for(self, make: Make, backend: Backend) -> None:
         backend.run(make(rules=CONFIRM))
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
         backend.run(make(rules=self.RULES))
-        assert backend.order == [*WHOLE, (LAYOUTS[0], ())]
+        assert backend.order == [*ALL_RUNGS, (LAYOUTS[0], ())]
 
     def test_one_that_fails_costs_the_winner_nothing(self, make: Make, backend: Backend, study: Study) -> None:
         backend.profiles = False
         backend.run(make(rules=self.RULES))
-        assert backend.order == [*WHOLE, (LAYOUTS[0], ())], "tried once in a session"
+        assert backend.order == [*ALL_RUNGS, (LAYOUTS[0], ())], "tried once in a session"
         history = history_of(study)
         best = winner(history.measurements)
         assert best is not None and best.layout == LAYOUTS[0] and not history.profiles

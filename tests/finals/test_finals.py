@@ -52,9 +52,9 @@ def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
     )  # fmt: skip
 
 
-def after(*known: Measurement | GateCurves) -> History:
+def after(*entries: Measurement | GateCurves) -> History:
     """Returns the history of a study that has these measurements and curves."""
-    lines = [Measured(measurement=each) if isinstance(each, Measurement) else each for each in known]
+    lines = [Measured(measurement=each) if isinstance(each, Measurement) else each for each in entries]
     return History(dataclasses.replace(line, at="2026-11-22T08:00:00+00:00") for line in (header(), *lines))
 
 
@@ -73,7 +73,7 @@ def kind(trial: FinalTrial | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "given"),
+    ("left_s", "expected"),
     [
         (ENOUGH_S, "run with gate"),
         (ENOUGH_S - 1, "run"),
@@ -81,8 +81,8 @@ def kind(trial: FinalTrial | None) -> str:
         (RUN_S - 1, "nothing"),
     ],
 )
-def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, given: str) -> None:
-    assert kind(finals().next(after(ran()), left_s, COSTS)) == given
+def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
+    assert kind(finals().next(after(ran()), left_s, COSTS)) == expected
     assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
 
 
@@ -169,7 +169,7 @@ def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "given"),
+    ("left_s", "expected"),
     [
         (60 + RUN_S + 1.2 * (GATE_S + REFERENCE_S), "a finalist's run"),
         (60 + RUN_S + 1.2 * (GATE_S + REFERENCE_S) - 1, "run with gate"),
@@ -178,11 +178,11 @@ def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
         (60 + RUN_S - 1, "run"),
     ],
 )
-def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float, given: str) -> None:
+def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float, expected: str) -> None:
     """Checks that, where there is no time for the gate anyway, only the winner's last run has to fit after a
     finalist's.
     """
-    assert kind(finals(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == given
+    assert kind(finals(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == expected
 
 
 def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
@@ -192,22 +192,22 @@ def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
 
 
 def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
-    one = finals(candidates=CANDIDATES[:2])
-    assert one.left_out(after(ran()), COSTS, 14.0) == (
+    finals_of_two = finals(candidates=CANDIDATES[:2])
+    assert finals_of_two.left_out(after(ran()), COSTS, 14.0) == (
         "the winner's last run with the numerics gate (about 410 s more)"  # 14 + 128 + 1.2 x 223
     )
-    left = one.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
-    assert left == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
-    left = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
-    assert left == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
-    cut = one.left_out(after(ran(), curves()), COSTS, 14.0)
+    sentence = finals_of_two.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+    assert sentence == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
+    sentence = finals_of_two.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
+    assert sentence == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
+    cut = finals_of_two.left_out(after(ran(), curves()), COSTS, 14.0)
     assert cut == "the reference of the numerics gate and the winner's last run (about 350 s more)"  # and 128
     bare = finals(Rules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
     behind = after(ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
-    left = bare.left_out(behind, COSTS, 14.0)
-    assert left == "the last run of a point that was faster than the winner's (about 150 s more)"
+    sentence = bare.left_out(behind, COSTS, 14.0)
+    assert sentence == "the last run of a point that was faster than the winner's (about 150 s more)"
 
 
 def test_no_winner_is_profiled_before_its_gate() -> None:

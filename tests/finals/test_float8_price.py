@@ -78,14 +78,14 @@ def test_a_winner_without_curves_is_compared_by_its_reference_and_what_is_not_kn
     assert "bf16 was not searched beside it" in _sentences(_history(recipes=(FLOAT8,)))
 
 
-@pytest.mark.parametrize(("recipes", "wanted"), [((RECIPE,), False), ((RECIPE, FLOAT8), True)])
+@pytest.mark.parametrize(("recipes", "expected"), [((RECIPE,), False), ((RECIPE, FLOAT8), True)])
 def test_the_plainest_winner_has_its_curves_taken_where_a_price_is_read_from_them(
-    recipes: tuple[Recipe, ...], wanted: bool
+    recipes: tuple[Recipe, ...], expected: bool
 ) -> None:
     candidates = [Candidate(recipe=recipe, layout=PLAIN, micro_batches=(1,)) for recipe in recipes]
     rules = Rules(gate=GateSize(steps=2, sequences=8), repeats=0)
     history = History(
         [header(at=AT, recipes=recipes), Measured(at=AT, measurement=measurement(on=PLAIN, recipe=RECIPE))]
     )
-    found = Closing(candidates, rules, {}).next(RECIPE, history)
-    assert (found is not None and found.gate is not None) == wanted
+    trial = Closing(candidates, rules, {}).next(RECIPE, history)
+    assert (trial is not None and trial.gate is not None) == expected

@@ -22,13 +22,13 @@ FP32 = dataclasses.replace(RECIPE, compute_precision="fp32")
 
 def curves(on: Layout = FUSED, *, recipe: Recipe = RECIPE, is_reference: bool = False, **fields: object) -> GateCurves:
     """Returns the curves of a layout's gate."""
-    known: dict[str, object] = {"losses": LOSSES, "grad_norms": NORMS, "steps": 3, "sequences": 32}
+    defaults: dict[str, object] = {"losses": LOSSES, "grad_norms": NORMS, "steps": 3, "sequences": 32}
     return GateCurves(
         trial_id="t1",
         recipe=recipe,
         layout=on,
         is_reference=is_reference,
-        **{**known, **fields},  # type: ignore[reportArgumentType]
+        **{**defaults, **fields},  # type: ignore[reportArgumentType]
     )
 
 

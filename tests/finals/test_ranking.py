@@ -20,9 +20,9 @@ def runs(on: object, *speeds: float) -> list[Measurement]:
 
 
 def test_a_point_is_judged_by_the_median_of_its_own_runs() -> None:
-    found = ranked([*runs(ONE, 1000, 900, 910, 800), *runs(TWO, 950, 905, 906, 904)])
-    assert [point.median_tokens_per_s for point in found] == [905, 900]
-    assert found[0].std_tokens_per_s == pytest.approx(1.0)
+    ranking = ranked([*runs(ONE, 1000, 900, 910, 800), *runs(TWO, 950, 905, 906, 904)])
+    assert [point.median_tokens_per_s for point in ranking] == [905, 900]
+    assert ranking[0].std_tokens_per_s == pytest.approx(1.0)
 
 
 def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
@@ -36,8 +36,10 @@ def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() ->
     again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
     assert [point.main_run.layout for point in ranked(again)] == [ONE, TWO]
     assert [point.main_run.layout for point in by_speed(again)] == [TWO, ONE]
-    found = [*again, *runs(THREE, 1010)]
-    assert [point.main_run.layout for point in ranked(found)] == [THREE, ONE, TWO], "found later, and faster than both"
+    measurements = [*again, *runs(THREE, 1010)]
+    assert [point.main_run.layout for point in ranked(measurements)] == [THREE, ONE, TWO], (
+        "found later, and faster than both"
+    )
 
 
 def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
@@ -57,17 +59,19 @@ def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
     ],
 )
 def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resolution: str) -> None:
-    (found,) = comparisons(ranked([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)]))
-    assert found.resolution == resolution and found.other.layout == TWO
-    assert found.low <= found.ratio <= found.high
-    assert {"faster": "Faster than", "tie": "Tied with", "not resolved": "Not resolved"}[resolution] in found.sentence
+    (compared,) = comparisons(ranked([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)]))
+    assert compared.resolution == resolution and compared.other.layout == TWO
+    assert compared.low <= compared.ratio <= compared.high
+    assert {"faster": "Faster than", "tie": "Tied with", "not resolved": "Not resolved"}[
+        resolution
+    ] in compared.sentence
 
 
 def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
     """Compares two layouts that both lose 20 % over the rounds; beside each other they are always 2 % apart."""
     drift = (1000, 900, 800)
-    (found,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
-    assert found.resolution == "faster" and found.ratio == pytest.approx(1.02)
+    (compared,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
+    assert compared.resolution == "faster" and compared.ratio == pytest.approx(1.02)
 
 
 def test_points_without_pairs_are_not_compared() -> None:

@@ -46,9 +46,9 @@ def test_each_recipe_has_its_ranking_and_its_winner() -> None:
 @pytest.mark.parametrize("loss", [1.0, 1.5])
 def test_the_winner_s_gate_and_profile_belong_to_it(loss: float) -> None:
     lines = (curves(False, 1.0), curves(True, loss), profile(BEST, at=AT), profile(measurement(on=PLAIN), at=AT))
-    found = result_of(BEST, measurement(on=PLAIN), lines=lines).by_id[RECIPE.id]
-    assert found.gate is not None and found.gate.passed == (loss == 1.0)
-    assert found.profile is not None and found.profile.layout == FAST
+    judged = result_of(BEST, measurement(on=PLAIN), lines=lines).by_id[RECIPE.id]
+    assert judged.gate is not None and judged.gate.passed == (loss == 1.0)
+    assert judged.profile is not None and judged.profile.layout == FAST
 
 
 def test_an_order_that_a_disturbed_machine_leaves_open_names_a_leader_and_no_winner() -> None:
@@ -56,8 +56,10 @@ def test_an_order_that_a_disturbed_machine_leaves_open_names_a_leader_and_no_win
     again = measurement(on=FAST, tokens_per_s=24000.0, repeat=1)
     other = measurement(recipe=OTHER, tokens_per_s=10.0)
     result = result_of(BEST, again, measurement(on=PLAIN, tokens_per_s=48500.0), other, lines=(profile(BEST, at=AT),))
-    found = result.by_id[RECIPE.id]
-    assert found.leader is not None and found.winner is None and found.profile is None and len(found.unresolved) == 2
+    judged = result.by_id[RECIPE.id]
+    assert (
+        judged.leader is not None and judged.winner is None and judged.profile is None and len(judged.unresolved) == 2
+    )
     assert not result.is_resolved and result.has_leader
     assert [each.recipe for each, _ in result.winners] == [OTHER], "each recipe has its own"
 

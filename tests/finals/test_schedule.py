@@ -16,10 +16,10 @@ def ran(run: Run, speed: float | None = None) -> Measurement:
     return measurement(on=run.point.layout, tokens_per_s=speed or SPEEDS[run.point.layout], repeat=run.repeat)
 
 
-def next_run(known: list[Measurement], repeats: int, most: int | None = 3) -> Run | None:
+def next_run(measurements: list[Measurement], repeats: int, most: int | None = 3) -> Run | None:
     """Returns the next of the finalists' runs; where none is left, the last run of the layout that leads."""
-    left = repeats_left(known, repeats=repeats, most=most)
-    return left[0] if left else last_run(ranked(known)[0], repeats=repeats)
+    remaining = repeats_left(measurements, repeats=repeats, most=most)
+    return remaining[0] if remaining else last_run(ranked(measurements)[0], repeats=repeats)
 
 
 def sequence(
@@ -27,11 +27,11 @@ def sequence(
 ) -> list[tuple[str, int, bool]]:
     """Returns (layout's letter, repeat, last) of all final runs; the runs in `lost` run out of memory."""
     letters = {A: "A", B: "B", C: "C", D: "D"}
-    known, order = list(SEARCH), list[tuple[str, int, bool]]()
-    while (run := next_run(known, repeats=repeats, most=most)) is not None:
+    measurements, order = list(SEARCH), list[tuple[str, int, bool]]()
+    while (run := next_run(measurements, repeats=repeats, most=most)) is not None:
         order.append((letters[run.point.layout], run.repeat, run.is_winner_run))
         gone = (run.point.layout, run.repeat) in lost
-        known.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
+        measurements.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
         assert len(order) < 30
     return order
 
@@ -56,20 +56,20 @@ def test_a_finalist_that_is_lost_has_no_further_run() -> None:
 
 
 def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None:
-    known = list(SEARCH)
-    while (run := next_run(known, repeats=1)) is not None and not run.is_winner_run:
-        known.append(ran(run))
+    measurements = list(SEARCH)
+    while (run := next_run(measurements, repeats=1)) is not None and not run.is_winner_run:
+        measurements.append(ran(run))
     assert run is not None and run.point.layout == A
-    known.append(ran(run, 900.0))
-    run = next_run(known, repeats=1)
+    measurements.append(ran(run, 900.0))
+    run = next_run(measurements, repeats=1)
     assert run is not None and (run.point.layout, run.is_winner_run) == (B, True)
 
 
 def test_what_left_nothing_is_not_tried_again() -> None:
     first, second, *_ = repeats_left(SEARCH, repeats=1)
     tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
-    assert repeats_left(SEARCH, repeats=1, tried=tried)[0] == second
+    assert repeats_left(SEARCH, repeats=1, attempted=tried)[0] == second
     last = last_run(ranked(SEARCH)[0], repeats=0)
     assert last is not None and last.is_winner_run
     tried = frozenset({(last.point.layout.id, last.point.batch, last.repeat)})
-    assert last_run(ranked(SEARCH)[0], repeats=0, tried=tried) is None
+    assert last_run(ranked(SEARCH)[0], repeats=0, attempted=tried) is None

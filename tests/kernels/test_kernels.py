@@ -35,14 +35,14 @@ SPECS = {
 
 def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     """Returns a model of `spec` with weights, prepared for a layout with these kernels, and that layout."""
-    wanted = Layout(engine="ddp", **layout)
-    model = build(spec, attention=wanted.attention)
-    model = prepare(model, wanted)
-    assert kernels_in_effect([model], wanted) == {
-        name: getattr(wanted, name) for name in ("attention", "loss", "compile", "checkpointing")
+    filled_layout = Layout(engine="ddp", **layout)
+    model = build(spec, attention=filled_layout.attention)
+    model = prepare(model, filled_layout)
+    assert kernels_in_effect([model], filled_layout) == {
+        name: getattr(filled_layout, name) for name in ("attention", "loss", "compile", "checkpointing")
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
-    return model, wanted
+    return model, filled_layout
 
 
 def loss_and_gradients(spec: ModelSpec, tokens: torch.Tensor, **layout: Any) -> tuple[float, dict[str, torch.Tensor]]:
@@ -68,8 +68,8 @@ def test_attention_gives_what_eager_attention_gives(name: str, kernel: str) -> N
 
 def test_the_seam_into_bloom_is_still_there() -> None:
     """Checks transformers' call of BLOOM's attention: a release that changes it must show here, not in a wrong loss."""
-    known = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
-    assert list(known)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in known
+    parameters = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
+    assert list(parameters)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in parameters
     model, layout = filled(SPECS["bloom"], attention="sdpa")
     kinds = {type(module).__name__ for module in model.module.modules() if "Attention" in type(module).__name__}
     assert kinds == {"AlibiAttention"}
@@ -124,9 +124,9 @@ def test_chunks_give_the_loss_and_gradients_of_all_logits(
     assert layer(hidden).shape == (2, 20, vocab)
     (loss / 3).backward()
     assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
-    for got, wanted in ((hidden.grad, expected_hidden.grad), (layer.weight.grad, expected_weight.grad)):
-        assert got is not None and wanted is not None and got.dtype == dtype
-        error = (got.float() - wanted).abs().max() / wanted.abs().max()
+    for actual, expected_gradient in ((hidden.grad, expected_hidden.grad), (layer.weight.grad, expected_weight.grad)):
+        assert actual is not None and expected_gradient is not None and actual.dtype == dtype
+        error = (actual.float() - expected_gradient).abs().max() / expected_gradient.abs().max()
         assert error.item() <= tolerance
 
 
@@ -135,8 +135,8 @@ def test_a_compiled_chunk_is_the_plain_one() -> None:
     logits = torch.randn(5, 12)
     logits[:, 10:] = float("-inf")
     labels = torch.tensor([0, 3, 9, 9, 1])
-    for one, other in zip(head._part(logits, labels), head._fused_part(logits, labels), strict=True):  # pyright: ignore[reportPrivateUsage]
-        torch.testing.assert_close(one, other)
+    for plain, other in zip(head._part(logits, labels), head._fused_part(logits, labels), strict=True):  # pyright: ignore[reportPrivateUsage]
+        torch.testing.assert_close(plain, other)
 
 
 @pytest.mark.parametrize("checkpointing", ["selective", "every_4", "every_2", "full"])
@@ -149,10 +149,10 @@ def test_checkpointing_saves_less_and_changes_nothing(checkpointing: str) -> Non
             loss, gradients = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", checkpointing=kind)
         return loss, gradients, sum(saved)
 
-    plain, kept = run("none"), run(checkpointing)
-    assert kept[0] == pytest.approx(plain[0])
+    plain, checkpointed = run("none"), run(checkpointing)
+    assert checkpointed[0] == pytest.approx(plain[0])
     for name, gradient in plain[1].items():
-        torch.testing.assert_close(kept[1][name], gradient)
+        torch.testing.assert_close(checkpointed[1][name], gradient)
 
 
 @pytest.mark.slow
@@ -170,8 +170,8 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            found = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", compile="block", checkpointing=kind)
-        return *found, sum(held.values())
+            outputs = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", compile="block", checkpointing=kind)
+        return *outputs, sum(held.values())
 
     plain, half, quarter = run("none"), run("budget_50"), run("budget_25")
     assert quarter[2] < half[2] < 0.8 * plain[2]
@@ -192,12 +192,12 @@ def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
     before = num_compilations()
-    seen = []
+    new_compilations = []
     with torch.no_grad():
         for batch in (1, 2, 1, 2):
             model.module(torch.zeros(batch, 16, dtype=torch.int64))
-            seen.append(num_compilations() - before)
-    assert seen == [1, 2, 2, 2]
+            new_compilations.append(num_compilations() - before)
+    assert new_compilations == [1, 2, 2, 2]
 
 
 def test_a_model_of_another_head_is_told() -> None:

@@ -96,21 +96,21 @@ def test_flex_attention_visits_the_blocks_that_are_seen_and_gives_what_sdpa_give
     tokens = _tokens(recipe, length)
     places = None if ranks == 1 else order_of(0, ranks, length)
     keys = torch.arange(length) if ranks == 1 else torch.cat([order_of(rank, ranks, length) for rank in range(ranks)])
-    found = spans.spans_of(tokens, recipe.attention_mask, places).within(window)
-    seen = _by_hand(tokens, recipe.attention_mask, window)[:, :, keys]
-    seen = seen if places is None else seen[:, places]
-    assert torch.equal(found.sees(keys)[:, 0], seen)
+    query_spans = spans.spans_of(tokens, recipe.attention_mask, places).within(window)
+    visible = _by_hand(tokens, recipe.attention_mask, window)[:, :, keys]
+    visible = visible if places is None else visible[:, places]
+    assert torch.equal(query_spans.sees(keys)[:, 0], visible)
 
-    blocks = spans.block_mask(found, keys)
-    rows, columns = seen.shape[1:]
-    padded = F.pad(seen, (0, -columns % 128, 0, -rows % 128)).unflatten(1, (-1, 128)).unflatten(3, (-1, 128))
+    blocks = spans.block_mask(query_spans, keys)
+    rows, columns = visible.shape[1:]
+    padded = F.pad(visible, (0, -columns % 128, 0, -rows % 128)).unflatten(1, (-1, 128)).unflatten(3, (-1, 128))
     assert bool((blocks.to_dense()[:, 0].bool() >= padded.any(4).any(2)).all()), "every block that is seen is visited"
-    assert torch.equal(create_mask(blocks.mask_mod, 2, 1, rows, columns, device="cpu")[:, 0], seen)
+    assert torch.equal(create_mask(blocks.mask_mod, 2, 1, rows, columns, device="cpu")[:, 0], visible)
     query, key, value = (torch.randn(2, 2, size, 16) for size in (rows, columns, columns))
     with torch.no_grad():
         out = flex_attention(query, key, value, block_mask=blocks)
         assert isinstance(out, torch.Tensor)
-        expected = F.scaled_dot_product_attention(query, key, value, found.sees(keys))
+        expected = F.scaled_dot_product_attention(query, key, value, query_spans.sees(keys))
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -120,11 +120,11 @@ def test_micro_batches_of_other_documents_share_one_graph(monkeypatch: pytest.Mo
     for border in (37, 74, 111):
         tokens, keys = torch.zeros(1, 300, dtype=torch.int64), torch.arange(300)
         tokens[:, border] = FLAG
-        found = spans.spans_of(tokens, "document", None)
+        query_spans = spans.spans_of(tokens, "document", None)
         query = torch.randn(1, 2, 300, 16)
         with torch.no_grad():
-            out = flex(query, query, query, None, spans.block_mask(found, keys))
-        expected = F.scaled_dot_product_attention(query, query, query, found.sees(keys))
+            out = flex(query, query, query, None, spans.block_mask(query_spans, keys))
+        expected = F.scaled_dot_product_attention(query, query, query, query_spans.sees(keys))
         torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
     assert compiled.num_compilations() == before + 1
 
@@ -166,8 +166,8 @@ def test_labels_left_out_have_no_loss_and_no_gradient_in_any_loss(monkeypatch: p
 
     expected = run(chosen)
     for each in (plain, chunked):
-        for got, wanted in zip(run(each), expected, strict=True):
-            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+        for actual, expected_value in zip(run(each), expected, strict=True):
+            torch.testing.assert_close(actual, expected_value, atol=1e-5, rtol=1e-4)
     losses = [part(hidden[1] @ weight.t(), labels[1].clamp(min=0)) for part in (head._part, head._fused_part)]  # pyright: ignore[reportPrivateUsage]
     torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-4)
 
@@ -179,9 +179,9 @@ class TestCosts:
         return dataclasses.replace(recipe, **changes)
 
     def test_keys_are_those_of_the_datas_documents(self, tmp_path: Path) -> None:
-        found = attended(self._recipe(tmp_path, [256] * 16 + [1]))
-        assert found is not None and found.seen == pytest.approx(128)
-        assert (found.visited, found.visited_causally) == (128 * 1.5, 128 * 4.5)
+        keys = attended(self._recipe(tmp_path, [256] * 16 + [1]))
+        assert keys is not None and keys.num_keys == pytest.approx(128)
+        assert (keys.visited, keys.visited_causally) == (128 * 1.5, 128 * 4.5)
 
     def test_a_long_document_costs_more_than_short_ones_of_as_many_tokens(self, tmp_path: Path) -> None:
         for name in ("even", "mixed"):

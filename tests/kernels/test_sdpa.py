@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "nu
 LLAMA = ModelSpec(name="llama", architecture="llama", **SIZES)
 QWEN2 = ModelSpec(name="qwen2", architecture="qwen2", window=8, window_layers=1, **SIZES)
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-SEEN = {
+KERNEL_BY_CASE = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
     "aten::_scaled_dot_product_attention_math": "math",
 }
@@ -38,8 +38,8 @@ def test_the_recorded_kernel_is_the_one_that_runs(spec: ModelSpec, allowed: SDPB
         recorded = kernel_of(_recipe(spec), Layout(engine="ddp", attention="sdpa"), CPU)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             model.module(torch.arange(24)[None]).logits.sum().backward()
-    ran = {SEEN[event.key] for event in profiler.key_averages() if event.key in SEEN}
-    assert recorded == "+".join(sorted(ran))
+    recorded_kernels = {KERNEL_BY_CASE[event.key] for event in profiler.key_averages() if event.key in KERNEL_BY_CASE}
+    assert recorded == "+".join(sorted(recorded_kernels))
     assert recorded == ("math" if allowed else "flash")
 
 

@@ -41,7 +41,7 @@ def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[C
 
 CONFIRM = Rules(repeats=0)
 """Rules that run only the winner once more, where its time was derived."""
-WHOLE = [(each, (1, 2, 4)) for each in LAYOUTS]
+ALL_RUNGS = [(each, (1, 2, 4)) for each in LAYOUTS]
 """Layouts that a search without trouble runs, with their rungs."""
 Make = Callable[..., Loop]
 """Makes the loop of a session, on what the journal holds at that moment."""
@@ -74,7 +74,7 @@ class Clock:
 
 def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **fields: object) -> Measurement:
     """Returns the rung's measurement."""
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "recipe": job.recipe,
         "on": job.layout,
         "micro_batch": batch.micro_batch,
@@ -83,7 +83,7 @@ def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **f
         "repeat": job.repeat,
         "step_times_s": (),  # the clock is the backend's: made-up steps take none of it
     }
-    return measurement(**{**known, **fields})  # type: ignore[reportArgumentType]
+    return measurement(**{**defaults, **fields})  # type: ignore[reportArgumentType]
 
 
 def fast(job: Job, batch: BatchPoint) -> Measurement:
@@ -152,17 +152,17 @@ class Backend:
                 )
             )
         for batch in job.rungs:
-            found = self.play(job, batch)
-            if isinstance(found, TimeOut):
+            event = self.play(job, batch)
+            if isinstance(event, TimeOut):
                 return "interrupted", "the time budget ended before the ladder did"
             self.study.record(RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60))
             self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_winner_run else 0.0)
-            if isinstance(found, Died):
-                return "failed", found.reason
-            self.study.record(Measured(measurement=found))
-            if found.outcome in (Outcome.FAILED, Outcome.HUNG):
-                return "failed", found.reason
-            if found.outcome is not Outcome.OK:
+            if isinstance(event, Died):
+                return "failed", event.reason
+            self.study.record(Measured(measurement=event))
+            if event.outcome in (Outcome.FAILED, Outcome.HUNG):
+                return "failed", event.reason
+            if event.outcome is not Outcome.OK:
                 break
         return "done", ""
 

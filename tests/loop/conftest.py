@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Study]:
     """Yields a new study whose first line is written."""
-    with Study.create(tmp_path, "made-up") as made:
-        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
-        yield made
+    with Study.create(tmp_path, "made-up") as created:
+        created.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield created
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def backend(study: Study, clock: Clock) -> Backend:
 def make(study: Study, clock: Clock) -> Make:
     """Makes the loop of a session, on what the journal holds at that moment."""
 
-    def made(
+    def created(
         within: Sequence[Candidate] = candidates(),
         *,
         searcher: str = "sweep",
@@ -79,7 +79,7 @@ def make(study: Study, clock: Clock) -> Make:
             clock=clock,
         )
 
-    return made
+    return created
 
 
 @pytest.fixture

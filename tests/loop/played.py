@@ -75,7 +75,7 @@ def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     """Makes the command play its trials, in studies in `folder`, until the test's end."""
 
     @contextlib.contextmanager
-    def here(*_: object, **__: object) -> Generator[Place]:
+    def this_cluster(*_: object, **__: object) -> Generator[Place]:
         yield Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
     @contextlib.contextmanager
@@ -94,11 +94,11 @@ def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         def close(self, timeout_s: float, *_: object) -> str:
             return ""
 
-    made = Played(folder)
-    monkeypatch.setattr(session, "connected", here)
+    played = Played(folder)
+    monkeypatch.setattr(session, "connected", this_cluster)
     monkeypatch.setattr(session, "Mirror", NoMirror)
     monkeypatch.setattr(tune, "recorder", no_recorder)
     monkeypatch.setattr(tune, "note_of", lambda **_: Note())
-    monkeypatch.setattr(tune, "run", made.run)
+    monkeypatch.setattr(tune, "run", played.run)
     monkeypatch.setattr(run.head, "watched", lambda *_: contextlib.nullcontext())
-    return made
+    return played

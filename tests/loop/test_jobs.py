@@ -38,15 +38,15 @@ def test_the_gate_s_reference_takes_what_surely_fits() -> None:
     assert gate_micro_batch_of(reference("bloom7b"), History([]), SETTINGS) == 1, "its states alone take three quarters"
 
 
-@pytest.mark.parametrize(("outcome", "wanted"), [(Outcome.SLOW, 64), (Outcome.THRASH, 1)])
-def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outcome, wanted: int) -> None:
+@pytest.mark.parametrize(("outcome", "expected"), [(Outcome.SLOW, 64), (Outcome.THRASH, 1)])
+def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outcome, expected: int) -> None:
     candidate = reference("gpt2")
     unknown = dataclasses.replace(SETTINGS, cluster=dataclasses.replace(H200, device="a device of next year"))
     ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=64, outcome=outcome)
     assert gate_micro_batch_of(candidate, History([]), unknown) == 1
     assert (
         gate_micro_batch_of(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown)
-        == wanted
+        == expected
     )
 
 
@@ -58,7 +58,7 @@ def test_what_was_refused_bounds_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "global_batch", "wanted"),
+    ("most", "global_batch", "expected"),
     [
         (1, 512, (1, 32)),
         (5, 512, (4, 8)),
@@ -67,10 +67,10 @@ def test_what_was_refused_bounds_it() -> None:
         (64, 64, (32, 1)),
     ],
 )
-def test_the_gate_s_sequences_are_cut_evenly(most: int, global_batch: int, wanted: tuple[int, int]) -> None:
+def test_the_gate_s_sequences_are_cut_evenly(most: int, global_batch: int, expected: tuple[int, int]) -> None:
     candidate = reference("gpt2")
     recipe = dataclasses.replace(candidate.recipe, global_batch=global_batch)
     fields: dict[str, Any] = {"trial_id": "t1", "recorder": "none", "cluster": H200, "cpus_per_worker": 1.0}
     job = Job(recipe=recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
     batch = gate_batch(dataclasses.replace(job, gate_micro_batch=most))
-    assert (batch.micro_batch, batch.grad_accum) == wanted
+    assert (batch.micro_batch, batch.grad_accum) == expected

@@ -19,12 +19,12 @@ from platform.study.journal import Tail
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.loop.backend import (
+    ALL_RUNGS,
     CLUSTER,
     CONFIRM,
     LAYOUTS,
     OTHER,
     RECIPE,
-    WHOLE,
     Backend,
     Clock,
     Died,
@@ -53,7 +53,7 @@ class TestWhatRuns:
     ) -> None:
         loop = make()
         backend.run(loop)
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
         assert loop.why_ended == "every layout of the space was tried"
         history = history_of(study)
         assert len(history.measurements) == 9
@@ -119,7 +119,7 @@ class TestBudgets:
     def test_max_trials(self, make: Make, backend: Backend) -> None:
         loop = make(max_trials=2)
         backend.run(loop)
-        assert backend.order == WHOLE[:2] and loop.why_ended == "the search had its 2 trials (--max-trials)"
+        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "the search ran its 2 trials (--max-trials)"
 
     @pytest.mark.parametrize("budget", [{"max_trials": 3}, {"time_s": 24.0}, {"gpu_s": 50.0}])
     def test_one_that_ends_with_the_last_layout_did_not_end_the_search(
@@ -127,31 +127,31 @@ class TestBudgets:
     ) -> None:
         loop = make(**budget)
         backend.run(loop)
-        assert backend.order == WHOLE and loop.tried_all
+        assert backend.order == ALL_RUNGS and loop.tried_all
         assert loop.why_ended == "every layout of the space was tried"
 
     def test_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0)  # a trial takes 8 s
         assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
-        assert backend.order == WHOLE[:2] and loop.spending.time_left_s() == 0
+        assert backend.order == ALL_RUNGS[:2] and loop.spending.time_left_s() == 0
         assert loop.why_ended == "16 s are over (--time-budget)"
 
     def test_device_seconds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=32.0)  # a trial takes 8 s of two devices
         assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
-        assert backend.order == WHOLE[:2] and loop.why_ended == "32 device seconds are spent (--gpu-s)"
+        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "32 device seconds are spent (--gpu-s)"
 
     def test_the_tighter_of_two_budgets_holds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=16.0, time_s=1000.0)
         backend.run(loop)
-        assert backend.order == WHOLE[:1] and "--gpu-s" in loop.why_ended
+        assert backend.order == ALL_RUNGS[:1] and "--gpu-s" in loop.why_ended
 
     def test_what_is_too_short_for_a_trial_is_left(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=14.0)
         backend.run(loop)
-        assert backend.order == WHOLE[:1] and "too short for a trial" in loop.why_ended
+        assert backend.order == ALL_RUNGS[:1] and "too short for a trial" in loop.why_ended
 
     def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make, clock: Clock) -> None:
         job = make(time_s=14.0).next_job()
@@ -163,7 +163,7 @@ class TestBudgets:
     ) -> None:
         for number in (1, 2, 3):
             backend.run(make(**budget))
-            assert backend.order == WHOLE[:number]
+            assert backend.order == ALL_RUNGS[:number]
             study.record(Resume())
         assert len(history_of(study).measurements) == 9
 
@@ -196,7 +196,7 @@ class TestBudgets:
         study.record(Resume())
         loop = make(gpu_s=100.0)
         backend.run(loop)
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
         assert loop.history.gpu_s == pytest.approx(60 + 3 * 16), "30 s of two devices were lost, and no more"
 
     def test_device_seconds_and_the_time_they_leave_fall_while_a_trial_runs(
@@ -216,7 +216,7 @@ class TestBudgets:
         loop = make(time_s=26.0, spent_s=8.0)
         assert loop.spending.time_left_s() == 18.0
         backend.run(loop)
-        assert backend.order == WHOLE[:2]
+        assert backend.order == ALL_RUNGS[:2]
 
     def test_the_end_names_the_budget_that_is_over(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0, gpu_s=500.0)
@@ -242,7 +242,7 @@ class TestFailures:
 
         backend.play = play
         backend.run(make())
-        assert backend.order == WHOLE, "a failure that said why is not tried again"
+        assert backend.order == ALL_RUNGS, "a failure that said why is not tried again"
         assert outcomes(study)[:3] == [(1, Outcome.OK), (2, Outcome.FAILED), (1, Outcome.OK)]
         assert history_of(study).finished == {candidate.key for candidate in candidates()}
 
@@ -254,7 +254,7 @@ class TestFailures:
 
         backend.play = play
         backend.run(make())
-        assert backend.order == [(LAYOUTS[0], (1, 2, 4)), (LAYOUTS[0], (2, 4)), *WHOLE[1:]]
+        assert backend.order == [(LAYOUTS[0], (1, 2, 4)), (LAYOUTS[0], (2, 4)), *ALL_RUNGS[1:]]
         assert [outcome for _, outcome in outcomes(study)] == [Outcome.OK] * 9
 
     def test_a_second_silent_death_is_recorded_as_failed(self, make: Make, backend: Backend, study: Study) -> None:
@@ -293,7 +293,7 @@ class TestFailures:
         (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
         assert (end.state, end.reason) == ("done", "so")
         backend.run(loop)
-        assert backend.order == WHOLE[1:]
+        assert backend.order == ALL_RUNGS[1:]
 
     def test_a_trial_that_an_earlier_session_cut_short_is_no_silent_death(
         self, make: Make, backend: Backend, study: Study
@@ -317,13 +317,13 @@ class TestFailures:
         backend.play = lambda job, batch: Died(reason="the node is ill")
         loop = make(rules=CONFIRM)
         backend.run(loop)
-        assert backend.order == [WHOLE[0], WHOLE[0], WHOLE[1]]
+        assert backend.order == [ALL_RUNGS[0], ALL_RUNGS[0], ALL_RUNGS[1]]
         assert loop.fault == loop.why_ended and "3 trials in a row ended without a message" in loop.fault
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
         backend.play = fast
         backend.run(make())
-        assert backend.order[3:] == WHOLE, "the cluster is well again: all are run"
+        assert backend.order[3:] == ALL_RUNGS, "the cluster is well again: all are run"
 
     def test_a_layout_that_died_twice_is_blamed_once_another_one_ran(
         self, make: Make, backend: Backend, study: Study
@@ -336,7 +336,7 @@ class TestFailures:
         backend.step(loop)
         assert (1, Outcome.FAILED) in outcomes(study) and len(outcomes(study)) == 4
         backend.run(loop)
-        assert backend.order == [WHOLE[0], *WHOLE] and not loop.fault
+        assert backend.order == [ALL_RUNGS[0], *ALL_RUNGS] and not loop.fault
 
     def test_the_only_layout_that_died_twice_is_blamed_at_the_end(
         self, make: Make, backend: Backend, study: Study
@@ -352,7 +352,7 @@ class TestFailures:
         loop = make()
         for number in range(3):
             assert loop.next_job() is not None
-            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost=["10.0.0.2"])
+            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"])
             assert bool(loop.fault) == (number == 2)
         assert loop.fault == (
             "3 trials in a row ended without a message from their workers, all on node 10.0.0.2,"
@@ -373,7 +373,7 @@ class TestFailures:
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
         backend.run(make())
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
 
     def test_one_trial_that_did_not_start_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
         loop = make()
@@ -381,7 +381,7 @@ class TestFailures:
             loop.next_job()
             loop.ended(state="failed", reason="", started=False)
         backend.run(loop)
-        assert backend.order == WHOLE and not loop.fault
+        assert backend.order == ALL_RUNGS and not loop.fault
 
     def test_a_confirming_trial_that_did_not_start_is_run_again(
         self, make: Make, backend: Backend, study: Study
@@ -413,9 +413,9 @@ class TestFailures:
             fast(job, batch) if batch.micro_batch == 1 else result(job, batch, None, outcome=outcome, reason="so")
         )
         backend.run(make())
-        assert backend.order == WHOLE
+        assert backend.order == ALL_RUNGS
         backend.run(make())
-        assert backend.order == WHOLE, "nothing ran again"
+        assert backend.order == ALL_RUNGS, "nothing ran again"
 
 
 class TestResume:
@@ -468,8 +468,8 @@ class TestResume:
         job = make().next_job()
         assert job is not None and job.layout == LAYOUTS[0]
         assert [batch.micro_batch for batch in job.rungs] == [4]
-        known = [(each.micro_batch, each.forward_backward_gib, each.optimizer_gib) for each in job.known_memory]
-        assert known == [(1, 0.5, 0.25), (2, 1.0, 0.5)]
+        memory_points = [(each.micro_batch, each.forward_backward_gib, each.optimizer_gib) for each in job.known_memory]
+        assert memory_points == [(1, 0.5, 0.25), (2, 1.0, 0.5)]
 
     def test_a_rung_that_was_skipped_may_run_under_another_plan(
         self, make: Make, backend: Backend, study: Study
@@ -521,15 +521,15 @@ class TestFixedAccumulation:
         fixed = [dataclasses.replace(RECIPE, global_batch=0, grad_accum=count) for count in (4, 32)]
         rules = Rules(repeats=1, finalists=1, gate=GateSize(steps=2, sequences=8))
         backend.run(make(candidates(*fixed), rules=rules))
-        found = history_of(study)
-        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in found.measurements}
+        history = history_of(study)
+        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in history.measurements}
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
         shown = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
-        assert shown == [(count, *what) for count in (4, 32) for what in each]
-        assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]
-        best = {each.recipe.id: won for each, won in StudyResult.of(found).winners}
+        assert shown == [(count, *kind) for count in (4, 32) for kind in each]
+        assert [each.recipe.grad_accum for each in history.gates] == [4, 4, 32, 32]
+        best = {each.recipe.id: won for each, won in StudyResult.of(history).winners}
         assert {each.global_batch for each in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))
         assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"

@@ -21,11 +21,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
     output: list[str] = []
     called = threading.Event()
-    with overdue.starts(lambda: "t0001", tmp_path / "state", lambda why: (output.append(why), called.set())[0]):
+    with overdue.starts(lambda: "t0001", tmp_path / "state", lambda reason: (output.append(reason), called.set())[0]):
         assert called.wait(300)
         time.sleep(0.7)
     (why,) = output
-    assert why.startswith("no worker of trial t0001 spoke within ")
+    assert why.startswith("no worker of trial t0001 reported within ")
 
 
 def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ def earlier_layouts_are_faster(job: Job, batch: BatchPoint) -> Measurement:
 def phases(make: Make, backend: Backend, **options: object) -> list[Phase]:
     """Returns the phase of each trial of a session, then that in which it ends."""
     loop = make(**options)
-    found: list[Phase] = []
+    recorded: list[Phase] = []
     while backend.step(loop) is not None:
-        found.append(loop.phase)
-    return [*found, loop.phase]
+        recorded.append(loop.phase)
+    return [*recorded, loop.phase]
 
 
 def test_a_search_is_followed_by_each_final_phase_in_turn(make: Make, backend: Backend) -> None:
@@ -52,9 +52,9 @@ def test_a_session_that_goes_on_with_final_runs_begins_with_them_and_searches_af
         pass
     study.record(End(exit_code=0, wall_s=30, gpu_s=60, left_out=loop.left_out))
     study.record(Resume())
-    found = phases(make, backend, rules=RULES)
-    assert found[:2] == FINALS[1:3] and Phase.SEARCHING in found[2:] and found[-1] is Phase.ENDED
-    assert not any(phase is Phase.CONFIRMING for phase in found[1:])
+    order = phases(make, backend, rules=RULES)
+    assert order[:2] == FINALS[1:3] and Phase.SEARCHING in order[2:] and order[-1] is Phase.ENDED
+    assert not any(phase is Phase.CONFIRMING for phase in order[1:])
 
 
 def test_a_recipe_that_was_not_tried_is_searched_before_its_final_runs(
@@ -64,9 +64,9 @@ def test_a_recipe_that_was_not_tried_is_searched_before_its_final_runs(
     backend.run(make(rules=RULES))
     study.record(Resume())
     both = candidates(RECIPE, OTHER_RECIPE)
-    found = phases(make, backend, within=both, rules=RULES)
-    assert found[:2] == [Phase.SEARCHING, Phase.CONFIRMING] and found[-1] is Phase.ENDED
-    assert found.count(Phase.SEARCHING) == 3, "the others come after the final runs that were left out"
+    order = phases(make, backend, within=both, rules=RULES)
+    assert order[:2] == [Phase.SEARCHING, Phase.CONFIRMING] and order[-1] is Phase.ENDED
+    assert order.count(Phase.SEARCHING) == 3, "the others come after the final runs that were left out"
 
 
 def test_contenders_run_where_the_machine_was_disturbed(make: Make, backend: Backend) -> None:
@@ -76,9 +76,9 @@ def test_contenders_run_where_the_machine_was_disturbed(make: Make, backend: Bac
         return dataclasses.replace(figure, tokens_per_s=slowed)
 
     backend.play = play
-    found = phases(make, backend, rules=dataclasses.replace(RULES, gate=None, profile=False))
-    assert Phase.CONTENDING in found
-    assert found.index(Phase.CONFIRMING) < found.index(Phase.CONTENDING), "the finalists' runs show the disturbance"
+    order = phases(make, backend, rules=dataclasses.replace(RULES, gate=None, profile=False))
+    assert Phase.CONTENDING in order
+    assert order.index(Phase.CONFIRMING) < order.index(Phase.CONTENDING), "the finalists' runs show the disturbance"
 
 
 def test_a_faulty_cluster_ends_the_session_in_a_phase_of_its_own(make: Make, backend: Backend) -> None:

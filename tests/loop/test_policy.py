@@ -38,7 +38,7 @@ def ends(text: str, node: str = "") -> list[Ended]:
 def test_the_kind_of_an_end(
     state: TrialState, outcome: Outcome | None, started: bool, lost: bool, measures: bool, kind: Kind
 ) -> None:
-    assert kind_of(state, outcome, started=started, lost=lost, measures=measures) is kind
+    assert kind_of(state, outcome, started=started, node_lost=lost, measures=measures) is kind
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,14 @@ def test_the_limits_are_those_of_the_table() -> None:
 
 
 def test_it_says_which_node() -> None:
-    one, other = ends("ad bd cd", "10.0.0.7"), ends("ad bd cd", "10.0.0.8")
+    same_node, other = ends("ad bd cd", "10.0.0.7"), ends("ad bd cd", "10.0.0.8")
     word = "ended without a message from their workers"
-    assert fault(one) == f"3 trials in a row {word}, all on node 10.0.0.7, the last one with: no 2"
+    assert fault(same_node) == f"3 trials in a row {word}, all on node 10.0.0.7, the last one with: no 2"
     assert (
-        fault([*one[:2], other[2]]) == f"3 trials in a row {word}, 2 of them on node 10.0.0.7, the last one with: no 2"
+        fault([*same_node[:2], other[2]])
+        == f"3 trials in a row {word}, 2 of them on node 10.0.0.7, the last one with: no 2"
     )
-    assert "node" not in fault([one[0], other[1], *ends("cd")]), "no node stands out"
+    assert "node" not in fault([same_node[0], other[1], *ends("cd")]), "no node stands out"
     assert fault(ends("au au au")) == "3 trials in a row did not start, the last one with: no 2"
     rate = fault(ends("af bf cf df ef ff gf hf", "10.0.0.7"))
     assert rate == "8 of the last 8 trials failed, all on node 10.0.0.7, the last one with: no 7"

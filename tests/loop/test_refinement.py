@@ -119,8 +119,10 @@ class Cautious(Sweep[Candidate]):
     """Suggests the rungs below 8, and holds the others back."""
 
     def suggest(self) -> Candidate | None:
-        found = super().suggest()
-        return found and dataclasses.replace(found, micro_batches=tuple(r for r in found.micro_batches if r < 8))
+        suggestion = super().suggest()
+        return suggestion and dataclasses.replace(
+            suggestion, micro_batches=tuple(r for r in suggestion.micro_batches if r < 8)
+        )
 
     def update(self, candidate: Candidate, measurements: Sequence[Any]) -> None:
         super().update(dataclasses.replace(candidate, micro_batches=STEPS), measurements)

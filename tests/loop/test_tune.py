@@ -46,7 +46,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
                 return STANDING
             written.append(from_json(Measurement, arguments[1]))
 
-        loop = SimpleNamespace(running=JOB, ended=lambda **how: ends.append(how), fault="", ends=ends)
+        loop = SimpleNamespace(running=JOB, ended=lambda **options: ends.append(options), fault="", ends=ends)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01"))
         monkeypatch.setattr(tune, "_remove_groups", lambda job_id: 0)
         monkeypatch.setattr(tune, "_nodes", lambda ids: (["10.0.0.7" for _ in ids], []))

@@ -120,10 +120,10 @@ meter.release()
 def test_the_cap_of_a_cpu_worker_counts_the_same_bytes_whatever_the_heap_held_before(cap_mib: str, row: str) -> None:
     """Checks that 50 MiB which were there before the model do not count."""
     command = [sys.executable, "-c", CAPPED, cap_mib]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [row] * 3
-    assert "USDT" not in done.stderr, "each reading would write a line of the profiler"
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == [row] * 3
+    assert "USDT" not in completed.stderr, "each reading would write a line of the profiler"
 
 
 GLOO = """
@@ -158,11 +158,11 @@ def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
     Where such copies counted, the peak was 130 MiB, or 100 by chance.
     """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GLOO], capture_output=True, text=True, cwd=ROOT, env=environment
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["100.0"]
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == ["100.0"]
 
 
 OURS, GLOO_S = 1, 2
@@ -175,21 +175,21 @@ def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collect
     allocation at 60 or after it.
     """
     changes = [
-        Change(at_ns=10, thread=OURS, address=1, size=4, held=104),
-        Change(at_ns=60, thread=OURS, address=2, size=5, held=109 if is_late else 105),
-        Change(at_ns=70, thread=OURS, address=2, size=-5, held=100),
-        Change(at_ns=80, thread=OURS, address=3, size=1, held=101),
+        Change(at_ns=10, thread=OURS, address=1, size=4, held_bytes=104),
+        Change(at_ns=60, thread=OURS, address=2, size=5, held_bytes=109 if is_late else 105),
+        Change(at_ns=70, thread=OURS, address=2, size=-5, held_bytes=100),
+        Change(at_ns=80, thread=OURS, address=3, size=1, held_bytes=101),
     ]
-    assert [each.held for each in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
+    assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
 
 
 def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
     """Checks a copy that a thread of gloo held while this one allocated, with a time later than the allocation's."""
     changes = [
-        Change(at_ns=10, thread=OURS, address=1, size=1, held=101),
-        Change(at_ns=20, thread=OURS, address=2, size=2, held=133),
-        Change(at_ns=21, thread=GLOO_S, address=3, size=30, held=131),
-        Change(at_ns=30, thread=GLOO_S, address=3, size=-30, held=103),
-        Change(at_ns=40, thread=OURS, address=4, size=4, held=107),
+        Change(at_ns=10, thread=OURS, address=1, size=1, held_bytes=101),
+        Change(at_ns=20, thread=OURS, address=2, size=2, held_bytes=133),
+        Change(at_ns=21, thread=GLOO_S, address=3, size=30, held_bytes=131),
+        Change(at_ns=30, thread=GLOO_S, address=3, size=-30, held_bytes=103),
+        Change(at_ns=40, thread=OURS, address=4, size=4, held_bytes=107),
     ]
-    assert [each.held for each in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]
+    assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]

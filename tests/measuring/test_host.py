@@ -12,7 +12,7 @@ from trainers.measuring.host import HostSampled, HostSampler, host_fields
 
 def sample(node: str = "a", **fields: Any) -> HostSampled:
     """Returns a window of 2 s on four processors, half of which one rank's process kept busy."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "wall_s": 2.0,
         "processors": 4,
         "busy_s": 4.0,
@@ -21,7 +21,7 @@ def sample(node: str = "a", **fields: Any) -> HostSampled:
         "load_average": 2.0,
         "clock_mhz": 2500.0,
     }
-    return HostSampled(node=node, **{**known, **fields})
+    return HostSampled(node=node, **{**defaults, **fields})
 
 
 def test_the_ranks_of_a_node_are_the_trial_s_and_the_rest_is_others() -> None:
@@ -58,9 +58,9 @@ def test_counters_are_read_of_the_processors_that_this_process_may_use(tmp_path:
     sampler.start()
     write(12)
     (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2000.0\ncpu MHz\t\t: 3000.0\n")
-    found = sampler.stop()
-    assert found is not None
-    assert (found.busy_s, found.steal_s, found.clock_mhz) == (2.0, 1.0, 2500.0)
+    sample = sampler.stop()
+    assert sample is not None
+    assert (sample.busy_s, sample.steal_s, sample.clock_mhz) == (2.0, 1.0, 2500.0)
 
 
 def test_the_work_of_this_process_is_seen_on_this_machine() -> None:
@@ -69,6 +69,6 @@ def test_the_work_of_this_process_is_seen_on_this_machine() -> None:
     end_s = time.process_time() + 0.3
     while time.process_time() < end_s:
         pass
-    found = sampler.stop()
-    assert found is not None and found.processors == len(os.sched_getaffinity(0))
-    assert found.process_s >= 0.3 and found.busy_s >= 0.2, "the counters have steps of 10 ms"
+    sample = sampler.stop()
+    assert sample is not None and sample.processors == len(os.sched_getaffinity(0))
+    assert sample.process_s >= 0.3 and sample.busy_s >= 0.2, "the counters have steps of 10 ms"

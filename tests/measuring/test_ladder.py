@@ -45,30 +45,30 @@ def test_rungs_without_head_room_are_said_to_be_misfits():
     rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8))
     cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
     job = Job(trial_id="t", recorder="r", recipe=RECIPE, layout=on, rungs=rungs, cluster=cluster, cpus_per_worker=1.0)
-    known = [point(1, 10.0, 5.0), point(2, 12.0, 5.0)]  # 16 at 4, 24 at 8
+    points = [point(1, 10.0, 5.0), point(2, 12.0, 5.0)]  # 16 at 4, 24 at 8
     limit_gib = with_headroom_gib(23.0, 1.0)
     assert limit_gib == pytest.approx(0.97 * 24.0 - 1.0)
-    (misfit,) = misfits(job, known, rungs, limit_gib)
+    (misfit,) = misfits(job, points, rungs, limit_gib)
     assert (misfit.batch, misfit.outcome) == (rungs[1], Outcome.SKIPPED)
     assert misfit.reason == "predicted 24.00 GiB from the rungs below it; 22.28 GiB leave head-room"
-    assert misfits(job, known[:1], rungs, limit_gib) == []
+    assert misfits(job, points[:1], rungs, limit_gib) == []
 
 
 def test_the_larger_phase_decides():
-    known = [point(1, 10.0, 20.0), point(2, 14.0, 20.0)]
-    assert predict_gib(known, 3) == 20.0  # 18 in forward and backward, 20 flat in the optimizer step
-    assert predict_gib(known, 4) == 22.0
+    points = [point(1, 10.0, 20.0), point(2, 14.0, 20.0)]
+    assert predict_gib(points, 3) == 20.0  # 18 in forward and backward, 20 flat in the optimizer step
+    assert predict_gib(points, 4) == 22.0
 
 
 def test_a_line_that_was_too_low_is_corrected_by_its_last_residual():
     # The first two points predict 16 at 4; 19 came out. From 4 to 8 the slope is 2.5 and the residual 3 is added.
-    known = [point(1, 10, 0), point(2, 12, 0), point(4, 19, 0)]
-    assert predict_gib(known, 8) == pytest.approx(19 + 3.5 * 4 + 3)
+    points = [point(1, 10, 0), point(2, 12, 0), point(4, 19, 0)]
+    assert predict_gib(points, 8) == pytest.approx(19 + 3.5 * 4 + 3)
 
 
 def test_order_of_points_does_not_matter_and_memory_never_falls():
-    known = [point(4, 9.0, 1.0), point(2, 10.0, 1.0)]
-    assert predict_gib(known, 8) == 9.0
+    points = [point(4, 9.0, 1.0), point(2, 10.0, 1.0)]
+    assert predict_gib(points, 8) == 9.0
 
 
 def test_full_accumulation_repeats_the_middle_micro_step():
@@ -101,7 +101,7 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
         predicted_gib=((2, 11.0), (4, 15.0), (8, 27.0), (16, 51.0)),
     )  # fmt: skip
     worker: Any = object.__new__(Worker)
-    worker.job, worker.gather = job, lambda own: [own + 1.0, own]
+    worker.job, worker.gather = job, lambda value: [value + 1.0, value]
     worker.meter = SimpleNamespace(limit_gib=lambda: 23.0, outside_gib=lambda: 1.0)
     written: list[Measurement] = []
     worker._record = written.append

@@ -16,14 +16,14 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
     }
     factors: list[torch.Tensor] = []
 
-    def one(device: torch.device, product: Any) -> float:
+    def product_s(device: torch.device, product: Any) -> float:
         a, b = product.args
         factors.extend((a, b))
         return next(seconds[a.shape[0], a.shape[1]])
 
-    monkeypatch.setattr(matmul_peak, "_one", one)
-    found = matmul_peak.measure_tflops(torch.device("cpu"), "fp32", seconds=0.0)
-    assert found == pytest.approx(2 * 2048 * 1024 * 512 / 1.0 / 1e12)
+    monkeypatch.setattr(matmul_peak, "_product_s", product_s)
+    tflops = matmul_peak.measure_tflops(torch.device("cpu"), "fp32", seconds=0.0)
+    assert tflops == pytest.approx(2 * 2048 * 1024 * 512 / 1.0 / 1e12)
     assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"
     for each in factors:
         assert each.mean().item() == pytest.approx(0, abs=0.02) and each.std().item() == pytest.approx(1, abs=0.02)
@@ -32,5 +32,9 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
 @pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
 def test_a_cpu_multiplies_in_fp32_what_it_emulates(precision: str) -> None:
     product = matmul_peak._in_float8(torch.ones(4, 8), torch.ones(8, 2), precision)
-    made = product()
-    assert isinstance(made, torch.Tensor) and made.dtype == torch.float32 and made.tolist() == [[8.0, 8.0]] * 4
+    product_of_ones = product()
+    assert (
+        isinstance(product_of_ones, torch.Tensor)
+        and product_of_ones.dtype == torch.float32
+        and product_of_ones.tolist() == [[8.0, 8.0]] * 4
+    )

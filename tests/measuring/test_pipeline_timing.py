@@ -48,14 +48,14 @@ def measurement(layout: Layout, grad_accum: int, **fields: Any) -> Measurement:
 
 
 @pytest.mark.parametrize(
-    ("grad_accum", "pp", "wanted"), [(4, 4, (4,)), (8, 4, (8,)), (12, 4, (8, 12)), (64, 4, (8, 16)), (64, 2, (4, 8))]
+    ("grad_accum", "pp", "expected"), [(4, 4, (4,)), (8, 4, (8,)), (12, 4, (8, 12)), (64, 4, (8, 16)), (64, 2, (4, 8))]
 )
 def test_two_accumulations_of_at_least_twice_the_stages_are_timed_where_the_recipe_has_as_many(
-    grad_accum: int, pp: int, wanted: tuple[int, ...]
+    grad_accum: int, pp: int, expected: tuple[int, ...]
 ) -> None:
     engine = cast(Any, SimpleNamespace(marks_micro_steps=False))
     layout = Layout(engine="ddp", pp=pp)
-    assert timed_accums(engine, layout, BatchPoint(micro_batch=1, grad_accum=grad_accum)) == wanted
+    assert timed_accums(engine, layout, BatchPoint(micro_batch=1, grad_accum=grad_accum)) == expected
 
 
 @pytest.mark.parametrize(("pp", "virtual"), [(2, 1), (4, 1), (4, 2)])

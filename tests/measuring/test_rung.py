@@ -106,39 +106,39 @@ def rung(monkeypatch: Any, kind: type[Engine] = Engine, grad_accum: int = 2) -> 
         enter=lambda _: None,
         promise=lambda _: None,
     )
-    made: Any = Rung(
+    measured_rung: Any = Rung(
         cast(Any, context), cast(Any, kind(meter)), cast(Any, None), BatchPoint(micro_batch=1, grad_accum=grad_accum)
     )
-    monkeypatch.setattr(made, "_tokens", lambda step, micro_step: None)
-    return made
+    monkeypatch.setattr(measured_rung, "_tokens", lambda step, micro_step: None)
+    return measured_rung
 
 
 def test_a_window_s_peak_is_not_put_down_to_the_wrong_phase(monkeypatch: Any) -> None:
-    made = rung(monkeypatch)
-    made._run(1, 2, phases=True)
-    assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (1.0, 5.0)
-    made._run(3, 2)  # no utilization is asked for outside the timed windows
-    assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (1.0, 5.0)
+    measured_rung = rung(monkeypatch)
+    measured_rung._run(1, 2, phases=True)
+    assert (measured_rung._peaks["forward_backward"], measured_rung._peaks["optimizer"]) == (1.0, 5.0)
+    measured_rung._run(3, 2)  # no utilization is asked for outside the timed windows
+    assert (measured_rung._peaks["forward_backward"], measured_rung._peaks["optimizer"]) == (1.0, 5.0)
 
 
 def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None:
     """Checks deadlines: at 300 s a micro-step a rung takes an hour, and each part is allowed for before it begins."""
-    made = rung(monkeypatch)
+    measured_rung = rung(monkeypatch)
     promised: list[float] = []
-    made._c.promise = promised.append
-    made._c.clock = lambda: Clock(300.0)
-    made._run(1, 2, watch_s=300.0, phases=True)  # nothing is known of the first step
+    measured_rung._c.promise = promised.append
+    measured_rung._c.clock = lambda: Clock(300.0)
+    measured_rung._run(1, 2, watch_s=300.0, phases=True)  # nothing is known of the first step
     for steps in (1, 1, 3):
-        made._run(steps, 2)
+        measured_rung._run(steps, 2)
     assert promised == [300.0, 900.0, 900.0, 2700.0]  # two micro-steps and an optimizer step take 900 s
 
 
 def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None:
-    made = rung(monkeypatch)
+    measured_rung = rung(monkeypatch)
     rates: list[float] = []
-    made._engine.set_learning_rate = rates.append
-    made._c.job = SimpleNamespace(first_step_s=60.0)
-    losses, norms, times_s = made.curves([0.1, 0.2, 0.3])
+    measured_rung._engine.set_learning_rate = rates.append
+    measured_rung._c.job = SimpleNamespace(first_step_s=60.0)
+    losses, norms, times_s = measured_rung.curves([0.1, 0.2, 0.3])
     assert rates == [0.1, 0.2, 0.3] and len(losses) == len(norms) == 3
     assert times_s == pytest.approx([0.3] * 3)  # two micro-steps and an optimizer step of 0.1 s
 
@@ -161,30 +161,30 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 def job(timing: Timing, **fields: Any) -> Any:
     """Returns the fields that a rung reads of its job."""
-    known = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
-    known["layout"] = SimpleNamespace(data_parallel=1)
-    return SimpleNamespace(timing=timing, **{**known, **fields})
+    defaults = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
+    defaults["layout"] = SimpleNamespace(data_parallel=1)
+    return SimpleNamespace(timing=timing, **{**defaults, **fields})
 
 
-def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> Any:
+def timed(monkeypatch: Any, measured_rung: Any, overflows: list[int] | None = None) -> Any:
     """Times a rung whose n-th window skips `overflows[n]` optimizer steps; where that is None, no window skips any."""
-    made._c.meter.alloc_retries = lambda: 0
-    made._c.sampler = made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    measured_rung._c.meter.alloc_retries = lambda: 0
+    measured_rung._c.sampler = measured_rung._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     if overflows is None:
-        made._engine.num_skipped_steps = lambda: 0
-        return made._windows(2, 1)
+        measured_rung._engine.num_skipped_steps = lambda: 0
+        return measured_rung._windows(2, 1)
     totals = [0, *itertools.accumulate(overflows)]
-    told = iter([total for total in totals for _ in range(2)][1:])  # before and after each window
-    made._engine.num_skipped_steps = lambda: next(told)
-    return made._windows(1, 1)
+    skipped_counts = iter([total for total in totals for _ in range(2)][1:])  # before and after each window
+    measured_rung._engine.num_skipped_steps = lambda: next(skipped_counts)
+    return measured_rung._windows(1, 1)
 
 
 def judged(monkeypatch: Any, overflows: list[int]) -> tuple[Any, Any, Outcome, str]:
     """Returns the good and the void windows of a timed rung, its outcome and the reason."""
-    made = rung(monkeypatch)
-    made._c.job = job(Timing(rung_s=0.0))
-    found = timed(monkeypatch, made, overflows)
-    return found.windows, found.void, *judge(found, [1.0], MEMORY, 3)
+    measured_rung = rung(monkeypatch)
+    measured_rung._c.job = job(Timing(rung_s=0.0))
+    windows_timed = timed(monkeypatch, measured_rung, overflows)
+    return windows_timed.windows, windows_timed.void, *judge(windows_timed, [1.0], MEMORY, 3)
 
 
 def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
@@ -196,12 +196,12 @@ def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
 
 
 def test_a_window_in_which_something_was_compiled_is_void(monkeypatch: Any) -> None:
-    made = rung(monkeypatch)
-    made._c.job = job(Timing(rung_s=0.0))
+    measured_rung = rung(monkeypatch)
+    measured_rung._c.job = job(Timing(rung_s=0.0))
     graphs = iter([4, 4, 4, 5, 5, 5, 5, 5])  # before and after each window
     monkeypatch.setattr("trainers.measuring.rung.num_compilations", lambda: next(graphs))
-    found = timed(monkeypatch, made)
-    assert (len(found.windows), found.void) == (3, ["a shape was compiled anew"])
+    windows_timed = timed(monkeypatch, measured_rung)
+    assert (len(windows_timed.windows), windows_timed.void) == (3, ["a shape was compiled anew"])
 
 
 def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> None:
@@ -211,15 +211,15 @@ def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> 
 
 @pytest.mark.parametrize("norm", [math.inf, math.nan])
 def test_a_gradient_norm_of_a_step_left_out_is_no_divergence(monkeypatch: Any, norm: float) -> None:
-    made = rung(monkeypatch)
-    step = made._engine.step
-    made._engine.step = lambda *given: dataclasses.replace(step(*given), grad_norm=torch.tensor(norm))
-    made._c.job = job(Timing())
-    made._run(1, 1, phases=True)
-    found = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
-    assert judge(found, made._losses, MEMORY, 3) == (Outcome.OK, "")
-    assert not math.isfinite(made._norms[0])
-    assert judge(found, [*made._losses, norm], MEMORY, 3)[0] is Outcome.DIVERGED
+    measured_rung = rung(monkeypatch)
+    step = measured_rung._engine.step
+    measured_rung._engine.step = lambda *arguments: dataclasses.replace(step(*arguments), grad_norm=torch.tensor(norm))
+    measured_rung._c.job = job(Timing())
+    measured_rung._run(1, 1, phases=True)
+    windows_timed = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
+    assert judge(windows_timed, measured_rung._losses, MEMORY, 3) == (Outcome.OK, "")
+    assert not math.isfinite(measured_rung._norms[0])
+    assert judge(windows_timed, [*measured_rung._losses, norm], MEMORY, 3)[0] is Outcome.DIVERGED
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 9.0], [4.0, 1.0, 1.0, 1.0]])
@@ -231,26 +231,28 @@ def test_quartiles_lie_within_what_was_measured(values: list[float]) -> None:
 
 
 def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
-    made = rung(monkeypatch)
-    told: list[str] = []
+    measured_rung = rung(monkeypatch)
+    events: list[str] = []
     state = Sampled(utilization_pct=50.0)
-    made._c.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
-    made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
+    measured_rung._c.sampler = SimpleNamespace(
+        start=lambda: events.append("start"), stop=lambda: events.append("stop") or state
+    )
+    measured_rung._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(measured_rung, "_tokens", lambda step, micro_step: events.append("tokens"))
     sampled: list[Any] = []
-    made._run(1, 1, sampled=sampled)
-    made._run(1, 1, sampled=sampled)
-    assert told == ["tokens", "start", "stop"] * 2 and sampled == [state, None, state, None]
+    measured_rung._run(1, 1, sampled=sampled)
+    measured_rung._run(1, 1, sampled=sampled)
+    assert events == ["tokens", "start", "stop"] * 2 and sampled == [state, None, state, None]
 
 
 class Slowing(Clock):
     """A clock whose steps differ a little from window to window: 0.1 s in every third, slightly more in the others."""
 
-    made = 0
+    measured_rung = 0
 
     def __init__(self) -> None:
-        type(self).made += 1
-        super().__init__(0.1 + 0.001 * (type(self).made % 3))
+        type(self).measured_rung += 1
+        super().__init__(0.1 + 0.001 * (type(self).measured_rung % 3))
 
 
 @pytest.mark.parametrize(("incumbent", "windows"), [(None, 8), (300.0, 8), (400.0, 3)])
@@ -258,24 +260,24 @@ def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
     monkeypatch: Any, incumbent: float | None, windows: int
 ) -> None:
     """Checks the bound: steps take about 0.3 s, so 100 tokens a step are at most 332 a second, interval included."""
-    made = rung(monkeypatch)
-    made._c.clock = Slowing
-    made._c.job = job(Timing(), incumbent_tokens_per_s=incumbent)
-    found = timed(monkeypatch, made)
-    assert len(found.windows) == windows
-    outcome, reason = judge(found, [1.0], MEMORY, 3)
+    measured_rung = rung(monkeypatch)
+    measured_rung._c.clock = Slowing
+    measured_rung._c.job = job(Timing(), incumbent_tokens_per_s=incumbent)
+    windows_timed = timed(monkeypatch, measured_rung)
+    assert len(windows_timed.windows) == windows
+    outcome, reason = judge(windows_timed, [1.0], MEMORY, 3)
     assert outcome is (Outcome.SLOW if windows == 3 else Outcome.OK)
     assert ("the best so far has 400" in reason) == (windows == 3)
 
 
 def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: Any) -> None:
-    made = rung(monkeypatch)
-    made._c.job = job(Timing(steps=20))
-    assert made._steps_per_window(0.3) == 2
-    assert len(timed(monkeypatch, made).windows) == 20, "windows of one step here"
-    made._c.job = job(Timing(winner_s=30.0), is_winner_run=True)
-    assert made._steps_per_window(0.3) == 13, "an eighth of 30 s"
-    assert len(timed(monkeypatch, made).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
+    measured_rung = rung(monkeypatch)
+    measured_rung._c.job = job(Timing(steps=20))
+    assert measured_rung._steps_per_window(0.3) == 2
+    assert len(timed(monkeypatch, measured_rung).windows) == 20, "windows of one step here"
+    measured_rung._c.job = job(Timing(winner_s=30.0), is_winner_run=True)
+    assert measured_rung._steps_per_window(0.3) == 13, "an eighth of 30 s"
+    assert len(timed(monkeypatch, measured_rung).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
 
 
 def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() -> None:
@@ -292,8 +294,8 @@ def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() ->
 @pytest.mark.parametrize("datasheet", [989.4, None])
 def test_a_rate_is_told_as_a_share_of_both_peaks(datasheet: float | None) -> None:
     on = layout()
-    asked: Any = SimpleNamespace(recipe=RECIPE, layout=on, datasheet_peak_tflops=datasheet)
-    fields = speed_fields(asked, BatchPoint(micro_batch=1, grad_accum=4), [window(2.0)], 4, 700.0)
+    fake_job: Any = SimpleNamespace(recipe=RECIPE, layout=on, datasheet_peak_tflops=datasheet)
+    fields = speed_fields(fake_job, BatchPoint(micro_batch=1, grad_accum=4), [window(2.0)], 4, 700.0)
     assert fields["model_tflops_per_gpu"] == pytest.approx(700.0 * fields["share_of_matmul_peak"])
     if datasheet is None:  # a device that the catalogue lacks
         assert fields["datasheet_peak_tflops"] is None and fields["share_of_datasheet_peak"] is None
@@ -303,22 +305,22 @@ def test_a_rate_is_told_as_a_share_of_both_peaks(datasheet: float | None) -> Non
 
 def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypatch: Any) -> None:
     """Checks schedules of eight micro-steps of 300 s; the first has nothing but the first step's own limit."""
-    made = rung(monkeypatch, Scheduled, grad_accum=8)
+    measured_rung = rung(monkeypatch, Scheduled, grad_accum=8)
     allowed: list[float] = []
-    seen: list[float] = []
-    made._c.watchdog = SimpleNamespace(
-        beat=lambda where, *, allowed_s, pending: allowed.append(allowed_s), saw=seen.append, allowance_s=60.0
+    noted: list[float] = []
+    measured_rung._c.watchdog = SimpleNamespace(
+        beat=lambda where, *, allowed_s, pending: allowed.append(allowed_s), saw=noted.append, allowance_s=60.0
     )
-    made._c.clock = lambda: Clock(2400.0)
+    measured_rung._c.clock = lambda: Clock(2400.0)
     ddp = Layout(engine="ddp")
-    assert timed_accums(made._engine, ddp, made._batch) == (8,)
-    assert timed_accums(cast(Any, Engine(Meter())), ddp, made._batch) == (3,)
-    done = made._run(1, 8, watch_s=300.0, phases=True)
-    assert (done.first_micro_s, done.middle_micro_s, done.last_micro_s) == (None, None, None)
-    assert (done.longest_beat_s, done.optimizer_s, seen) == (2400.0, 2400.0, [2400.0])
-    made._run(1, 8)
+    assert timed_accums(measured_rung._engine, ddp, measured_rung._batch) == (8,)
+    assert timed_accums(cast(Any, Engine(Meter())), ddp, measured_rung._batch) == (3,)
+    timed_step = measured_rung._run(1, 8, watch_s=300.0, phases=True)
+    assert (timed_step.first_micro_s, timed_step.middle_micro_s, timed_step.last_micro_s) == (None, None, None)
+    assert (timed_step.longest_beat_s, timed_step.optimizer_s, noted) == (2400.0, 2400.0, [2400.0])
+    measured_rung._run(1, 8)
     assert allowed == [2400.0, 2400.0, 48000.0, 48000.0]
-    assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (0.0, 0.0)
+    assert (measured_rung._peaks["forward_backward"], measured_rung._peaks["optimizer"]) == (0.0, 0.0)
     fields = speed_fields(
         cast(Any, SimpleNamespace(recipe=RECIPE, layout=layout(), datasheet_peak_tflops=None)),
         BatchPoint(micro_batch=1, grad_accum=8),
@@ -331,9 +333,9 @@ def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypa
 
 def test_the_loss_is_that_of_the_ranks_that_computed_one_weighted_by_tokens() -> None:
     """Checks losses as in a pipeline, where the last stage alone has one."""
-    own = [result(1, loss=3.0, num_tokens=10), result(1, loss=1.0, num_tokens=30)]
+    own_results = [result(1, loss=3.0, num_tokens=10), result(1, loss=1.0, num_tokens=30)]
     other = [(20.0, 10), (0.0, 0)]
-    assert losses_of(own, lambda value: [value, other, [(math.nan, 0), (0.0, 0)]]) == [2.5, 1.0]
+    assert losses_of(own_results, lambda value: [value, other, [(math.nan, 0), (0.0, 0)]]) == [2.5, 1.0]
     with pytest.raises(ValueError, match="gives its loss on one rank at least"):
         losses_of([result(1, num_tokens=0)], lambda value: [value])
     assert math.isnan(losses_of([result(1, loss=math.nan)], lambda value: [value])[0])
@@ -353,20 +355,20 @@ def test_an_engine_whose_marks_belie_its_step_is_refused(spans: int, phases: Any
 
 
 def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any) -> None:
-    seen: list[Any] = []
+    noted: list[Any] = []
 
     class Curves:
         def __init__(self, context: Any, engine: Any, source: Any, batch: BatchPoint) -> None:
-            seen.append(batch)
+            noted.append(batch)
 
         def curves(self, rates: Sequence[float]) -> tuple[list[float], ...]:
             return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
 
     monkeypatch.setattr(gate, "StepRunner", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
-    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
-    engine: Any = SimpleNamespace(set_learning_rate=seen.append)
+    fake_job: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
+    engine: Any = SimpleNamespace(set_learning_rate=noted.append)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
-    curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)
-    assert seen == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
+    curves = gate.curves_of(cast(Any, SimpleNamespace(job=fake_job)), engine, GateSize(steps=2, sequences=8), batch)
+    assert noted == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
     assert curves.step_times_s == (0.5, 0.5)

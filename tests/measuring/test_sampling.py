@@ -19,11 +19,11 @@ class Nvml:
     NVML_CLOCK_SM = 1
 
     def __init__(self, readings: Sequence[Reading]) -> None:
-        self._left = iter(readings)
+        self._readings = iter(readings)
         self._now: Reading = (0, 0, 0, 0)
 
     def nvmlDeviceGetUtilizationRates(self, _: Any) -> Any:
-        self._now = next(self._left)  # the end of it ends the sampling, as any error does
+        self._now = next(self._readings)  # the end of it ends the sampling, as any error does
         return SimpleNamespace(gpu=self._now[0])
 
     def nvmlDeviceGetClockInfo(self, _: Any, kind: int) -> int:
@@ -48,10 +48,10 @@ def sampled(*readings: Reading) -> Sampled | None:
 
 def test_a_window_has_the_means_of_its_readings_and_every_reason_that_lowered_the_clock() -> None:
     idle_and_set, power, thermal = 0x3, 0x4, 0x20  # the first two are no complaint
-    found = sampled((100, 1980, 700_000, idle_and_set), (90, 1500, 500_000, power | thermal))
-    assert found is not None
-    assert (found.utilization_pct, found.sm_clock_mhz, found.power_w) == (95, 1740, pytest.approx(600))
-    assert found.held_back == ("power cap", "thermal")
+    sample = sampled((100, 1980, 700_000, idle_and_set), (90, 1500, 500_000, power | thermal))
+    assert sample is not None
+    assert (sample.utilization_pct, sample.sm_clock_mhz, sample.power_w) == (95, 1740, pytest.approx(600))
+    assert sample.held_back == ("power cap", "thermal")
 
 
 def test_without_readings_there_is_nothing_to_tell() -> None:

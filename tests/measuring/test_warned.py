@@ -22,13 +22,15 @@ print(*warned.recorded(), sep="\\n")
 """
 
 
-@pytest.mark.parametrize(("asked", "times_shown"), [("default", 1), ("ignore", 0)])  # workers have "ignore"
-def test_each_warning_is_recorded_once_without_what_changes_and_shown_as_before(asked: str, times_shown: int):
-    environment = os.environ | {"PYTHONWARNINGS": asked}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.splitlines() == [
+@pytest.mark.parametrize(("filter_setting", "times_shown"), [("default", 1), ("ignore", 0)])  # workers have "ignore"
+def test_each_warning_is_recorded_once_without_what_changes_and_shown_as_before(filter_setting: str, times_shown: int):
+    environment = os.environ | {"PYTHONWARNINGS": filter_setting}
+    completed = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment
+    )
+    assert completed.stdout.splitlines() == [
         "UserWarning: c10d: port ... of process ... is old",
         "torch.distributed: store at ... is slow",
     ]
-    assert done.stderr.count("UserWarning: c10d: port 29501") == times_shown
-    assert done.stderr.count("store at /tmp/meeting-29501 is slow") == 1
+    assert completed.stderr.count("UserWarning: c10d: port 29501") == times_shown
+    assert completed.stderr.count("store at /tmp/meeting-29501 is slow") == 1

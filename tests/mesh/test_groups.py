@@ -19,9 +19,9 @@ LAYOUTS = {
 }
 
 
-def _seen(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
+def _members(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
     """Returns what every rank sees of its groups: their ranks, the mesh of shards, and a sum over dp_shard and cp."""
-    found: dict[str, list[Any]] = {}
+    members: dict[str, list[Any]] = {}
     for name, layout in layouts.items():
         mesh = Mesh(layout, "cpu")
         groups = {
@@ -32,21 +32,21 @@ def _seen(layouts: dict[str, Layout]) -> dict[str, list[Any]]:
         dist.all_reduce(total, group=mesh.group("dp_shard", "cp"))
         shards = mesh.shards()
         mine = {"groups": groups, "total": total.item(), "shards": shards.mesh.tolist(), "names": shards.mesh_dim_names}
-        found[name] = [None] * dist.get_world_size()
-        dist.all_gather_object(found[name], mine)
-    return found
+        members[name] = [None] * dist.get_world_size()
+        dist.all_gather_object(members[name], mine)
+    return members
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, list[Any]]:
-    return run_group(_seen, LAYOUTS, 8)
+def members() -> dict[str, list[Any]]:
+    return run_group(_members, LAYOUTS, 8)
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, seen: dict[str, list[Any]]) -> None:
+def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, members: dict[str, list[Any]]) -> None:
     layout = LAYOUTS[name]
-    for rank, mine in enumerate(seen[name]):
+    for rank, mine in enumerate(members[name]):
         at = layout.coordinates(rank)
         for axes, ranks in mine["groups"].items():
             expected = [
@@ -59,11 +59,11 @@ def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, see
 
 
 @pytest.mark.contract
-def test_the_mesh_of_shards_takes_in_context_parallel_ranks(seen: dict[str, list[Any]]) -> None:
-    assert seen["all axes but replicas"][5]["shards"] == [5, 7]
-    assert seen["hybrid"][3]["shards"] == [[1, 3], [5, 7]]
-    assert seen["hybrid with cp"][3]["shards"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert seen["hybrid"][3]["names"] == ("dp_replicate", "dp_shard")
+def test_the_mesh_of_shards_takes_in_context_parallel_ranks(members: dict[str, list[Any]]) -> None:
+    assert members["all axes but replicas"][5]["shards"] == [5, 7]
+    assert members["hybrid"][3]["shards"] == [[1, 3], [5, 7]]
+    assert members["hybrid with cp"][3]["shards"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert members["hybrid"][3]["names"] == ("dp_replicate", "dp_shard")
 
 
 TP_2 = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)

@@ -40,6 +40,6 @@ def test_what_does_not_divide_or_combine_is_refused(
     model: dict[str, Any], recipe_changes: dict[str, Any], layout: dict[str, Any], sentence: str | None
 ) -> None:
     chosen = dataclasses.replace(recipe(dataclasses.replace(MODEL, **model)), **recipe_changes)
-    asked = dataclasses.replace(LAYOUT, **layout)
-    refusal = standing_refusal(chosen, asked, asked.world_size)
+    requested = dataclasses.replace(LAYOUT, **layout)
+    refusal = standing_refusal(chosen, requested, requested.world_size)
     assert refusal is None if sentence is None else refusal is not None and sentence in refusal

@@ -28,7 +28,7 @@ LAYOUTS = {
 
 def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
     """Returns for each layout the whole weights, all that ranks save by key, and the validation loss of every rank."""
-    found: dict[str, Any] = {}
+    states_by_name: dict[str, Any] = {}
     for name, (model, layout) in layouts.items():
         chosen = recipe(MODELS[model])
         engine = engines.create(chosen, layout, torch.device("cpu"))
@@ -41,10 +41,14 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
         }
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (saved, engine.loss(tokens).item()))
-        whole = {key: weight.clone() for key, weight in engine.named_full_weights()}
-        found[name] = {"whole": whole, "saved": [each for each, _ in ranks], "losses": [loss for _, loss in ranks]}
+        full_weights = {key: weight.clone() for key, weight in engine.named_full_weights()}
+        states_by_name[name] = {
+            "whole": full_weights,
+            "saved": [each for each, _ in ranks],
+            "losses": [loss for _, loss in ranks],
+        }
         engine.close()
-    return found
+    return states_by_name
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +58,21 @@ def states() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_each_value_is_saved_once_where_it_stands_in_the_plain_model(name: str, states: dict[str, Any]) -> None:
-    found = states[name]
+    state = states[name]
     for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        for parameter, weight in found["whole"].items():
-            made, count = torch.full_like(weight, torch.nan), torch.zeros_like(weight)
-            for saved in found["saved"]:
+        for parameter, weight in state["whole"].items():
+            assembled, count = torch.full_like(weight, torch.nan), torch.zeros_like(weight)
+            for saved in state["saved"]:
                 shape, parts = saved.get(f"{kind}/{parameter}", (weight.shape, []))
                 assert tuple(shape) == tuple(weight.shape)
                 for offsets, values in parts:
                     box = tuple(slice(at, at + size) for at, size in zip(offsets, values.shape, strict=True))
-                    made[box] = values
+                    assembled[box] = values
                     count[box] += 1
             assert torch.equal(count, torch.ones_like(count)), f"{kind} of {parameter}"
-            assert kind != "weight" or torch.equal(made, weight), parameter
-    keys = {key.partition("/")[2] for saved in found["saved"] for key in saved}
-    assert keys == found["whole"].keys()
+            assert kind != "weight" or torch.equal(assembled, weight), parameter
+    keys = {key.partition("/")[2] for saved in state["saved"] for key in saved}
+    assert keys == state["whole"].keys()
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -18,8 +18,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 def chromium() -> str | None:
     """Returns the browser's path: that of CHROMIUM, else that of the first of the usual names that is installed."""
-    given = os.environ.get("CHROMIUM")
-    return given or next(filter(None, map(shutil.which, NAMES)), None)
+    stated_path = os.environ.get("CHROMIUM")
+    return stated_path or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Thrown(RuntimeError):
@@ -31,7 +31,7 @@ class Page:
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from = to_browser, from_browser
-        self._rest = b""
+        self._unread = b""
         self._number = 0
         self._session: str | None = None
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
@@ -48,10 +48,10 @@ class Page:
         Raises:
             Thrown: the expression threw.
         """
-        given = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in given:
-            raise Thrown(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
-        return given["result"].get("value")
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise Thrown(answer["exceptionDetails"].get("exception", {}).get("description", str(answer)))
+        return answer["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 900.0) -> Any:
         """Evaluates the expression until its value is true, and returns that value. An expression that throws is not
@@ -128,14 +128,14 @@ class Page:
                 return answer["result"]
 
     def _next(self) -> bytes:
-        while b"\0" not in self._rest:
+        while b"\0" not in self._unread:
             if not select.select([self._from], [], [], 120)[0]:
                 raise TimeoutError("the browser does not answer")
-            got = os.read(self._from, 1 << 20)
-            if not got:
+            block = os.read(self._from, 1 << 20)
+            if not block:
                 raise RuntimeError("the browser is gone, see chromium.log beside its profile")
-            self._rest += got
-        message, _, self._rest = self._rest.partition(b"\0")
+            self._unread += block
+        message, _, self._unread = self._unread.partition(b"\0")
         return message
 
 

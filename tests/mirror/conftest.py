@@ -45,9 +45,9 @@ def studies(tmp_path: Path, store: Path) -> Path:
 @pytest.fixture
 def closed_port() -> int:
     """Returns a port on which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 @pytest.fixture

@@ -45,48 +45,48 @@ def served(look: str, folder: Path) -> Generator[dict[str, str]]:
                 break
             assert process.poll() is None and time.monotonic() < until_s, log.read_text()
             time.sleep(0.2)
-        yield {name: there.replace(":5000", f":{port}") for name, there in map(str.split, lines)}
+        yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
-def opened(shown: Page, address: str) -> None:
+def opened(view: Page, address: str) -> None:
     """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
-    shown.open("about:blank")
-    shown.open(address)
+    view.open("about:blank")
+    view.open(address)
     with contextlib.suppress(TimeoutError):
-        shown.wait_for("!!document.querySelector('.ag-header-cell')", 300)
-        shown.click("document.querySelector('[aria-label=\"Close\"]')", 2)
+        view.wait_for("!!document.querySelector('.ag-header-cell')", 300)
+        view.click("document.querySelector('[aria-label=\"Close\"]')", 2)
 
 
 def columns(shown: Page) -> list[str]:
     """Returns the table's columns from left to right; scrolls each into sight once, because MLflow draws no others."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
     shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
     while True:
         time.sleep(0.5)
-        seen = shown.ask(
+        cells = shown.ask(
             """[...document.querySelectorAll('.ag-header-cell')]
             .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
         )
-        found |= {name.split("`")[1]: None for _, name in seen if name.startswith(("params.", "metrics.", "tags."))}
+        names |= {name.split("`")[1]: None for _, name in cells if name.startswith(("params.", "metrics.", "tags."))}
         view = "document.querySelector('.ag-body-horizontal-scroll-viewport')"
         if shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2"):
-            return list(found)
+            return list(names)
         shown.ask(f"{view}.scrollLeft += 300")
 
 
-def rows(shown: Page) -> list[str]:
+def rows(view: Page) -> list[str]:
     """Returns the names of the table's runs from top to bottom."""
-    return shown.ask(
+    return view.ask(
         """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
         .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
         .map(e => e.querySelector('a').innerText.trim())"""
@@ -100,17 +100,17 @@ them.
 """
 
 
-def charts(shown: Page, count: int) -> list[str]:
+def charts(view: Page, count: int) -> list[str]:
     """Waits until `count` charts are drawn and returns the lines of the page's text, which hold their titles."""
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
     parallel = "document.querySelectorAll('.parcoords').length"
-    shown.wait_for(f"{drawn}.length + {parallel} >= {count}")
-    return [line for line in shown.text().splitlines() if line]
+    view.wait_for(f"{drawn}.length + {parallel} >= {count}")
+    return [line for line in view.text().splitlines() if line]
 
 
-def curves(shown: Page) -> list[list[list[float]]]:
+def curves(view: Page) -> list[list[list[float]]]:
     """Returns what line charts draw: for each chart the values of each curve."""
-    return shown.ask(CURVES)
+    return view.ask(CURVES)
 
 
 def main() -> None:
@@ -129,16 +129,16 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         served(mirror.look, Path(folder)) as addresses,
-        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as shown,
+        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as view,
     ):
-        opened(shown, addresses[options.view])
+        opened(view, addresses[options.view])
         if is_table:
-            columns(shown)
-            shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
+            columns(view)
+            view.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
         else:
-            charts(shown, 2)
+            charts(view, 2)
         time.sleep(5)  # lines are drawn a moment after their axes
-        shown.picture(options.picture)
+        view.picture(options.picture)
 
 
 if __name__ == "__main__":

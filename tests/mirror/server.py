@@ -20,11 +20,11 @@ def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
             command, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True
         )
     # Not /health, which answers before the server has opened its store: seconds of the first real request.
-    asked = f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
+    request = f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
     until_s = time.monotonic() + 600
     while time.monotonic() < until_s:
         try:
-            with urllib.request.urlopen(asked, timeout=60):
+            with urllib.request.urlopen(request, timeout=60):
                 return process
         except OSError:
             assert process.poll() is None, log.read_text()

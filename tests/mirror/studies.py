@@ -44,10 +44,10 @@ def runs_of(uri: str, name: str):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], f"tags.study = '{name}'", max_results=1000)
-    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    all_runs = client.search_runs([experiment.experiment_id], f"tags.study = '{name}'", max_results=1000)
+    parents = [run for run in all_runs if "mlflow.parentRunId" not in run.data.tags]
     assert len(parents) == 1, parents
-    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+    children = [run for run in all_runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
     return client, parents[0], children
 
 

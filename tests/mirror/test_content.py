@@ -38,17 +38,19 @@ def content(entry: Entry, predicted: Prediction | None = None) -> Content:
 def test_every_run_has_the_same_parameters_those_of_failures_gates_and_profiles_too() -> None:
     names = {frozenset(content(each).params) for each in (measurement(), oom(), GATE, profile())}
     assert len(names) == 1
-    (known,) = names
-    assert {*LAYOUT_PARAMS, *AXES} <= known
-    assert not known & set(study_params(HEADER)), "what is the same for the whole study is on the study's run alone"
+    (parameters,) = names
+    assert {*LAYOUT_PARAMS, *AXES} <= parameters
+    assert not parameters & set(study_params(HEADER)), (
+        "what is the same for the whole study is on the study's run alone"
+    )
     assert content(GATE).params["micro_batch"] == ABSENT
 
 
 def test_what_differs_among_recipes_is_a_parameter_of_each_run_and_the_rest_is_the_study_s() -> None:
     larger = dataclasses.replace(RECIPE, global_batch=1024)
     several = dataclasses.replace(HEADER, recipes=(RECIPE, larger))
-    found = content_of(measurement(recipe=larger), several, started=BEGAN, ended=AT)
-    assert found.params["global_batch"] == "1024" and "seq_len" not in found.params
+    content = content_of(measurement(recipe=larger), several, started=BEGAN, ended=AT)
+    assert content.params["global_batch"] == "1024" and "seq_len" not in content.params
     shown = study_params(several)
     assert "global_batch" not in shown and shown["seq_len"] == "2048" and shown["model"] == "bloom-7b1"
     assert study_params(HEADER)["global_batch"] == "512"
@@ -59,22 +61,22 @@ def test_what_differs_among_recipes_is_a_parameter_of_each_run_and_the_rest_is_t
 def test_where_the_accumulation_is_fixed_each_run_has_the_global_batch_that_follows() -> None:
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
     study = dataclasses.replace(HEADER, recipes=(fixed,))
-    found = content_of(measurement(recipe=fixed, micro_batch=2), study, started=BEGAN, ended=AT).params
-    assert (found["grad_accum"], found["global_batch"]) == ("16", "128")
+    params = content_of(measurement(recipe=fixed, micro_batch=2), study, started=BEGAN, ended=AT).params
+    assert (params["grad_accum"], params["global_batch"]) == ("16", "128")
     gate = content_of(dataclasses.replace(GATE, recipe=fixed), study, started=BEGAN, ended=AT).params
-    assert gate.keys() == found.keys() and "global_batch" not in study_params(study)
+    assert gate.keys() == params.keys() and "global_batch" not in study_params(study)
 
 
 def test_every_column_has_a_figure_rounded_to_what_is_known_and_shares_are_per_cent() -> None:
-    one = measurement(tokens_per_s=43012.3456, peak_device_gib=70.123456, alloc_retries=12345)
-    found = content(one, Prediction(step_s=24.386, peak_gib=58.51234)).metrics
-    assert set(LAYOUT_METRICS) <= set(found)
-    assert found["tokens_per_s"] == 43010 and found["alloc_retries"] == 12345
-    assert found["headroom_gib"] == 9.877 and found["step_spread_pct"] == 1.0
-    assert found["predicted_step_s"] == 24.39 and found["predicted_gib"] == 58.51
-    assert one.share_of_matmul_peak is not None
-    assert found["share_of_peak_pct"] == pytest.approx(100 * one.share_of_matmul_peak, rel=1e-3)
-    assert found["utilization_pct"] == 97.5
+    measured = measurement(tokens_per_s=43012.3456, peak_device_gib=70.123456, alloc_retries=12345)
+    metrics = content(measured, Prediction(step_s=24.386, peak_gib=58.51234)).metrics
+    assert set(LAYOUT_METRICS) <= set(metrics)
+    assert metrics["tokens_per_s"] == 43010 and metrics["alloc_retries"] == 12345
+    assert metrics["headroom_gib"] == 9.877 and metrics["step_spread_pct"] == 1.0
+    assert metrics["predicted_step_s"] == 24.39 and metrics["predicted_gib"] == 58.51
+    assert measured.share_of_matmul_peak is not None
+    assert metrics["share_of_peak_pct"] == pytest.approx(100 * measured.share_of_matmul_peak, rel=1e-3)
+    assert metrics["utilization_pct"] == 97.5
 
 
 def test_a_point_without_figures_is_compared_as_not_a_number_and_a_gate_not_at_all() -> None:
@@ -99,7 +101,7 @@ def test_a_role_tells_measurements_repeats_gates_and_profiles_apart() -> None:
 
 
 def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
-    one = measurement(
+    measured = measurement(
         losses=(3.0, 2.0, 1.0),
         step_times_s=(9.0, 4.0, 2.0),
         windows_s=(4.0, 1.0),
@@ -107,7 +109,7 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
         power_w=(1.0, 2.0),
         others_busy_pct=(3.0, 81.0),
     )
-    series = content(one).series
+    series = content(measured).series
     assert series["loss"] == ((ENDED_MS - 6000, 3.0), (ENDED_MS - 2000, 2.0), (ENDED_MS, 1.0))
     assert series["power_w"] == ((ENDED_MS - 2000, 1.0), (ENDED_MS, 2.0))
     assert series["others_busy_pct"] == ((ENDED_MS - 2000, 3.0), (ENDED_MS, 81.0))
@@ -132,15 +134,15 @@ def history(*entries: Line) -> History:
 def test_of_a_point_s_runs_the_one_of_median_speed_stands_for_it() -> None:
     again = [measurement(repeat=number, tokens_per_s=speed) for number, speed in ((1, 39e3), (2, 42e3), (3, 40e3))]
     other = measurement(micro_batch=2)
-    found = roles(Result.of(history(*(Measured(measurement=each) for each in (measurement(), other, *again)))))
-    assert found[again[2].id] == found[other.id] == "measurement"
-    assert sorted(found.values()) == ["measurement", "measurement", "repeat", "repeat", "repeat"]
+    role_by_id = roles(Result.of(history(*(Measured(measurement=each) for each in (measurement(), other, *again)))))
+    assert role_by_id[again[2].id] == role_by_id[other.id] == "measurement"
+    assert sorted(role_by_id.values()) == ["measurement", "measurement", "repeat", "repeat", "repeat"]
 
 
 def test_a_run_that_failed_stands_for_its_point() -> None:
     lost = oom(repeat=1)
-    found = roles(Result.of(history(Measured(measurement=measurement()), Measured(measurement=lost))))
-    assert found == {measurement().id: "repeat", lost.id: "measurement"}
+    role_by_id = roles(Result.of(history(Measured(measurement=measurement()), Measured(measurement=lost))))
+    assert role_by_id == {measurement().id: "repeat", lost.id: "measurement"}
 
 
 def test_what_no_longer_holds_of_a_winner_is_found() -> None:

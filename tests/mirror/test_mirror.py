@@ -105,8 +105,8 @@ def table(client: MlflowClient, run_id: str, name: str, folder: Path) -> list[di
     """Returns the rows of a table of a run; checks that MLflow's pages know it as a table."""
     tables = json.loads(client.get_run(run_id).data.tags["mlflow.loggedArtifacts"])
     assert {"path": name, "type": "table"} in tables
-    found = json.loads(Path(client.download_artifacts(run_id, name, str(folder))).read_text())
-    return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
+    contents = json.loads(Path(client.download_artifacts(run_id, name, str(folder))).read_text())
+    return [dict(zip(contents["columns"], row, strict=True)) for row in contents["data"]]
 
 
 def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: Path, tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert Mirror(folder, uri).start().close(600) == ""
     client, parent, _ = runs_of(uri, "sampled")
-    found = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
-    assert [(each.step, each.timestamp, each.value) for each in found] == [
+    metric_history = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
+    assert [(each.step, each.timestamp, each.value) for each in metric_history] == [
         (n, began_ms + 5000 * n, float(n)) for n in range(1500)
     ]
 
@@ -209,8 +209,8 @@ def test_a_profile_is_a_run_of_its_own_role(studies: Path) -> None:
     for _ in range(2):
         assert Mirror(study.path, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "profiled")
-    (found,) = [run for run in children if run.data.tags["role"] == "profile"]
-    assert len(children) == 2 and found.data.metrics["profile_matmul_s"] == 0.04
+    (profile_run,) = [run for run in children if run.data.tags["role"] == "profile"]
+    assert len(children) == 2 and profile_run.data.metrics["profile_matmul_s"] == 0.04
 
 
 def test_a_winner_that_is_none_any_longer_leaves_no_tags_figures_or_files(studies: Path) -> None:

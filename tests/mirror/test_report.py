@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_copy_of_a_study_is_mirrored_beside_itself(studies: Path, tmp_path: Path) -> None:
-    there = tmp_path / "on another machine" / "mlflow.db"
+    foreign_store = tmp_path / "on another machine" / "mlflow.db"
     with Study.create(studies, "fetched") as study:
-        study.record(dataclasses.replace(header("fetched"), mlflow_uri=f"sqlite:///{there}"))
+        study.record(dataclasses.replace(header("fetched"), mlflow_uri=f"sqlite:///{foreign_store}"))
         study.record(Measured(measurement=measurement()))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
     page = tmp_path / "page.html"
     assert report.main(["fetched", "--studies", str(studies), "--html", str(page)]) == 0
-    assert (studies / "mlflow.db").exists() and not there.parent.exists()
+    assert (studies / "mlflow.db").exists() and not foreign_store.parent.exists()
     client, parent, _ = runs_of(default_uri(studies), "fetched")
     assert "page.html" in {each.path for each in client.list_artifacts(parent.info.run_id)}
 
@@ -87,11 +87,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    found = Server()
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    yield found
-    found.shutdown()
-    found.server_close()
+    http_server = Server()
+    threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    yield http_server
+    http_server.shutdown()
+    http_server.server_close()
 
 
 def somebody_s(studies: Path, uri: str) -> None:

@@ -14,14 +14,14 @@ def test_what_is_sampled_is_read_once(tmp_path: Path) -> None:
         while not file.exists() or file.read_bytes().count(b"\n") < 2:
             assert time.monotonic() < until_s
             time.sleep(0.05)
-    found = samples.read()
-    assert len(found) >= 2 and [number for number, _, _ in found] == list(range(len(found)))
-    assert all(0 <= each["system/cpu_utilization_percentage"] <= 100 for _, _, each in found)
-    assert all(each["system/system_memory_usage_megabytes"] > 100 for _, _, each in found)
-    assert abs(found[-1][1] / 1000 - time.time()) < 60
+    rows = samples.read()
+    assert len(rows) >= 2 and [number for number, _, _ in rows] == list(range(len(rows)))
+    assert all(0 <= each["system/cpu_utilization_percentage"] <= 100 for _, _, each in rows)
+    assert all(each["system/system_memory_usage_megabytes"] > 100 for _, _, each in rows)
+    assert abs(rows[-1][1] / 1000 - time.time()) < 60
     assert samples.read() == []
-    later = Samples(tmp_path, after_ms=found[0][1])
-    assert [number for number, _, _ in later.read()] == [number for number, _, _ in found[1:]]
+    later = Samples(tmp_path, after_ms=rows[0][1])
+    assert [number for number, _, _ in later.read()] == [number for number, _, _ in rows[1:]]
 
 
 def test_half_a_line_is_waited_for_and_a_broken_one_passed_over(tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ class Server:
 
     def status(self) -> int | None:
         """Returns the HTTP status of a request without a password; None where nobody answers."""
-        asked = f"{self.uri}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
+        request = f"{self.uri}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
         try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -167,9 +167,9 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
     with server.runs():
         journal = studies / "tiny" / "journal.jsonl"
         with Session(tmp_path / "log", journal, *command, environment=environment) as session:
-            ended = session.end()
-        assert ended.code == 0 and " lacks " not in ended.err, ended.err
-        assert server.admin[1] not in ended.out + ended.err + journal.read_text()
+            session_end = session.end()
+        assert session_end.code == 0 and " lacks " not in session_end.err, session_end.err
+        assert server.admin[1] not in session_end.out + session_end.err + journal.read_text()
     layout = (studies / "tiny" / "layout.json").read_bytes()
     shutil.rmtree(studies)
     with server.runs():
@@ -182,5 +182,5 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
         brought = client.download_artifacts(parent.info.run_id, "layout.json", str(tmp_path))
         assert Path(brought).read_bytes() == layout
     s3 = boto3.client("s3", endpoint_url=os.environ["MLFLOW_S3_ENDPOINT_URL"])
-    kept = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
-    assert any(key.startswith("mlflow/") and key.endswith("/layout.json") for key in kept), kept
+    keys = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert any(key.startswith("mlflow/") and key.endswith("/layout.json") for key in keys), keys

@@ -42,10 +42,10 @@ def test_an_unknown_scheme_is_one_sentence(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "why"), [("http://", "no host"), ("sqlite://", "no file"), ("sqlite:///:memory:", "no file")]
+    ("uri", "reason"), [("http://", "no host"), ("sqlite://", "no file"), ("sqlite:///:memory:", "no file")]
 )
-def test_a_uri_that_leads_nowhere_is_refused(uri: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_a_uri_that_leads_nowhere_is_refused(uri: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
         check_uri(uri)
 
 
@@ -154,9 +154,9 @@ class TestServing:
 
     def test_it_serves_the_store_beside_the_studies_on_this_machine_alone(self, tmp_path: Path) -> None:
         (tmp_path / "mlflow.db").touch()
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
         words = serve.ui_arguments(tmp_path, port)
         assert words[:5] == ["-m", "mlflow", "ui", "--backend-store-uri", default_uri(tmp_path)]
         assert words[words.index("--host") + 1] == "127.0.0.1" and words[words.index("--port") + 1] == str(port)
@@ -172,14 +172,14 @@ class TestServing:
         self, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "mlflow.db").touch()
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            number = str(taken.getsockname()[1]) if port == "taken" else port
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            number = str(listener.getsockname()[1]) if port == "taken" else port
             assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
-        said = capsys.readouterr().err
-        assert "where MLflow serves these studies already, open the printed addresses" in said
-        assert "else choose another by PORT=NUMBER" in said
+        output = capsys.readouterr().err
+        assert "where MLflow serves these studies already, open the printed addresses" in output
+        assert "else choose another by PORT=NUMBER" in output
 
     @pytest.mark.parametrize("port", [5000, 5001])
     def test_another_port_takes_its_place_in_the_printed_addresses(

@@ -78,59 +78,59 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     mirror = Mirror(study.path, default_uri(studies)).start()
     assert mirror.close(600) == ""
     client = MlflowClient(tracking_uri=mirror.uri)
-    found = client.search_experiments(filter_string="name = 'bloom7b'")
-    (parent,) = client.search_runs([found[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
+    experiments = client.search_experiments(filter_string="name = 'bloom7b'")
+    (parent,) = client.search_runs([experiments[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
 
     compared = log_comparison(*mirrored(tmp_path / "compared", mirror.uri), studies)
     look = f"{mirror.look}\n{compared.splitlines()[-1]}"
 
     with (
         pages.served(look, tmp_path) as addresses,
-        page(browser, tmp_path / "profile", width=pages.WIDTH, height=pages.HEIGHT) as shown,
+        page(browser, tmp_path / "profile", width=pages.WIDTH, height=pages.HEIGHT) as view,
     ):
-        pages.opened(shown, addresses["layouts"])
-        assert set(pages.columns(shown)) == {*views.LAYOUT_PARAMS, *views.LAYOUT_METRICS}
-        assert pages.rows(shown) == [  # the fastest first, a point once: by the run of median speed
+        pages.opened(view, addresses["layouts"])
+        assert set(pages.columns(view)) == {*views.LAYOUT_PARAMS, *views.LAYOUT_METRICS}
+        assert pages.rows(view) == [  # the fastest first, a point once: by the run of median speed
             "FSDP2 stage 2, MBS 2, run 3 (t7)",
             "ZeRO-1, MBS 1 (t3)",
             "FSDP2 stage 3, MBS 1 (t1)",
             "DDP, MBS 4 (t4)",
         ]
-        shown.picture(tmp_path / "layouts.png")
+        view.picture(tmp_path / "layouts.png")
 
-        pages.opened(shown, addresses["charts"])
-        titles = pages.charts(shown, 4)
+        pages.opened(view, addresses["charts"])
+        titles = pages.charts(view, 4)
         named = ["tokens_per_s", "peak_gib vs. tokens_per_s", "micro_batch vs. tokens_per_s", "Parallel Coordinates"]
         assert [each for each in named if each not in titles] == []
         assert [axis for axis in (*views.AXES, "peak_gib") if axis not in titles] == []
-        assert "Layouts of seen-4gpu" in shown.text()
-        shown.picture(tmp_path / "charts.png")
+        assert "Layouts of seen-4gpu" in view.text()
+        view.picture(tmp_path / "charts.png")
 
-        pages.opened(shown, addresses["gates"])
-        assert {"gate_loss", "gate_grad_norm"} <= set(pages.charts(shown, 2))
-        drawn = pages.curves(shown)
+        pages.opened(view, addresses["gates"])
+        assert {"gate_loss", "gate_grad_norm"} <= set(pages.charts(view, 2))
+        drawn = pages.curves(view)
         assert {tuple(each) for each in drawn[0]} == set(LOSSES)
         assert {tuple(each) for each in drawn[1]} == {(3.0, 2.0, 1.0)}
-        shown.picture(tmp_path / "gates.png")
+        view.picture(tmp_path / "gates.png")
 
-        pages.opened(shown, addresses["studies"])
-        assert set(pages.columns(shown)) == {*views.STUDY_METRICS, *views.STUDY_TAGS}
-        assert pages.rows(shown) == ["seen-4gpu", "first"]  # the store has another study of the space, without a winner
-        pages.opened(shown, addresses["scaling"])
-        assert "gpus vs. days" in pages.charts(shown, 2)
+        pages.opened(view, addresses["studies"])
+        assert set(pages.columns(view)) == {*views.STUDY_METRICS, *views.STUDY_TAGS}
+        assert pages.rows(view) == ["seen-4gpu", "first"]  # the store has another study of the space, without a winner
+        pages.opened(view, addresses["scaling"])
+        assert "gpus vs. days" in pages.charts(view, 2)
 
         # A comparison of trainings: both losses against tokens and hours, a curve a strategy, its seeds grouped.
-        pages.opened(shown, addresses["losses"])
-        pages.charts(shown, 4)
-        assert "Convergence: compared" in shown.text()
-        assert [len(each) for each in pages.curves(shown)] == [2 * 3] * 4  # of each the mean and both edges of its band
-        shown.picture(tmp_path / "convergence.png")
+        pages.opened(view, addresses["losses"])
+        pages.charts(view, 4)
+        assert "Convergence: compared" in view.text()
+        assert [len(each) for each in pages.curves(view)] == [2 * 3] * 4  # of each the mean and both edges of its band
+        view.picture(tmp_path / "convergence.png")
 
         # The study page: the tables are tables there, the pictures pictures.
         run = f"{addresses['layouts'].partition('/runs')[0]}/runs/{parent.info.run_id}"
-        shown.open(f"{run}/artifacts/skipped.json")
-        shown.wait_for("document.body.innerText.includes('states alone need 105.3 GiB')")
-        assert "micro_batch" in shown.text()
-        shown.open("about:blank")  # within MLflow the file once chosen stays chosen
-        shown.open(f"{run}/artifacts/heat-map.png")
-        shown.wait_for("[...document.querySelectorAll('img')].some(e => e.naturalWidth > 600)")
+        view.open(f"{run}/artifacts/skipped.json")
+        view.wait_for("document.body.innerText.includes('states alone need 105.3 GiB')")
+        assert "micro_batch" in view.text()
+        view.open("about:blank")  # within MLflow the file once chosen stays chosen
+        view.open(f"{run}/artifacts/heat-map.png")
+        view.wait_for("[...document.querySelectorAll('img')].some(e => e.naturalWidth > 600)")

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import numpy as np
@@ -26,7 +27,7 @@ from trainers.values.cluster import Cluster
 from trainers.values.spec import ModelSpec
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     code = main([*arguments, "--json"])
     captured = capsys.readouterr()
     assert code == 0, captured.err
@@ -34,7 +35,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, objec
 
 
 def test_best_layouts_fit_and_are_sorted(capsys: pytest.CaptureFixture[str]) -> None:
-    (recipe,) = told(capsys, "bloom7b", "--cluster", "8xH100")["recipes"]  # type: ignore[misc]
+    (recipe,) = printed_json(capsys, "bloom7b", "--cluster", "8xH100")["recipes"]  # type: ignore[misc]
     layouts = recipe["layouts"]
     times = [
         layout["step_time_s"]
@@ -47,7 +48,7 @@ def test_best_layouts_fit_and_are_sorted(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_recipe_of_a_space_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    recipes = told(capsys, "gpt_200b", "--cluster", "48xjean-zay-a100", "--set", "global_batch=2304")["recipes"]
+    recipes = printed_json(capsys, "gpt_200b", "--cluster", "48xjean-zay-a100", "--set", "global_batch=2304")["recipes"]
     assert [recipe["recipe"].split(", ")[1] for recipe in recipes] == ["length 2048", "length 1024", "length 512"]  # type: ignore[union-attr]
 
 
@@ -55,11 +56,11 @@ def test_of_several_recipes_it_is_told_which_one_is_answered_for(capsys: pytest.
     arguments = ["gpt2", "--cluster", "8xH100", "--set", "seq_len=512,1024", "--gpus", "8"]
     assert main(arguments) == 0
     assert "For the first of 2 recipes alone" in capsys.readouterr().out
-    assert "length 512" in str(told(capsys, *arguments)["recipe"])
+    assert "length 512" in str(printed_json(capsys, *arguments)["recipe"])
 
 
 def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = told(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "8..512")["gpus"]
+    sizes = printed_json(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "8..512")["gpus"]
     timed = [size for size in sizes if "days" in size]  # type: ignore[union-attr]
     assert [size["gpus"] for size in timed] == [8, 16, 32, 64, 128, 256, 512]
     days = [size["days"] for size in timed]
@@ -70,8 +71,8 @@ def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.Ca
 @pytest.mark.slow
 def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
-    found = told(capsys, *arguments)["min_nodes"]
-    nodes, parts, needed = found["nodes"], found["parts_gib"], found["needed_gib"]  # type: ignore[index]
+    fewest = printed_json(capsys, *arguments)["min_nodes"]
+    nodes, parts, needed = fewest["nodes"], fewest["parts_gib"], fewest["needed_gib"]  # type: ignore[index]
     # 16 bytes a parameter cannot fit fewer devices.
     assert nodes * 4 * 31.74 > 16 * 175e9 / 2**30
     assert nodes <= 45
@@ -83,11 +84,11 @@ def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_w
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
-    found = told(capsys, *arguments)["min_nodes"]
-    other = found["fewer_with_another_batch"]  # type: ignore[index]
-    assert found["global_batch"] == 1536 and other["num_nodes"] < found["nodes"]  # type: ignore[index]
+    fewest = printed_json(capsys, *arguments)["min_nodes"]
+    other = fewest["fewer_with_another_batch"]  # type: ignore[index]
+    assert fewest["global_batch"] == 1536 and other["num_nodes"] < fewest["nodes"]  # type: ignore[index]
     assert other["global_batch"] > 1536 and other["global_batch"] % (4 * other["num_nodes"]) == 0
-    timed = [size for size in found["against_nodes"] if "days" in size]  # type: ignore[index]
+    timed = [size for size in fewest["against_nodes"] if "days" in size]  # type: ignore[index]
     assert timed and all(size["tokens_per_s"] * size["step_time_s"] == pytest.approx(1536 * 2048) for size in timed), (
         "every row is of the batch that was requested"
     )
@@ -99,7 +100,7 @@ def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_w
 def test_every_named_point_is_planned(
     space: str, cluster: str, fitting: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    points = told(capsys, space, "--cluster", cluster)["points"]
+    points = printed_json(capsys, space, "--cluster", cluster)["points"]
     assert [point["point"] for point in points] == [point.name for point in search_spaces.load(space).points]  # type: ignore[union-attr]
     assert sum(point["fits"] for point in points) == fitting  # type: ignore[union-attr]
     assert all(point["tokens_per_s"] > 0 for point in points)  # type: ignore[union-attr]
@@ -107,7 +108,7 @@ def test_every_named_point_is_planned(
 
 def test_a_named_point_that_cannot_run_or_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("bloom7b_kinds", "--cluster", "2xH200", "--device-memory-gib", "60")
-    points = {point["point"]: point for point in told(capsys, *arguments)["points"]}  # type: ignore[union-attr]
+    points = {point["point"]: point for point in printed_json(capsys, *arguments)["points"]}  # type: ignore[union-attr]
     assert "reshard must divide dp_shard" in points["fsdp_reshard_2"]["reason"]
     assert re.fullmatch(r"out of memory: needs [\d.]+ GiB of 60\.0", points["zero1"]["reason"])
     assert points["fsdp_offload"]["fits"]
@@ -117,7 +118,7 @@ def test_a_named_point_that_cannot_run_or_fit_says_why(capsys: pytest.CaptureFix
 
 def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt2_xl", "--cluster", "p3.8xlarge", "--max-model", "--gpus", "4,8", "--micro-batch", "16")
-    rows = told(capsys, *arguments, "--set", "seq_len=128", "--set", "compute_precision=fp16")["max_model"]
+    rows = printed_json(capsys, *arguments, "--set", "seq_len=128", "--set", "compute_precision=fp16")["max_model"]
     small, large = rows  # type: ignore[misc]
     assert 2.5 < small["params_b"] < 4.5 and 1.7 < large["params_b"] / small["params_b"] < 2.3
     assert small["needed_gib"] > 14 and large["needed_gib"] > 14
@@ -145,18 +146,18 @@ def test_a_model_of_narrow_heads_grows_on_by_its_layers(tmp_path: Path, capsys: 
     narrow = {"model_type": "gpt2", "n_layer": 12, "n_embd": 64, "n_head": 64, "vocab_size": 256, "n_positions": 2048}
     path = tmp_path / "narrow.json"
     path.write_text(json.dumps(narrow))
-    (row,) = told(capsys, str(path), "--cluster", "8xH100", "--max-model")["max_model"]  # type: ignore[misc]
+    (row,) = printed_json(capsys, str(path), "--cluster", "8xH100", "--max-model")["max_model"]  # type: ignore[misc]
     assert row["layers"] > 5_000 and 78 < row["needed_gib"] <= 79.1
 
 
 def test_a_length_need_not_be_even(capsys: pytest.CaptureFixture[str]) -> None:
-    (recipe,) = told(capsys, "gpt2", "--cluster", "8xH100", "--set", "seq_len=127")["recipes"]  # type: ignore[misc]
+    (recipe,) = printed_json(capsys, "gpt2", "--cluster", "8xH100", "--set", "seq_len=127")["recipes"]  # type: ignore[misc]
     assert recipe["layouts"]
 
 
 def test_a_batch_ramp_up_takes_more_nodes_with_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("tr3m_1b3", "--cluster", "64xjean-zay-v100", "--batch-rampup")
-    phases = told(capsys, *arguments, "32,64,128")["batch_rampup"]
+    phases = printed_json(capsys, *arguments, "32,64,128")["batch_rampup"]
     nodes = [phase["nodes"] for phase in phases]  # type: ignore[union-attr]
     assert nodes == sorted(nodes) and nodes[-1] > nodes[0]
 
@@ -173,12 +174,10 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
     small = (*base, "--set", "pp=2", "--cluster", "64xjean-zay-v100-16")
     small = (*small, "--batch-rampup", "64:16,128:16,256:32,512:64")
-    found = [
-        [(phase["nodes"], phase["global_batch"], phase["micro_batch"]) for phase in told(capsys, *each)["batch_rampup"]]  # type: ignore[union-attr]
-        for each in (large, small)
-    ]
-    assert found[0] == [(8, 32, 1), (16, 64, 1), (32, 128, 1)]
-    assert found[1] == [(16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
+    rampups: list[Any] = [printed_json(capsys, *each)["batch_rampup"] for each in (large, small)]
+    layouts = [[(each["nodes"], each["global_batch"], each["micro_batch"]) for each in rampup] for rampup in rampups]
+    assert layouts[0] == [(8, 32, 1), (16, 64, 1), (32, 128, 1)]
+    assert layouts[1] == [(16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
 
 
 def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
@@ -189,7 +188,7 @@ def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
     config = {"model_type": "llama", "intermediate_size": 53248, "vocab_size": 128256, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
     arguments = (str(tmp_path), "--cluster", "2048x8xH100", "--set", "seq_len=8192", "--set", "global_batch=2048")
-    (recipe,) = told(capsys, *arguments, "--top", "4")["recipes"]  # type: ignore[misc]
+    (recipe,) = printed_json(capsys, *arguments, "--top", "4")["recipes"]  # type: ignore[misc]
     best, *others = recipe["layouts"]
     degrees = "FSDP2 stage 2, tp 8, pp 16, interleaved, virtual 8, sync last, selective"
     theirs = next(each for each in (best, *others) if each["layout"].startswith(degrees))
@@ -206,7 +205,7 @@ def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
         (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens: must be a number above 0, as in 2e9"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
-        (("bloom7b", "--cluster", "7xH100"), "stands on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
+        (("bloom7b", "--cluster", "7xH100"), "runs on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
         (("bloom7b", "--cluster", "9999999999999999999xH100"), "more than 1,000,000 devices"),
         (("bloom7b", "--cluster", "8xH100", "--gpus", "2..99999999999999999999"), "up to 1,000,000"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "1e300"), "--tokens must be above 0 and at most"),
@@ -261,13 +260,13 @@ def test_a_layout_s_words_are_read_on_a_narrow_terminal(
 
 
 def test_every_loser_is_counted_by_what_it_loses_by(capsys: pytest.CaptureFixture[str]) -> None:
-    (recipe,) = told(capsys, "gpt_76b", "--cluster", "64xdgx-a100", "--top", "1000")["recipes"]  # type: ignore[misc]
-    said = collections.Counter(layout["loses_by"] for layout in recipe["layouts"][1:])
-    assert recipe["loses_by"] == dict(said) and {"communication", "compute"} <= set(said)
+    (recipe,) = printed_json(capsys, "gpt_76b", "--cluster", "64xdgx-a100", "--top", "1000")["recipes"]  # type: ignore[misc]
+    counts = collections.Counter(layout["loses_by"] for layout in recipe["layouts"][1:])
+    assert recipe["loses_by"] == dict(counts) and {"communication", "compute"} <= set(counts)
 
 
 def test_lengths_that_fit_are_planned_beside_those_that_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    long, short = told(
+    long, short = printed_json(
         capsys, "gpt2", "--cluster", "1xV100-16", "--set", "seq_len=1024,64", "--set", "micro_batch=8",
         "--set", "checkpointing=none", "--device-memory-gib", "5",
     )["recipes"]  # type: ignore[misc]  # fmt: skip
@@ -277,7 +276,7 @@ def test_lengths_that_fit_are_planned_beside_those_that_do_not(capsys: pytest.Ca
 
 def test_a_price_that_is_given_stands_for_the_catalogue_s(capsys: pytest.CaptureFixture[str]) -> None:
     def cost(*more: str) -> float | None:
-        (recipe,) = told(capsys, "bloom7b", "--cluster", "8xH100", "--top", "1", *more)["recipes"]  # type: ignore[misc]
+        (recipe,) = printed_json(capsys, "bloom7b", "--cluster", "8xH100", "--top", "1", *more)["recipes"]  # type: ignore[misc]
         (layout,) = recipe["layouts"]
         return layout["cost"] and layout["cost"] / layout["days"]
 
@@ -287,7 +286,7 @@ def test_a_price_that_is_given_stands_for_the_catalogue_s(capsys: pytest.Capture
 
 def test_days_against_devices_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "days.png"
-    told(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "2,8,16,32", "--png", str(picture))
+    printed_json(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "2,8,16,32", "--png", str(picture))
     pixels = matplotlib.image.imread(picture)
     assert pixels.shape[:2] == (1050, 1200)
     band = np.abs(pixels[:, :, :3] - np.array([0xCF, 0xE2, 0xF3]) / 255).max(axis=2) < 0.01
@@ -302,9 +301,9 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_computed(
     assert main([*plan, "--gpus", "8", "--png", str(tmp_path / "x.txt")]) == 2
     assert main([*plan, "--gpus", "8", "--png", str(tmp_path / "no" / "x.png")]) == 2
     assert main(["gpt_175b", "--cluster", "dgx-a100", "--gpus", "8", "--png", str(tmp_path / "x.png")]) == 2
-    said = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     parts = ("--gpus alone", "ends in", "folder", "nothing to draw")
-    assert all(part in line for part, line in zip(parts, said, strict=True)), said
+    assert all(part in line for part, line in zip(parts, lines, strict=True)), lines
     assert list(tmp_path.iterdir()) == []
 
 
@@ -312,6 +311,6 @@ def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
     """Checks that the plan's rule over columns, a copy for speed, agrees with `trainers.support` on each layout."""
     space = search_spaces.load("bloom7b")
     planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
-    found = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
+    cluster = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
     assert len(planned) > 200 and len({each.layout.compile for each in planned}) > 1
-    assert {refusal(space.recipe, each.layout, found) for each in planned} == {None}
+    assert {refusal(space.recipe, each.layout, cluster) for each in planned} == {None}

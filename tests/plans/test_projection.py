@@ -28,8 +28,10 @@ RECIPE = load("bloom7b").recipe
 
 def slower(micro_batch: int, on: Layout, factor: float) -> Any:
     """Returns a measurement on four H200 that took `factor` times as long as is predicted."""
-    made = measurement(recipe=RECIPE, on=on, micro_batch=micro_batch)
-    step_s = float(predict(from_points([(RECIPE, on, made.batch)], find_cluster("4xH200"))).step.total_s[0]) * factor
+    measured = measurement(recipe=RECIPE, on=on, micro_batch=micro_batch)
+    step_s = (
+        float(predict(from_points([(RECIPE, on, measured.batch)], find_cluster("4xH200"))).step.total_s[0]) * factor
+    )
     return measurement(recipe=RECIPE, on=on, micro_batch=micro_batch, tokens_per_s=RECIPE.tokens_per_step / step_s)
 
 
@@ -37,12 +39,12 @@ def slower(micro_batch: int, on: Layout, factor: float) -> Any:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a study on four H200 whose steps all took 1.2 times as long as predicted."""
     folder = tmp_path_factory.mktemp("studies")
-    with Study.create(folder, "four") as made:
-        made.record(header("four", recipes=(RECIPE,), cluster=FOUR))
+    with Study.create(folder, "four") as study_of_four:
+        study_of_four.record(header("four", recipes=(RECIPE,), cluster=FOUR))
         for stage in (2, 3):
             for micro_batch in (1, 2, 4):
                 on = layout(zero_stage=stage, attention="sdpa", compile="block", loss="chunked")
-                made.record(Measured(measurement=slower(micro_batch, on, 1.2)))
+                study_of_four.record(Measured(measurement=slower(micro_batch, on, 1.2)))
     return folder / "four"
 
 
@@ -119,14 +121,15 @@ def test_devices_of_the_same_arithmetic_differ_by_their_memory_alone(capsys: pyt
 def test_a_device_without_runs_and_an_unknown_network_have_wide_intervals_and_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    known = planned(capsys, "--cluster", "8xH200")["layouts"][0]
+    known_device = planned(capsys, "--cluster", "8xH200")["layouts"][0]
     unknown = planned(capsys, "--cluster", "8xMI300X")["layouts"][0]
     assert (
-        unknown["step_time_high_s"] / unknown["step_time_s"] > 1.15 * known["step_time_high_s"] / known["step_time_s"]
+        unknown["step_time_high_s"] / unknown["step_time_s"]
+        > 1.15 * known_device["step_time_high_s"] / known_device["step_time_s"]
     )
     command = ["bloom7b", "--cluster", "4x8xMI300X", "--set", "engine=fsdp", "--set", "tp=1", "--set", "pp=1"]
     assert main(command) == 0
-    assert "no network of MI300X nodes: 200 Gbit/s a node are taken" in " ".join(capsys.readouterr().out.split())
+    assert "no network of MI300X nodes: 200 Gbit/s a node are assumed" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--node-gbps", "3200"]) == 0
     assert "no network" not in capsys.readouterr().out
 
@@ -144,7 +147,7 @@ def test_a_device_without_runs_and_an_unknown_network_have_wide_intervals_and_ar
 def test_bad_input_is_one_sentence(
     arguments: tuple[str, ...], sentence: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(study) if each == "STUDY" else each for each in arguments]
-    assert main(["bloom7b", "--cluster", "4xH200", *given]) == 2
+    argv = [str(study) if each == "STUDY" else each for each in arguments]
+    assert main(["bloom7b", "--cluster", "4xH200", *argv]) == 2
     error = capsys.readouterr().err
     assert sentence in error and error.count("\n") == 1

@@ -112,9 +112,9 @@ def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:
     script.write_text(WHERE)
 
     def roots(*command: str, cwd: Path, path: str = "") -> set[Path]:
-        found = _run([python, *command], cwd=cwd, environment={"PYTHONPATH": path}).split()
-        assert len(found) == 3
-        return {next(root for root in (other, ROOT) if Path(file).is_relative_to(root)) for file in found}
+        files = _run([python, *command], cwd=cwd, environment={"PYTHONPATH": path}).split()
+        assert len(files) == 3
+        return {next(root for root in (other, ROOT) if Path(file).is_relative_to(root)) for file in files}
 
     assert roots("-c", WHERE, cwd=other) == {other}
     assert roots("-c", WHERE, cwd=tmp_path) == {ROOT}
@@ -122,9 +122,13 @@ def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:
     assert roots(str(script), cwd=other) == {ROOT}, "a script's folder is searched, not the working one"
     assert roots("-c", WHERE, cwd=tmp_path, path=str(other)) == {other}
     mixed = f"import platform; platform.__path__ = [{str(ROOT / 'platform')!r}]; {WHERE}"
-    ended = subprocess.run([python, "-c", mixed], cwd=other, capture_output=True, text=True)
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and ended.stdout == ""
-    assert "two checkouts are mixed" in ended.stderr and str(other) in ended.stderr and str(ROOT) in ended.stderr
+    completed = subprocess.run([python, "-c", mixed], cwd=other, capture_output=True, text=True)
+    assert completed.returncode == 2 and completed.stderr.count("\n") == 1 and completed.stdout == ""
+    assert (
+        "two checkouts are mixed" in completed.stderr
+        and str(other) in completed.stderr
+        and str(ROOT) in completed.stderr
+    )
 
 
 def test_value_types_spaces_and_registry_cost_no_big_library() -> None:

@@ -78,16 +78,16 @@ def test_a_killed_run_goes_on(source: Path, undisturbed: dict[str, bytes], tmp_p
         each.resume()
     _, alive = psutil.wait_procs(workers, timeout=600)
     assert not alive, "workers end with their driver"
-    whole = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    complete = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     num_shards = sum(name.endswith(".parquet") for name in undisturbed)
-    assert 2 <= len(whole) < MANY < num_shards
+    assert 2 <= len(complete) < MANY < num_shards
     with pytest.raises(ValueError, match=r"is unfinished: run the python -m platform\.prepare command"):
         ParquetTokens(out, vocab_size=256, seq_len=4, global_batch=1)
     second = _start(source, out, workers=2)
     _, stderr = second.communicate()
     assert second.returncode == 0
-    assert f"{len(whole)} of {num_shards} files are there from an earlier run." in stderr
-    assert {path: path.stat().st_mtime_ns for path in whole} == whole
+    assert f"{len(complete)} of {num_shards} files are there from an earlier run." in stderr
+    assert {path: path.stat().st_mtime_ns for path in complete} == complete
     assert contents(out) == undisturbed
 
 
@@ -122,9 +122,9 @@ def test_a_full_disk_is_told(source: Path, undisturbed: dict[str, bytes], tmp_pa
         assert run.returncode == 2
         assert "cannot be written" in stderr and "No space left on device" in stderr
         assert "Traceback" not in stderr
-        whole = sorted((disk / "out").glob("*.parquet"))
-        assert whole
-        assert all(path.read_bytes() == undisturbed[path.name] for path in whole)
+        complete = sorted((disk / "out").glob("*.parquet"))
+        assert complete
+        assert all(path.read_bytes() == undisturbed[path.name] for path in complete)
 
 
 def test_two_runs_do_not_write_to_one_folder(source: Path, tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def test_a_folder_of_text_files(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", ["<end>", "\n", "ta be"])
 def test_a_text_file_is_cut_at_its_separators(tmp_path: Path, separator: str) -> None:
-    whole = "<end>".join(texts(200))
-    (tmp_path / "corpus.txt").write_text(whole)
+    corpus_text = "<end>".join(texts(200))
+    (tmp_path / "corpus.txt").write_text(corpus_text)
     shards = _shards(tmp_path / "corpus.txt", separator=separator.encode())
     assert len(shards) > 5
-    assert _joined(shards) == as_bytes([text for text in whole.split(separator) if text])
+    assert _joined(shards) == as_bytes([text for text in corpus_text.split(separator) if text])
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_what_it_writes_is_what_is_trained_on(run: Run, tmp_path: Path) -> None:
     out = run(_json_lines(tmp_path / "a.jsonl", corpus))
     source = ParquetTokens(out, vocab_size=256, seq_len=64, global_batch=4)
     start = Position(epoch=0, sample=0)
-    whole = "".join(corpus).encode()
+    corpus_bytes = "".join(corpus).encode()
     tokens = source.tokens(start, range(source.num_sequences))
-    assert tokens[:, :-1].ravel().tolist() == list(whole[: source.num_sequences * 64])
+    assert tokens[:, :-1].ravel().tolist() == list(corpus_bytes[: source.num_sequences * 64])
     lengths = [len(text.encode()) for text in corpus]
     first_segments = source.segment_ids(start, [0])[0]
     assert first_segments.tolist() == [n for n, size in enumerate(lengths) for _ in range(size)][:65]

@@ -19,9 +19,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=len(nodes))
-    found = probe(left_s=seconds, node=nodes[rank], address=f"host-{nodes[rank]}")
+    figures = probe(left_s=seconds, node=nodes[rank], address=f"host-{nodes[rank]}")
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     dist.destroy_process_group()
 
 

@@ -34,11 +34,11 @@ def device(rank: int, *, tflops: float = 798.0, copy_gb_per_s: float = 4290.0) -
 
 def collectives(scope: str, nodes: tuple[int, ...], ranks: int, bus_gb_per_s: float) -> list[Collective]:
     """Returns each operation at two sizes, on links of this bandwidth and 50 us of latency."""
-    found: list[Collective] = []
+    all_collectives: list[Collective] = []
     for operation in OPERATIONS:
         for num_bytes in (2**16, 2**28):
             moved = num_bytes * (ranks - 1) / ranks * (2 if operation == "all_reduce" else 1)
-            found.append(
+            all_collectives.append(
                 Collective(
                     scope=scope,  # type: ignore[arg-type]
                     nodes=nodes,
@@ -48,7 +48,7 @@ def collectives(scope: str, nodes: tuple[int, ...], ranks: int, bus_gb_per_s: fl
                     seconds=50e-6 + moved / (bus_gb_per_s * 1e9),
                 )
             )
-    return found
+    return all_collectives
 
 
 def probe(**changes: object) -> Probe:

@@ -62,23 +62,23 @@ def test_a_node_with_a_slow_inside_is_named() -> None:
 def test_predictions_take_the_probes_figures() -> None:
     spec = from_cluster(H200S)
     slow = probe(devices=tuple(device(rank, tflops=399.0, copy_gb_per_s=2145.0) for rank in range(8)))
-    found = with_probe(spec, slow)
-    assert found.device.scale("bf16") == pytest.approx(0.5, rel=0.01)
-    assert found.device.scale("fp16") == found.device.scale("bf16")  # not measured here: as bf16
-    assert found.device.scale("fp32") == pytest.approx(1.0)
-    assert found.device.bandwidth_gb_per_s == pytest.approx(spec.device.bandwidth_gb_per_s / 2, rel=0.01)
-    assert found.device.context_gib == 0.5
-    assert found.intra_gb_per_s == pytest.approx(300, rel=0.02)
-    assert found.inter_gb_per_s == pytest.approx(40, rel=0.02)
+    corrected = with_probe(spec, slow)
+    assert corrected.device.scale("bf16") == pytest.approx(0.5, rel=0.01)
+    assert corrected.device.scale("fp16") == corrected.device.scale("bf16")  # not measured here: as bf16
+    assert corrected.device.scale("fp32") == pytest.approx(1.0)
+    assert corrected.device.bandwidth_gb_per_s == pytest.approx(spec.device.bandwidth_gb_per_s / 2, rel=0.01)
+    assert corrected.device.context_gib == 0.5
+    assert corrected.intra_gb_per_s == pytest.approx(300, rel=0.02)
+    assert corrected.inter_gb_per_s == pytest.approx(40, rel=0.02)
     # The smallest all-reduce was made of 50 us, of which the formula's two hops of 1.5 us are no latency.
-    assert found.intra_latency_s == pytest.approx(47e-6, rel=0.02)
+    assert corrected.intra_latency_s == pytest.approx(47e-6, rel=0.02)
 
 
 def test_a_probe_that_agrees_with_the_catalogue_changes_little() -> None:
     spec = from_cluster(H200S)
-    found = with_probe(spec, probe())
-    assert found.device.scale("bf16") == pytest.approx(1.0, rel=0.01)
-    assert found.device.bandwidth_gb_per_s == pytest.approx(spec.device.bandwidth_gb_per_s, rel=0.01)
+    corrected = with_probe(spec, probe())
+    assert corrected.device.scale("bf16") == pytest.approx(1.0, rel=0.01)
+    assert corrected.device.bandwidth_gb_per_s == pytest.approx(spec.device.bandwidth_gb_per_s, rel=0.01)
 
 
 def test_the_fingerprint_counts_devices_and_versions_and_no_host() -> None:
@@ -100,14 +100,14 @@ def test_a_probe_is_found_again_by_its_cluster(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = probe()
-    show(found, tmp_path / "x.json", Console(width=100))
+    probed = probe()
+    show(probed, tmp_path / "x.json", Console(width=100))
     text = capsys.readouterr().out
     for part in ("512 MiB", "whole cluster, 8 devices, 4 nodes", "of 450", "Gbit/s", "No device or node"):
         assert part in text, text
-    shown = json.loads(json.dumps(to_object(found, tmp_path / "x.json")))
-    assert shown["lagging"] == [] and shown["theory"]["node"] == 450
-    assert from_json(Probe, to_json(found)) == found
+    printed = json.loads(json.dumps(to_object(probed, tmp_path / "x.json")))
+    assert printed["lagging"] == [] and printed["theory"]["node"] == 450
+    assert from_json(Probe, to_json(probed)) == probed
 
 
 def test_the_search_tries_what_the_probe_favours_first() -> None:
@@ -116,8 +116,8 @@ def test_the_search_tries_what_the_probe_favours_first() -> None:
     candidates, _ = space.candidates(8)
     slow = probe(collectives=(*collectives("node", (0,), 2, 3.0), *collectives("cluster", (0, 1, 2, 3), 8, 0.4)))
     usual, _ = likely_best_first(candidates, H200S, None)
-    found, _ = likely_best_first(candidates, H200S, None, slow)
-    assert sorted(usual, key=id) == sorted(found, key=id) and found != usual
+    corrected_order, _ = likely_best_first(candidates, H200S, None, slow)
+    assert sorted(usual, key=id) == sorted(corrected_order, key=id) and corrected_order != usual
     # As fast as the catalogue's: what comes first was among the first, where tenths of a percent decide.
     assert likely_best_first(candidates, H200S, None, probe())[0][0] in usual[:5]
 

@@ -37,10 +37,10 @@ def play(tmp_path: Path, nodes: str, seconds: float) -> dict[str, Any]:
 
 @pytest.mark.contract
 def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
-    found = play(tmp_path, "a,a,b,c", seconds=240)
-    assert found["nodes"] == ["host-a", "host-b", "host-c"] and not found["cut_short"]
-    assert [device["node"] for device in found["devices"]] == [0, 0, 1, 2]
-    kinds = {(each["scope"], tuple(each["nodes"]), each["ranks"]) for each in found["collectives"]}
+    figures = play(tmp_path, "a,a,b,c", seconds=240)
+    assert figures["nodes"] == ["host-a", "host-b", "host-c"] and not figures["cut_short"]
+    assert [device["node"] for device in figures["devices"]] == [0, 0, 1, 2]
+    kinds = {(each["scope"], tuple(each["nodes"]), each["ranks"]) for each in figures["collectives"]}
     assert kinds == {
         ("node", (0,), 2),
         ("cluster", (0, 1, 2), 4),
@@ -48,24 +48,24 @@ def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
         ("pair", (1, 2), 2),
         ("pair", (2, 0), 3),
     }
-    inside = [each for each in found["collectives"] if each["scope"] == "node"]
+    inside = [each for each in figures["collectives"] if each["scope"] == "node"]
     assert [each["operation"] for each in inside] == [name for name in OPERATIONS for _ in range(5)]
-    assert all(each["seconds"] > 0 for each in found["collectives"])
+    assert all(each["seconds"] > 0 for each in figures["collectives"])
 
 
 @pytest.mark.contract
 def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
-    found = play(tmp_path, "a,a", seconds=0)
-    assert found["cut_short"] and found["collectives"] == [] and found["devices"][0]["products"] == []
-    assert found["devices"][1]["copy_gb_per_s"] > 0
+    figures = play(tmp_path, "a,a", seconds=0)
+    assert figures["cut_short"] and figures["collectives"] == [] and figures["devices"][0]["products"] == []
+    assert figures["devices"][1]["copy_gb_per_s"] > 0
 
 
 def run(*arguments: str) -> str:
     """Runs a command of ours that must end well, and returns its standard output."""
     command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.ray
@@ -77,9 +77,9 @@ def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> Non
     result = json.loads(run("platform.probe", *where, "--json"))
     assert result["cluster"]["devices_per_node"] == len(result["devices"]) == 2
     assert result["seconds"] < BUDGET_S + BUSY_S
-    kept = json.loads(Path(result["file"]).read_text())
+    stored = json.loads(Path(result["file"]).read_text())
     assert Path(result["file"]) == tmp_path / ".probes" / f"{result['fingerprint']}.json"
-    assert kept["devices"] == result["devices"] and len(kept["nodes"]) == 1
+    assert stored["devices"] == result["devices"] and len(stored["nodes"]) == 1
     small = ("--set", "global_batch=8", "--set", "seq_len=128")
     shown = run("platform.plan", "gpt2", "--cluster", "ray", *where, *small)
     assert f"({result['fingerprint']})" in shown and "as probed" in " ".join(shown.split())
@@ -88,5 +88,5 @@ def test_two_cpu_workers_are_probed_and_a_plan_finds_them(tmp_path: Path) -> Non
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--adress"]) == 2
     assert main(["--address", "127.0.0.1:9"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "--adress" in said[0] and "no Ray answers at 127.0.0.1:9" in said[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "--adress" in lines[0] and "no Ray answers at 127.0.0.1:9" in lines[1]

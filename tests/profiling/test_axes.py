@@ -68,10 +68,10 @@ def _sums(layout: Layout) -> Sums:
 
 
 def test_each_axis_has_its_own_communication() -> None:
-    found = run_group(_profiled, LAYOUTS, 2)
-    for axis, sums in found.items():
+    sums_by_axis = run_group(_profiled, LAYOUTS, 2)
+    for axis, sums in sums_by_axis.items():
         parts = {each: getattr(sums, f"exposed_{each}_s") for each in AXES}
         assert sum(parts.values()) == pytest.approx(sums.communication_exposed_s)
-        assert parts[axis] > 0, (axis, found)
+        assert parts[axis] > 0, (axis, sums_by_axis)
         others = {"tp", "cp", "pp"} - {axis}
         assert all(parts[each] == 0 for each in others), (axis, parts)

@@ -129,7 +129,7 @@ def _places(words: frozenset[str]) -> Iterator[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "words"),
     [
         ("layout.prefetch", ["prefetch"]),
         ("replace(layout, prefetch=2)", ["prefetch"]),
@@ -138,8 +138,8 @@ def _places(words: frozenset[str]) -> Iterator[tuple[str, int, str]]:
         ("layout.compile", ["compile"]),
     ],
 )
-def test_uses_are_seen(source: str, found: list[str]):
-    assert [word for _, word in _named(ast.parse(source), EVERY)] == found
+def test_uses_are_seen(source: str, words: list[str]):
+    assert [word for _, word in _named(ast.parse(source), EVERY)] == words
 
 
 def test_axes_are_named_only_where_they_belong():

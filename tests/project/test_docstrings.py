@@ -21,6 +21,13 @@ NOUNS = re.compile(r"(Axes|Bytes|Columns|Degrees|Its|Names|Nodes|Parameters|Rank
 """First words that end like such a verb."""
 DIALECT = frozenset(("foreseen", "foretold", "found", "hurt", "met", "roomy", "said", "told"))
 """Participles that say nothing of what a name stands for."""
+VAGUE = frozenset((
+    "asked", "done", "given", "got", "here", "kept", "known", "made", "once", "one", "own", "rest", "say", "seen",
+    "taken", "there", "wanted", "what", "which", "whole",
+))  # fmt: skip
+"""Further participles and function words, refused where a name is given; libraries have attributes of such names."""
+WITH_VAGUE_NAMES = ("platform/cost_model/", "platform/searchers/")
+"""Folders in which such names stand in the formulas of the cost model and of the searchers."""
 
 
 @functools.cache
@@ -58,17 +65,19 @@ def _of_values(owner: ast.ClassDef | ast.Module) -> Iterator[str]:
                 pass
 
 
-def dialect(tree: ast.Module) -> Iterator[str]:
+def dialect(tree: ast.Module, vague: frozenset[str] = VAGUE) -> Iterator[str]:
     """Yields the line and the name of each function, class, argument, variable and attribute with such a name."""
     for node in ast.walk(tree):
         match node:
+            case ast.Attribute(attr=name, ctx=ast.Load()) if name.strip("_") in DIALECT:
+                yield f"{node.lineno}: {name}"
             case (
                 ast.FunctionDef(name=name)
                 | ast.ClassDef(name=name)
                 | ast.arg(arg=name)
-                | ast.Attribute(attr=name)
+                | ast.Attribute(attr=name, ctx=ast.Store())
                 | ast.Name(id=name, ctx=ast.Store())
-            ) if name.strip("_") in DIALECT:
+            ) if name.strip("_") in DIALECT | vague:
                 yield f"{node.lineno}: {name}"
             case _:
                 pass
@@ -79,7 +88,9 @@ def test_docstrings_begin_with_their_subject_or_verb() -> None:
 
 
 def test_names_are_standard_terms() -> None:
-    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS).items() for each in dialect(tree)] == []
+    vague = {path: frozenset[str]() if path.startswith(WITH_VAGUE_NAMES) else VAGUE for path in _trees(*ROOMS, "tests")}
+    trees = _trees(*ROOMS, "tests").items()
+    assert [f"{path}:{each}" for path, tree in trees for each in dialect(tree, vague[path])] == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +115,7 @@ def test_whole_sentences_and_phrases_pass() -> None:
     assert not list(fragments(ast.parse(source)))
 
 
-@pytest.mark.parametrize("word", sorted(DIALECT))
+@pytest.mark.parametrize("word", sorted(DIALECT | VAGUE))
 @pytest.mark.parametrize("source", ["def {}(): ...", "def f({}): ...", "{} = 1", "class A:\n    {}: int = 1"])
 def test_a_word_of_our_own_is_seen_as_a_name_and_not_as_text(source: str, word: str) -> None:
     assert [each.partition(": ")[2] for each in dialect(ast.parse(source.format(word)))] == [word]

@@ -70,19 +70,19 @@ def refusing() -> Generator[None]:
             raise
 
 
-def changed(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Returns `whole` with a few values, at any depth, replaced or left out."""
-    paths = list(_paths(whole))
+def changed(original: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Returns `original` with a few values, at any depth, replaced or left out."""
+    paths = list(_paths(original))
 
-    def change(given: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
-        made = json.loads(json.dumps(whole))
-        for path, value in given:
-            at: Any = made
+    def change(replacements: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
+        changed_copy = json.loads(json.dumps(original))
+        for path, value in replacements:
+            at: Any = changed_copy
             for step in path[:-1]:
                 at = at.get(step) if isinstance(at, dict) else None
             if isinstance(at, dict):
                 at[path[-1]] = value
-        return made
+        return changed_copy
 
     return st.lists(st.tuples(st.sampled_from(paths), values), min_size=1, max_size=3).map(change)
 
@@ -105,9 +105,9 @@ def written(path: Path, data: Any) -> Path:
 @example([("learning_rate", ["1" + "0" * 400])])
 @example([("micro_batch", ["1" + "0" * 19])])
 @example([("tp", ["9" * 5000])])
-def test_changes_of_axes(asked: list[tuple[str, list[str]]]) -> None:
+def test_changes_of_axes(changes: list[tuple[str, list[str]]]) -> None:
     with refusing():
-        space = search_spaces.load("gpt2").with_changes([f"{axis}={','.join(listed)}" for axis, listed in asked])
+        space = search_spaces.load("gpt2").with_changes([f"{axis}={','.join(listed)}" for axis, listed in changes])
         space.candidates(4)
 
 
@@ -133,13 +133,13 @@ def test_configurations(tmp_path: Path, config: dict[str, Any]) -> None:
         space_of_config(written(tmp_path / "config.json", config)).candidates(2)
 
 
-WHOLE = {"layout": to_json(LAYOUT), "recipe": to_json(RECIPE), "batch": {"micro_batch": 1, "grad_accum": 2}}
+LAYOUT_FILE = {"layout": to_json(LAYOUT), "recipe": to_json(RECIPE), "batch": {"micro_batch": 1, "grad_accum": 2}}
 
 
 @few
-@given(changed(WHOLE))
-@example({**WHOLE, "recipe": {**WHOLE["recipe"], "data": 5}})
-@example({**WHOLE, "batch": {"micro_batch": 10**19, "grad_accum": 1}})
+@given(changed(LAYOUT_FILE))
+@example({**LAYOUT_FILE, "recipe": {**LAYOUT_FILE["recipe"], "data": 5}})
+@example({**LAYOUT_FILE, "batch": {"micro_batch": 10**19, "grad_accum": 1}})
 def test_layout_files(tmp_path: Path, data: dict[str, Any]) -> None:
     path = written(tmp_path / "layout.json", data)
     with refusing():
@@ -175,9 +175,9 @@ def test_deeply_nested_json_is_refused(tmp_path: Path, read: Callable[[Path], ob
 @example({"points": (Point(name="a", micro_batch=1, layout={"engin": "ddp"}),)})
 @example({"recipe": dataclasses.replace(RECIPE, data=5)})  # type: ignore[arg-type]
 def test_spaces(fields: dict[str, Any]) -> None:
-    known: dict[str, Any] = {"recipe": RECIPE, "axes": {"engine": ("ddp",)}, "micro_batches": (1, 2)}
+    defaults: dict[str, Any] = {"recipe": RECIPE, "axes": {"engine": ("ddp",)}, "micro_batches": (1, 2)}
     with refusing():
-        space = Space(name="mine", summary="by hand", **{**known, **fields})
+        space = Space(name="mine", summary="by hand", **{**defaults, **fields})
         space.candidates(2)
         space.with_changes(["seq_len=8"])
 
@@ -212,8 +212,8 @@ def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
         max_size=3,
     )
 )  # fmt: skip
-def test_options_of_a_search(tmp_path: Path, given: list[tuple[str, str]]) -> None:
-    argv = [f"{option}={text}" for option, text in given]
+def test_options_of_a_search(tmp_path: Path, options: list[tuple[str, str]]) -> None:
+    argv = [f"{option}={text}" for option, text in options]
     with refusing():
         read_request(parse(["gpt2", "--studies", str(tmp_path), *argv]))
 

@@ -23,9 +23,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     def run(command: str, *arguments: str) -> object:
         monkeypatch.setattr(sys, "argv", [command, *arguments])
         monkeypatch.delitem(sys.modules, command, raising=False)
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             runpy.run_module(command, run_name="__main__")
-        return ended.value.code
+        return exit_info.value.code
 
     return run
 

@@ -58,8 +58,8 @@ def test_the_loop_alone_asks_what_ranks_points() -> None:
 
 
 def test_no_module_of_the_finals_is_imported_whole_elsewhere() -> None:
-    whole = {name for name, tree in modules() if any(each.endswith(" whole") for each in imported(tree))}
-    assert {name for name in whole if not name.startswith("finals/")} == set()
+    importers = {name for name, tree in modules() if any(each.endswith(" whole") for each in imported(tree))}
+    assert {name for name in importers if not name.startswith("finals/")} == set()
 
 
 def test_a_result_is_computed_by_the_commands_and_while_a_search_runs() -> None:

@@ -18,13 +18,13 @@ def _order() -> list[str]:
 
 def _imports(path: Path) -> set[str]:
     """Returns the modules and names that a file imports, also inside functions."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
+            names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {f"{node.module}.{each.name}" for each in node.names}
-    return found
+            names |= {f"{node.module}.{each.name}" for each in node.names}
+    return names
 
 
 def test_the_page_lists_every_room_once():

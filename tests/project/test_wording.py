@@ -14,8 +14,10 @@ def test_sources_are_called_by_what_they_are() -> None:
     suffixes = {".py", ".md", ".json", ".csv", ".txt", ".yaml", ".toml"}
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     assert len(paths) > 100
-    own = Path(__file__)
-    named = [path for path in (*paths, *ROOT.glob("*.md")) if path != own and INTERNAL.search(path.read_text("utf-8"))]
+    this_file = Path(__file__)
+    named = [
+        path for path in (*paths, *ROOT.glob("*.md")) if path != this_file and INTERNAL.search(path.read_text("utf-8"))
+    ]
     assert named == []
 
 

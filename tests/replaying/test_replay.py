@@ -24,11 +24,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_searcher_finds_the_best_of_each_cell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
+    report = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
     keys = {"trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share"}
-    assert keys <= set(found["overall"])
-    assert [each["configurations"] for each in found["cells"]] == [16, 11]
-    for each in found["cells"]:
+    assert keys <= set(report["overall"])
+    assert [each["configurations"] for each in report["cells"]] == [16, 11]
+    for each in report["cells"]:
         assert each["found_share"] == 1.0 and 1 <= each["trials_to_2pct_mean"] <= each["configurations"]
 
 
@@ -51,15 +51,15 @@ def test_costs_are_those_of_the_rows() -> None:
     for choice, run in zip(cell.choices, cell.runs, strict=True):
         assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
     assert {choice.gpu_s for choice in cell.choices if choice.tokens_per_s is None} == {160.0}
-    once = play(cell, make("largest-batch", cell, 0), budget=99)
-    assert once.is_found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.tried))
-    rates = [each.tokens_per_s or 0 for each in once.tried]
+    played = play(cell, make("largest-batch", cell, 0), budget=99)
+    assert played.is_found and played.gpu_s == pytest.approx(sum(each.gpu_s for each in played.trials))
+    rates = [each.tokens_per_s or 0 for each in played.trials]
     assert rates[-1] >= 0.98 * cell.best_tokens_per_s > max(rates[:-1])
 
 
 def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
-    assert found["overall"]["found_share"] == 0.0 and found["overall"]["trials_to_2pct_mean"] == 1.0
+    report = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
+    assert report["overall"]["found_share"] == 0.0 and report["overall"]["trials_to_2pct_mean"] == 1.0
 
 
 def test_the_first_trial_is_the_first_of_the_cost_models_ranking() -> None:
@@ -81,14 +81,14 @@ def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> N
             """Stands for a method that is never called."""
 
     ended = play(read_cells([TR3M])[0][0], GivesUp(), 9)
-    assert (ended.is_found, len(ended.tried), ended.num_trials) == (False, 0, 9)
+    assert (ended.is_found, len(ended.trials), ended.num_trials) == (False, 0, 9)
 
 
 def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
     two = [printed(capsys, str(TR3M), "--searcher", "random", "--seeds", "5") for _ in range(2)]
     assert two[0] == two[1]
     cell = read_cells([TR3M])[0][0]
-    trials = [len(play(cell, make("random", cell, seed), 99).tried) for seed in range(5)]
+    trials = [len(play(cell, make("random", cell, seed), 99).trials) for seed in range(5)]
     assert two[0]["cells"][0]["trials_to_2pct_mean"] == statistics.fmean(trials) and len(set(trials)) > 1
 
 

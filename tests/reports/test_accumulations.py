@@ -19,13 +19,13 @@ def of(accumulation: int) -> Recipe:
 
 def measured() -> list[Measurement]:
     """Returns two accumulations that run at two micro-batches, and one that runs out of memory."""
-    found = [oom(recipe=of(256), on=layout(), micro_batch=1)]
+    measurements = [oom(recipe=of(256), on=layout(), micro_batch=1)]
     for accumulation, speed in ((16, 20000.0), (1, 15000.0)):
         for micro_batch in (1, 2):
-            found.append(
+            measurements.append(
                 measurement(recipe=of(accumulation), micro_batch=micro_batch, tokens_per_s=speed + 1000.0 * micro_batch)
             )
-    return found
+    return measurements
 
 
 def test_each_accumulation_states_its_winner_with_its_global_batch() -> None:
@@ -48,9 +48,9 @@ def test_the_table_puts_speed_beside_the_global_batch() -> None:
 
 
 def test_points_of_one_accumulation_train_different_recipes() -> None:
-    one, two = measured()[1:3]
-    assert one.recipe == two.recipe and (one.global_batch, two.global_batch) == (64, 128)
-    assert one.trained_recipe != two.trained_recipe
+    first, two = measured()[1:3]
+    assert first.recipe == two.recipe and (first.global_batch, two.global_batch) == (64, 128)
+    assert first.trained_recipe != two.trained_recipe
     assert two.trained_recipe == dataclasses.replace(RECIPE, global_batch=128)
 
 

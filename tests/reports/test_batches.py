@@ -21,17 +21,19 @@ def of(size: int) -> Recipe:
 
 def measured() -> list[Measurement]:
     """Returns two layouts that run, the second one faster at the smallest batch, and one that runs out of memory."""
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for size, speed in zip(SIZES, (10000.0, 15000.0, 20000.0), strict=True):
-        found.append(measurement(recipe=of(size), tokens_per_s=speed, step_time_derived=size == 512))
+        measurements.append(measurement(recipe=of(size), tokens_per_s=speed, step_time_derived=size == 512))
         other = layout(zero_stage=2)
-        found.append(measurement(recipe=of(size), on=other, micro_batch=2, tokens_per_s=min(speed - 500, 14000)))
-        found.append(measurement(recipe=of(size), on=other, tokens_per_s=9000.0))
-        found.append(oom(recipe=of(size), on=DDP, micro_batch=2))
-    found.append(measurement(recipe=of(32), on=layout(zero_stage=2), micro_batch=4, tokens_per_s=12000.0))
+        measurements.append(measurement(recipe=of(size), on=other, micro_batch=2, tokens_per_s=min(speed - 500, 14000)))
+        measurements.append(measurement(recipe=of(size), on=other, tokens_per_s=9000.0))
+        measurements.append(oom(recipe=of(size), on=DDP, micro_batch=2))
+    measurements.append(measurement(recipe=of(32), on=layout(zero_stage=2), micro_batch=4, tokens_per_s=12000.0))
     thrash = {"outcome": Outcome.THRASH, "reason": "3 allocator retries"}
-    found.append(measurement(recipe=of(512), on=layout(zero_stage=2), micro_batch=4, tokens_per_s=30000.0, **thrash))
-    return found
+    measurements.append(
+        measurement(recipe=of(512), on=layout(zero_stage=2), micro_batch=4, tokens_per_s=30000.0, **thrash)
+    )
+    return measurements
 
 
 def test_each_batch_has_its_winner_and_each_layout_its_best_point() -> None:
@@ -71,9 +73,9 @@ def test_recipes_that_differ_otherwise_do_not_stand_side_by_side() -> None:
 
 
 def test_a_batch_where_nothing_fits_is_told() -> None:
-    found = [measurement(), oom(recipe=of(1024))]
-    assert "nothing fits" in render_batches(result_of(found), width=55)
-    (batches,) = side_by_side(result_of(found))
+    measurements = [measurement(), oom(recipe=of(1024))]
+    assert "nothing fits" in render_batches(result_of(measurements), width=55)
+    (batches,) = side_by_side(result_of(measurements))
     assert batches.share(1024) is None
 
 

@@ -69,7 +69,7 @@ def test_a_layout_alone_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("{", "is not JSON"),
         ("[]", 'must hold an object with "layout"'),
@@ -84,10 +84,10 @@ def test_a_layout_alone_is_enough(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_layout_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_no_layout_is_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=reason) as caught:
         read_layout(path)
     assert "\n" not in str(caught.value)
 
@@ -132,20 +132,20 @@ def test_the_winner_s_deepspeed_configuration_is_what_the_engine_was_given(
     assert written["gradient_accumulation_steps"] == 64 and written["gradient_clipping"] == 0.5
     assert written["zero_optimization"]["stage"] == stage and written["data_types"]["grad_accum_dtype"] == states
 
-    given: dict[str, Any] = {}
+    written_config: dict[str, Any] = {}
 
     def initialize(*, config: dict[str, Any], **_: Any) -> None:
-        given.update(config)
+        written_config.update(config)
         raise _Enough
 
     monkeypatch.setattr(ENGINE.deepspeed, "initialize", initialize)
     monkeypatch.setattr(ENGINE.deepspeed.zero, "Init", lambda **_: None)
     with pytest.raises(_Enough):
         ENGINE.DeepSpeedEngine(recipe, on, torch.device("cpu"))
-    assert given["gradient_clipping"] == (0.5 if stage else 0.0), "at stage 0 the engine clips itself"
-    kept = AT_RUN_TIME | OF_THE_ENGINE | (set() if stage else {"gradient_clipping"})
-    assert {name: value for name, value in given.items() if name not in kept} == {
-        name: value for name, value in written.items() if name not in kept
+    assert written_config["gradient_clipping"] == (0.5 if stage else 0.0), "at stage 0 the engine clips itself"
+    set_later = AT_RUN_TIME | OF_THE_ENGINE | (set() if stage else {"gradient_clipping"})
+    assert {name: value for name, value in written_config.items() if name not in set_later} == {
+        name: value for name, value in written.items() if name not in set_later
     }
 
 

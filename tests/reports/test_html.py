@@ -58,9 +58,9 @@ class Tags(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
         self.num_rows += tag == "tr"
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "section":
-            self.sections.append(given["id"] or "")
+            self.sections.append(attributes["id"] or "")
         # An SVG's own parts and the sections are referred to by "#".
         of = (value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data"))
         self.loaded += [value for value in of if not value.startswith("#")]
@@ -106,11 +106,11 @@ def test_a_full_study_has_every_section_and_nothing_is_loaded(tmp_path: Path):
     h200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4)
     result = result_of(POINTS, *gates(), profile(FASTEST, at=AT), cluster=h200, price_per_gpu_h=2.5)
     text = write_page(tmp_path / "report.html", [result], [tmp_path]).read_text()
-    found = Tags(text)
-    assert found.sections == PAGE_SECTIONS
-    assert found.loaded == [] and not {"script", "link", "img", "iframe"} & found.names
+    tags = Tags(text)
+    assert tags.sections == PAGE_SECTIONS
+    assert tags.loaded == [] and not {"script", "link", "img", "iframe"} & tags.names
     assert not re.search(r"url\((?!#)|@import", text)
-    words = " ".join(found.words)
+    words = " ".join(tags.words)
     assert "50,000" in words and "tokens/s" in words and "Pareto front" in words
     assert f"{tmp_path.name}/training" in words  # a curve of the training in the folder
     assert "profile of" in words and "Median error" in words and "(reference)" in words
@@ -131,13 +131,13 @@ def test_a_picture_carries_what_was_measured():
     "measurements", [(oom(),), (skipped(),), (measurement(tokens_per_s=float("nan"), outcome=Outcome.DIVERGED),)]
 )
 def test_a_study_without_a_winner_has_a_page(measurements: tuple[Measurement, ...]):
-    found = Tags(page([result_of(measurements)]))
-    assert {"answer", "cost", "conditions"} <= set(found.sections)
+    tags = Tags(page([result_of(measurements)]))
+    assert {"answer", "cost", "conditions"} <= set(tags.sections)
 
 
 def test_a_study_that_has_measured_nothing_has_a_page():
-    found = Tags(page([Result.of(History([header(at=AT)]))]))
-    assert "Nothing was measured" in " ".join(found.words)
+    tags = Tags(page([Result.of(History([header(at=AT)]))]))
+    assert "Nothing was measured" in " ".join(tags.words)
 
 
 def on_devices(number: int, tokens_per_s: float) -> Result:
@@ -173,9 +173,9 @@ def points(*measured: Measurement) -> list[Point]:
 
 
 def test_the_choices_are_the_best_in_each_respect():
-    found = choices(points(*POINTS))
-    assert found["most tokens/s"].measurement == FASTEST
-    assert found["most head-room"].measurement == LIGHT
+    choice_by_name = choices(points(*POINTS))
+    assert choice_by_name["most tokens/s"].measurement == FASTEST
+    assert choice_by_name["most head-room"].measurement == LIGHT
     assert choices([]) == {}
 
 
@@ -206,10 +206,10 @@ def test_a_file_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path):
 def test_the_page_fits_a_phone(tmp_path: Path):
     path = write_page(tmp_path / "report.html", [result_of(POINTS, *gates())], [])
     program = needs.browser()
-    with browser_page(program, tmp_path / "profile", width=600, height=900) as shown:
-        shown.open(path.as_uri())
-        shown.wait_for("document.querySelectorAll('svg').length > 3")
-        shown.ask("document.documentElement.style.width = '390px'")
-        widest = shown.ask("Math.max(...[...document.querySelectorAll('section, svg, p, h1')].map(e => e.scrollWidth))")
-        letters = shown.ask("Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBBox().height))")
+    with browser_page(program, tmp_path / "profile", width=600, height=900) as view:
+        view.open(path.as_uri())
+        view.wait_for("document.querySelectorAll('svg').length > 3")
+        view.ask("document.documentElement.style.width = '390px'")
+        widest = view.ask("Math.max(...[...document.querySelectorAll('section, svg, p, h1')].map(e => e.scrollWidth))")
+        letters = view.ask("Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBBox().height))")
     assert widest <= 390 and letters >= 7

@@ -114,10 +114,10 @@ def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
         dataclasses.replace(each, step_time_s=RECIPE.tokens_per_step / (each.tokens_per_s or 1))
         for each in (FAST, SLOW)
     ]
-    line = Forecaster(cluster=H200S).beside(timed[0], timed)
+    line = Forecaster(cluster=H200S).predictions_beside(timed[0], timed)
     assert line.startswith(" | predicted ") and "too " in line and "model's error so far " in line
     assert line.endswith("corrected")
-    assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).beside(timed[0], timed) == ""
+    assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).predictions_beside(timed[0], timed) == ""
 
 
 def test_the_error_so_far_takes_no_longer_in_a_large_study() -> None:

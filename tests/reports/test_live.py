@@ -107,7 +107,7 @@ FOLLOWING = """
 import conftest
 import sys, time
 from pathlib import Path
-from platform.common.say import say
+from platform.common.output import print_line
 from platform.reports.follow import followed
 from tests.samples import RECIPE, header, layout, measurement
 from tests.reports.test_progress import _Budget, begun
@@ -124,11 +124,11 @@ try:
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
         record(journal, Measured(measurement=measurement(tokens_per_s=22000.0)))
         time.sleep(1.2)
-        say("something beside it")
+        print_line("something beside it")
         if sys.argv[2] == "interrupted":
             raise KeyboardInterrupt
 except KeyboardInterrupt:
-    say("Interrupted.")
+    print_line("Interrupted.")
 print("the result")
 """
 
@@ -141,12 +141,12 @@ def on_terminal(command: Sequence[str], environment: dict[str, str]) -> tuple[st
     shown = b""
     while select.select([terminal], [], [], 600)[0]:
         try:
-            got = os.read(terminal, 65536)
+            block = os.read(terminal, 65536)
         except OSError:  # the other side is closed
             break
-        if not got:
+        if not block:
             break
-        shown += got
+        shown += block
     os.close(terminal)
     out = process.communicate(timeout=300)[0]
     return out.decode(), shown.decode()

@@ -29,15 +29,15 @@ POINTS = (
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Returns the figures that are saved, in order."""
-    found: list[Figure] = []
+    figures: list[Figure] = []
     save = Figure.savefig
 
     def keep(figure: Figure, *args: Any, **options: Any) -> None:
-        found.append(figure)
+        figures.append(figure)
         save(figure, *args, **options)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    return found
+    return figures
 
 
 def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[Figure]) -> None:

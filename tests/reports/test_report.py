@@ -78,8 +78,8 @@ def test_json_stands_alone_on_standard_output(tmp_path: Path) -> None:
     assert "Line 5 of" in result.stderr and "the rest is used" in result.stderr
 
 
-def _end(exit_code: int, why: str = "") -> End:
-    return End(exit_code=exit_code, wall_s=10, gpu_s=40, why=why)
+def _end(exit_code: int, reason: str = "") -> End:
+    return End(exit_code=exit_code, wall_s=10, gpu_s=40, why=reason)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
     took = "0 s" if end is None else "10 s"  # by the session's own clock; of one that was killed by its lines'
     assert output[-2].startswith(shown) and output[-1] == f"The search took {took}, 0 device seconds."
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["end"]
-    assert found is None if end is None else (found["exit_code"], found["why"]) == (end.exit_code, end.why)
+    reported = json.loads(capsys.readouterr().out)["end"]
+    assert reported is None if end is None else (reported["exit_code"], reported["why"]) == (end.exit_code, end.why)
 
 
 def test_a_line_that_cannot_be_used_is_told_and_nothing_is_said_to_be_kept(
@@ -172,7 +172,7 @@ def test_a_running_study_is_shown_and_left_alone(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "why"),
+    ("arguments", "environment", "reason"),
     [
         (["ome"], {}, "error: no study 'ome' in .*did you mean one?"),
         (["one", "--csv", "/nowhere/out.csv", "--no-mlflow"], {}, "cannot be written"),
@@ -186,7 +186,7 @@ def test_bad_input_is_one_sentence_and_exit_2(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     environment: dict[str, str],
-    why: str,
+    reason: str,
 ) -> None:
     _study(tmp_path, "one", measurement())
     for name, value in environment.items():
@@ -194,4 +194,4 @@ def test_bad_input_is_one_sentence_and_exit_2(
     assert main([*arguments, "--studies", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert all(part in captured.err for part in why.split(".*"))
+    assert all(part in captured.err for part in reason.split(".*"))

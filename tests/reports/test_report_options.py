@@ -65,7 +65,7 @@ def test_winners_and_measurements_are_compared(studies: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         ((), "no study is named"),
         (("one", "two"), "give --html FILE for one page on them"),
@@ -77,8 +77,8 @@ def test_winners_and_measurements_are_compared(studies: Path, capsys: pytest.Cap
     ],
 )
 def test_a_mistake_is_one_sentence(
-    studies: Path, arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+    studies: Path, arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ):
     assert run(studies, *arguments) == 2
     output = capsys.readouterr().err.strip().splitlines()
-    assert output[-1].startswith("error: ") and why in output[-1]
+    assert output[-1].startswith("error: ") and reason in output[-1]

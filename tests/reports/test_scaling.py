@@ -36,10 +36,10 @@ def _history(*measurements: Measurement, gate_losses: tuple[float, ...] = ()) ->
 
 def _three() -> list[History]:
     """Returns one GPU by the search alone, two whose gate failed, and four that ran again and passed."""
-    one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
+    on_one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
     two = measurement(on=layout(dp_shard=2), tokens_per_s=22000.0)
     four = [measurement(tokens_per_s=speed, repeat=number) for number, speed in enumerate([46000.0, 45000.0, 44000.0])]
-    return [_history(one), _history(two, gate_losses=(12.0, 13.0)), _history(*four, gate_losses=(12.0, 11.01))]
+    return [_history(on_one), _history(two, gate_losses=(12.0, 13.0)), _history(*four, gate_losses=(12.0, 11.01))]
 
 
 def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
@@ -66,16 +66,16 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
 def test_the_picture_holds_its_points_and_says_which_are_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Figure] = []
+    figures: list[Figure] = []
     save = Figure.savefig
 
     def keep(figure: Figure, *args: Any, **options: Any) -> None:
         save(figure, *args, **options)
-        found.append(figure)
+        figures.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", keep)
     scaling.write_files(tmp_path, scaling.rows([Result.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU")
-    above, below = found[0].axes
+    above, below = figures[0].axes
     assert below.get_xlabel() == (
         "GPUs, below them GPU-days\n(no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"
     )

@@ -15,7 +15,7 @@ PUBLISHED = (
     "tp,pp,cp,dp,strategy,micro_batch,grad_accum,global_batch,activation_ckpt,precision,flash_attention,iter_time_s,"
     "tokens_per_s_per_gpu,tflops_per_gpu,mfu,hfu,peak_mem_gb,status,vp,ep,seq_parallel,derived,notes"
 )
-OWN = (
+OWN_COLUMNS = (
     "recipe,engine,optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,"
     "peak_reserved_gib,layout_id,compile_s"
 )
@@ -27,13 +27,13 @@ def _rows(*measurements: Measurement) -> list[Row]:
 
 
 def test_the_header_is_the_published_one_with_the_projects_own_after_it() -> None:
-    assert ",".join(HEADER) == f"{PUBLISHED},{OWN}"
+    assert ",".join(HEADER) == f"{PUBLISHED},{OWN_COLUMNS}"
     assert HEADER[NUM_PUBLISHED] == "recipe"
 
 
 def test_every_column_is_documented_in_order() -> None:
-    own, _, _ = DOC.read_text().partition("\n## What ran, in tables of others\n")
-    documented = [line.split("`")[1] for line in own.splitlines() if line.startswith("| `")]
+    own_columns, _, _ = DOC.read_text().partition("\n## What ran, in tables of others\n")
+    documented = [line.split("`")[1] for line in own_columns.splitlines() if line.startswith("| `")]
     assert documented == list(HEADER)
 
 
@@ -116,7 +116,7 @@ def test_a_published_table_without_our_columns_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "lacks source"),
         (PUBLISHED.replace("layers,", "") + "\n", "lacks layers"),
@@ -128,10 +128,10 @@ def test_a_published_table_without_our_columns_is_read(tmp_path: Path) -> None:
         (PUBLISHED + "\n" + "," * 26 + "nan" + "," * 11 + "\n", "iter_time_s in row 2 .* 'nan'"),
     ],
 )
-def test_what_is_not_a_table_is_said_in_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_not_a_table_is_said_in_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=reason) as caught:
         read_csv(path)
     assert "\n" not in str(caught.value)
 

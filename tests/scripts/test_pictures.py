@@ -27,10 +27,10 @@ def picture() -> Any:
 
 
 def test_it_shows_all_that_was_run(picture: Any) -> None:
-    found = picture.points(picture.TABLE)
-    assert Counter(each.outcome for each in found) == {"thrash": 7, "oom": 7, "ok": 5}
-    assert [each.layout for each in found if each.confirming] == ["DeepSpeed ZeRO-0", "DDP"]
-    assert all((each.tokens_per_s is None) == (each.outcome == "oom") for each in found)
+    points = picture.points(picture.TABLE)
+    assert Counter(each.outcome for each in points) == {"thrash": 7, "oom": 7, "ok": 5}
+    assert [each.layout for each in points if each.confirming] == ["DeepSpeed ZeRO-0", "DDP"]
+    assert all((each.tokens_per_s is None) == (each.outcome == "oom") for each in points)
 
 
 def test_the_committed_picture_is_of_the_committed_table(picture: Any) -> None:

@@ -20,13 +20,13 @@ BY_HAND = {"columns.md"}
 def _rows(table: str) -> dict[str, list[str]]:
     lines = [line for line in table.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {name.strip("`"): rest for name, *rest in cells}
+    return {name.strip("`"): cells_of_row for name, *cells_of_row in cells}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_is_written_today(name: str) -> None:
-    found = (FOLDER / name).read_text(encoding="utf-8")
-    assert found == written(name), f"docs/reference/{name} has drifted: make docs writes it anew"
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    assert text == written(name), f"docs/reference/{name} has drifted: make docs writes it anew"
 
 
 def test_every_page_is_written_or_known_to_be_written_by_hand() -> None:
@@ -85,16 +85,18 @@ def _cells() -> dict[str, dict[str, str]]:
 def test_there_is_a_cell_for_each_architecture_and_a_sentence_for_what_is_missing() -> None:
     cells = _cells()
     without_tp = {name for name in architectures.names() if architectures.architecture_of(name).tensor_parallel_refusal}
-    for row, wanted in (
+    for row, expected in (
         ("schedule=interleaved", "tp, pp, cp"),
         ("pp=2", "tp, cp"),
         ("micro-batches a step=1", "tp, cp"),
     ):
-        for name, found in cells[row].items():
-            assert found == (wanted.removeprefix("tp, ") if name in without_tp else wanted), f"{row} of {name}"
+        for name, shown_degrees in cells[row].items():
+            assert shown_degrees == (expected.removeprefix("tp, ") if name in without_tp else expected), (
+                f"{row} of {name}"
+            )
     assert without_tp and not any("tp" in row[name] for name in without_tp for row in cells.values())
     assert "got grad_sync every: choose last" in degrees.table()
-    assert not any("cp" in found for found in cells["attention=eager"].values())
+    assert not any("cp" in degrees for degrees in cells["attention=eager"].values())
     assert "got cp 2: choose attention flex or sdpa" in degrees.table()
 
 
@@ -109,8 +111,8 @@ def test_every_degree_that_is_missing_has_a_reason() -> None:
 
 def test_kernels_compile_checkpointing_precision_offload_and_accumulation_have_rows() -> None:
     shown = {name.partition("=")[0] for name in _cells()}
-    wanted = {"attention", "loss", "compile", "checkpointing", "compute_precision", "state_precision", "offload"}
-    assert wanted | {"micro-batches a step", "compression", "schedule", "dp_shard", "dp_replicate"} <= shown
+    expected = {"attention", "loss", "compile", "checkpointing", "compute_precision", "state_precision", "offload"}
+    assert expected | {"micro-batches a step", "compression", "schedule", "dp_shard", "dp_replicate"} <= shown
 
 
 def test_every_table_of_measurements_has_a_row() -> None:

@@ -18,9 +18,9 @@ _STARTS_S = 600.0
 
 def free_port() -> int:
     """Returns a TCP port that is free now."""
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -43,14 +43,14 @@ def started(
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
     command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]
-    whole = {
+    head_environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
         "RAY_USAGE_STATS_ENABLED": "0",
         **environment,
     }
     log = folder / "head.log"
     with log.open("w") as out:
-        head = subprocess.Popen(command, env=whole, stdout=out, stderr=out)
+        head = subprocess.Popen(command, env=head_environment, stdout=out, stderr=out)
     try:
         until_s = time.monotonic() + _STARTS_S
         for each in (port, also_up):

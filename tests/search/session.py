@@ -69,7 +69,7 @@ def space():
 
 def write_space(path: Path, **fields: Any) -> Path:
     """Writes a space file with a model of one layer; `fields` replace the values here."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": path.stem,
         "num_layers": 1,
         "hidden_size": 32,
@@ -83,7 +83,7 @@ def write_space(path: Path, **fields: Any) -> Path:
         "hang_floor_s": 60.0,
         "first_step_s": 300.0,
     }
-    path.write_text(SPACE.format(**{**known, **fields}))
+    path.write_text(SPACE.format(**{**defaults, **fields}))
     return path
 
 
@@ -122,7 +122,7 @@ class Session:
         log.mkdir(parents=True)
         self.log = log
         self.journal = journal
-        self._seen: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
+        self._processes: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
         self._titles: set[str] = set()
         self._worker_niceness: set[int] = set()
         command = [sys.executable, "-m", "platform.search", *argv]
@@ -151,7 +151,7 @@ class Session:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for each in list(self._seen):
+        for each in list(self._processes):
             if lives(each):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -159,33 +159,33 @@ class Session:
     def family(self) -> list[psutil.Process]:
         """Returns every process that descends from the search now."""
         try:
-            found = psutil.Process(self.process.pid).children(recursive=True)
+            processes = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
-            found = []
-        self._seen.update(found)
-        for each in found:
+            processes = []
+        self._processes.update(processes)
+        for each in processes:
             with contextlib.suppress(psutil.Error, IndexError):
                 title = each.cmdline()[0]
                 self._titles.add(title)
                 if "RayTrainWorker" in title:
                     self._worker_niceness.add(each.nice())
-        return found
+        return processes
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
         """Returns the train workers of the running trial, or its actors of other kinds, in the order of their start."""
-        found: list[tuple[float, psutil.Process]] = []
+        processes: list[tuple[float, psutil.Process]] = []
         for each in self.family():
             with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
                 if any(kind in each.cmdline()[0] for kind in kinds):
-                    found.append((each.create_time(), each))
-        return [each for _, each in sorted(found, key=lambda one: one[0])]
+                    processes.append((each.create_time(), each))
+        return [each for _, each in sorted(processes, key=lambda item: item[0])]
 
     def lines(self) -> Sequence[Line]:
         """Returns the lines of its journal now."""
         return Tail(self.journal).read()
 
-    def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
-        """Follows the journal until `found` of its lines returns something, and returns that."""
+    def wait_for(self, event: str, condition: Callable[[Sequence[Line]], Any]) -> Any:
+        """Follows the journal until `condition` of its lines returns something, and returns that."""
         until_s = time.monotonic() + LONGEST_S
         tail, lines = Tail(self.journal), list[Line]()
         looked_s = 0.0
@@ -195,10 +195,10 @@ class Session:
                 self.family()
                 looked_s = time.monotonic()
             lines += tail.read()
-            if given := found(lines):
-                return given
-            assert not over, f"it ended without {what}: {self.text('err')}"
-            assert time.monotonic() < until_s, f"no {what} within {LONGEST_S} s: {self.text('err')}"
+            if result := condition(lines):
+                return result
+            assert not over, f"it ended without {event}: {self.text('err')}"
+            assert time.monotonic() < until_s, f"no {event} within {LONGEST_S} s: {self.text('err')}"
             time.sleep(0.02)
 
     def listening(self) -> frozenset[tuple[str, str]]:
@@ -223,8 +223,8 @@ class Session:
             self.family()
             time.sleep(0.3)
         until_s = time.monotonic() + _GONE_S
-        while left := [each for each in list(self._seen) if _name(each) not in ("", *_LATE)]:
-            assert time.monotonic() < until_s, f"processes were left behind: {left}"
+        while leftover := [each for each in list(self._processes) if _name(each) not in ("", *_LATE)]:
+            assert time.monotonic() < until_s, f"processes were left behind: {leftover}"
             time.sleep(0.1)
         return Ended(
             code=self.process.returncode,
@@ -244,17 +244,17 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]:
     """Returns the sockets on which the processes listen for connections, as (process, address without the port)."""
-    found: set[tuple[str, str]] = set()
+    addresses: set[tuple[str, str]] = set()
     for each in processes:
         with contextlib.suppress(psutil.Error):
-            sockets = [one for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-            found |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
-    return frozenset(found)
+            sockets = [item for item in each.net_connections("inet") if item.status == psutil.CONN_LISTEN]
+            addresses |= {(each.name(), each_socket.laddr.ip.removeprefix("::ffff:")) for each_socket in sockets}
+    return frozenset(addresses)
 
 
-def beyond_loopback(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def beyond_loopback(addresses: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns those of the sockets that other machines can reach."""
-    return sorted(each for each in found if each[1] not in LOOPBACK)
+    return sorted(each for each in addresses if each[1] not in LOOPBACK)
 
 
 def _name(process: psutil.Process) -> str:

@@ -21,7 +21,7 @@ SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
 """Options that try layouts one after another, so that a test knows into which one it injects a fault."""
-FOUND = frozenset({0, NOT_RESOLVED})
+ANSWERED = frozenset({0, NOT_RESOLVED})
 """Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
 small layouts ends: a test of something else accepts both.
 """
@@ -54,12 +54,12 @@ class Run:
 
 def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
     """Returns the lines of each session."""
-    found: list[list[Line]] = []
+    sessions: list[list[Line]] = []
     for line in lines:
         if isinstance(line, (StudyHeader, Resume)):
-            found.append([])
-        found[-1].append(line)
-    return found
+            sessions.append([])
+        sessions[-1].append(line)
+    return sessions
 
 
 def shows_a_result(out: str) -> bool:
@@ -76,24 +76,24 @@ def nothing_twice(run: Run) -> None:
 
 def run_twice(lines: Sequence[Line]) -> list[str]:
     """Returns a sentence for each measurement that is there twice and each finished rung that began again."""
-    found: list[str] = []
-    ids, done = set[str](), set[tuple[str, int, int]]()
+    repeated: list[str] = []
+    ids, measured_points = set[str](), set[tuple[str, int, int]]()
     trials: dict[str, TrialStart] = {}
     for line in lines:
         if isinstance(line, TrialStart):
             trials[line.trial_id] = line
         elif isinstance(line, RungStart):
             trial = trials[line.trial_id]
-            if (trial.key, line.batch.micro_batch, trial.repeat) in done:
-                found.append(f"{trial.trial_id} runs {trial.layout.label} at {line.batch.micro_batch} once more")
+            if (trial.key, line.batch.micro_batch, trial.repeat) in measured_points:
+                repeated.append(f"{trial.trial_id} runs {trial.layout.label} at {line.batch.micro_batch} once more")
         elif isinstance(line, Measured):
             each, trial = line.measurement, trials.get(line.measurement.trial_id)
             if each.id in ids:
-                found.append(f"{each.id} was recorded twice")
+                repeated.append(f"{each.id} was recorded twice")
             ids.add(each.id)
             if trial is not None:
-                done.add((trial.key, each.batch.micro_batch, each.repeat))
-    return found
+                measured_points.add((trial.key, each.batch.micro_batch, each.repeat))
+    return repeated
 
 
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
@@ -101,7 +101,7 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
 
     A trial does so where the machine is twice as busy as it was during the best rung so far.
     """
-    done = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
+    finished_ids = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
     ladders: defaultdict[str, list[Measurement]] = defaultdict(list)
     for line in lines:
         if isinstance(line, Measured) and not line.measurement.repeat:
@@ -110,14 +110,14 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
     for ladder in ladders.values():
         points = [each.batch.micro_batch for each in ladder]
         assert points == list(micro_batches)[: len(points)] and {each.outcome for each in ladder} <= RAN
-        assert len(points) == len(micro_batches) or ladder[-1].trial_id in done
+        assert len(points) == len(micro_batches) or ladder[-1].trial_id in finished_ids
 
 
-def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:
+def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **options: Any) -> Session:
     """Starts one more session of the study `name` in `folder`; `how` as in `Session`."""
     places = ("--studies", str(folder / "studies"), "--address", address)
     log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
-    return Session(log, journal, *argv, *places, **how)
+    return Session(log, journal, *argv, *places, **options)
 
 
 def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:

@@ -122,7 +122,7 @@ def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_th
     with started(folder, *options, port=port, also_up=dashboard, environment=token | at_home):
         search = [sys.executable, "-m", "platform.search", str(write_space(folder / "tiny.py", micro_batches=(1,)))]
         submit = ["job", "submit", f"--address=http://127.0.0.1:{dashboard}", f"--working-dir={ROOT}", "--"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "ray.scripts.scripts", *submit, *search, "--max-trials=1", "--repeats=0"],
             env={**os.environ, **token},
             capture_output=True,
@@ -130,10 +130,10 @@ def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_th
             timeout=1200,
             check=False,
         )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     (study,) = (home / "studies").glob("tiny-*")
     first = json.loads((study / "journal.jsonl").read_text().splitlines()[0])
     assert first["name"] == study.name
     assert (study / "layout.json").exists() and (home / "studies" / "mlflow.db").exists()
-    assert f"{study}" in done.stdout  # the job's log says where it is
+    assert f"{study}" in completed.stdout  # the job's log says where it is
     assert not list((folder / "ray").glob("*/runtime_resources/working_dir_files/*/studies"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from platform.finals.result import Result
-from tests.search.studies import FOUND, RAN, Run, start
+from tests.search.studies import ANSWERED, RAN, Run, start
 from tests.search_spaces.test_configs_of_today import ACCEPTED, REFUSED, config_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
@@ -17,19 +17,21 @@ BATCH = ("--set", "global_batch=8", "--set", "micro_batch=4")
 
 def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tmp_path: Path) -> None:
     config_of("llama").save_pretrained(tmp_path / "llama")
-    one = ("compute_precision=bf16,fp8_tensorwise", "engine=ddp", "checkpointing=none")
-    sets = [word for change in one for word in ("--set", change)]
+    changes = ("compute_precision=bf16,fp8_tensorwise", "engine=ddp", "checkpointing=none")
+    sets = [word for change in changes for word in ("--set", change)]
     with start(tmp_path, "price", 1, str(tmp_path / "llama"), "--name", "price", *SHORT, *BATCH, *sets) as session:
-        ended = session.end()
-    assert ended.code in FOUND, ended.err
-    result = Result.of(Run(path=session.journal.parent, sessions=(ended,)).history)
+        session_end = session.end()
+    assert session_end.code in ANSWERED, session_end.err
+    result = Result.of(Run(path=session.journal.parent, sessions=(session_end,)).history)
     speeds = [each.winner.tokens_per_s or 0.0 for each in result.of_study if each.winner]
-    assert len(speeds) == 2 and ended.out.count("Fastest of 1 ") == 2
+    assert len(speeds) == 2 and session_end.out.count("Fastest of 1 ") == 2
     price = result.float8_price(result.of_study[1])
     assert price is not None and price.speed_ratio == pytest.approx(speeds[1] / speeds[0])
     assert speeds[1] < speeds[0], "a CPU emulates it"
     assert price.steps >= 2 and price.mean_loss_change and abs(price.mean_loss_change) < 0.05
-    assert "fp8_tensorwise beside bf16: slower" in ended.out and price.sentence in " ".join(ended.out.split())
+    assert "fp8_tensorwise beside bf16: slower" in session_end.out and price.sentence in " ".join(
+        session_end.out.split()
+    )
 
 
 @pytest.mark.parametrize("kind", [*ACCEPTED, *REFUSED])
@@ -37,15 +39,15 @@ def test_a_configuration_is_searched_or_refused_by_its_key(kind: str, tmp_path: 
     folder = tmp_path / kind
     config_of(kind).save_pretrained(folder)
     with start(tmp_path, kind, 1, str(folder), "--name", kind, *SHORT, *BATCH) as session:
-        ended = session.end()
+        session_end = session.end()
     if kind in REFUSED:
-        assert ended.code == 2 and not session.journal.exists()
-        assert ended.err.count("\n") == 1 and ended.err.startswith(f"error: {REFUSED[kind]} of {kind} is ")
+        assert session_end.code == 2 and not session.journal.exists()
+        assert session_end.err.count("\n") == 1 and session_end.err.startswith(f"error: {REFUSED[kind]} of {kind} is ")
         return
-    assert ended.code in FOUND, ended.err
-    assert "seq_len 512 by default, which" in ended.err
-    assert ended.out.count("Fastest of ") + ended.out.count("Not resolved between ") == 1
-    run = Run(path=session.journal.parent, sessions=(ended,))
+    assert session_end.code in ANSWERED, session_end.err
+    assert "seq_len 512 by default, which" in session_end.err
+    assert session_end.out.count("Fastest of ") + session_end.out.count("Not resolved between ") == 1
+    run = Run(path=session.journal.parent, sessions=(session_end,))
     assert {each.recipe.model.architecture for each in run.measured} == {"gemma3_text" if kind == "gemma3" else kind}
     assert any(each.outcome in RAN and each.tokens_per_s for each in run.measured)
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"

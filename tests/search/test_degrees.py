@@ -10,7 +10,7 @@ import pytest
 
 from platform.common.errors import NOT_RESOLVED
 from tests.search.session import Session, beyond_loopback, write_space
-from tests.search.studies import FOUND, RAN, Run, start
+from tests.search.studies import ANSWERED, RAN, Run, start
 from trainers.measuring.ladder import SHORT_ACCUM
 from trainers.values.journal import RungStart, TrialStart
 from trainers.values.layout import Layout
@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 def _searched(folder: Path, name: str, *argv: str) -> Run:
     """Runs the search, and resumes it for 900 s where a disturbed machine left open which layout is fastest."""
     with start(folder, name, 1, *argv, "--name", name) as session:
-        ended = [session.end()]
-    if ended[0].code == NOT_RESOLVED:
+        session_end = [session.end()]
+    if session_end[0].code == NOT_RESOLVED:
         with start(folder, name, 2, "--resume", name, "--time-budget-s", "900") as session:
-            ended.append(session.end())
-    return Run(path=folder / "studies" / name, sessions=tuple(ended))
+            session_end.append(session.end())
+    return Run(path=folder / "studies" / name, sessions=tuple(session_end))
 
 
 def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
@@ -34,7 +34,7 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
 
     The trial's workers stand still while its sockets are read: a rung of a small model is soon over.
     """
-    found: dict[Layout, frozenset[tuple[str, str]]] = {}
+    addresses_by_layout: dict[Layout, frozenset[tuple[str, str]]] = {}
     for number in range(num_trials):
         rungs = session.wait_for(
             "a further trial's rung",
@@ -47,11 +47,11 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
         for each in workers:
             with contextlib.suppress(psutil.Error):
                 each.suspend()
-        found[layouts[rungs[0]]] = session.listening()
+        addresses_by_layout[layouts[rungs[0]]] = session.listening()
         for each in workers:
             with contextlib.suppress(psutil.Error):  # one that was about to end
                 each.resume()
-    return found
+    return addresses_by_layout
 
 
 def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
@@ -75,15 +75,22 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
     with start(tmp_path, "split", 1, *argv) as session:
         listening = _listening_by_layout(session, 4)
         run = Run(path=tmp_path / "studies" / "split", sessions=(session.end(),))
-    assert run.sessions[0].code in FOUND, run.sessions[0].err
-    found = {(each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)}
-    assert found.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
-    for degrees, losses in found.items():
-        assert losses == pytest.approx(found[1, 1, 1], rel=1e-4), degrees
+    assert run.sessions[0].code in ANSWERED, run.sessions[0].err
+    losses_by_degrees = {
+        (each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)
+    }
+    assert losses_by_degrees.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
+    for degrees, losses in losses_by_degrees.items():
+        assert losses == pytest.approx(losses_by_degrees[1, 1, 1], rel=1e-4), degrees
 
-    assert len(listening) == 4 and {each for found in listening.values() for each in beyond_loopback(found)} == set()
-    seen = [layout for layout, found in listening.items() if any("RayTrainWorker" in name for name, _ in found)]
-    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in seen), "no worker's sockets were seen"
+    assert (
+        len(listening) == 4
+        and {each for addresses in listening.values() for each in beyond_loopback(addresses)} == set()
+    )
+    layouts = [
+        layout for layout, addresses in listening.items() if any("RayTrainWorker" in name for name, _ in addresses)
+    ]
+    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in layouts), "no worker's sockets were seen"
 
 
 @pytest.mark.heavy
@@ -91,7 +98,7 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: Path) -> None:
     """Runs a search in the space's own budget; the search chooses which layouts it tries."""
     run = _searched(tmp_path, name, name, "--gpus", "4")
-    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
+    assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
     assert {each.layout.world_size for each in run.measured} == {4}
     _passes_the_gate(run)
 
@@ -103,7 +110,7 @@ def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(nam
     sets = [word for change in changes for word in ("--set", change)]
     argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
     run = _searched(tmp_path, name, *argv, *sets)
-    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
+    assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
     degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name.startswith("llama3_8b") else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
@@ -127,7 +134,7 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
     config.write_text(json.dumps({"model_type": "llama", **sizes, **words}))
     argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
     run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
-    assert run.sessions[-1].code in FOUND, run.sessions[-1].err
+    assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
     assert {layout.world_size for layout in layouts} == {8}
     assert {layout.model_parallel > 1 for layout in layouts} == {False, True}

@@ -70,10 +70,10 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         micro_batches=(2,),
         axes={"engine": ("ddp",), "bucket_mib": (0, 7)},  # as fast as each other: none is stopped as slow
     )
-    given = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
+    arguments = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
     with (
         waiting(BUSY * len(os.sched_getaffinity(0))) as (compute, end),
-        start(folder, "busy", 1, str(space), *given) as session,
+        start(folder, "busy", 1, str(space), *arguments) as session,
     ):
         session.wait_for("the last run's rung", _has_begun)
         compute()
@@ -100,11 +100,11 @@ def test_the_contenders_run_in_turn(disturbed: Run) -> None:
 
 
 def test_it_names_a_winner_only_where_runs_beside_each_other_agree(disturbed: Run) -> None:
-    (ended,) = disturbed.sessions
+    (session_end,) = disturbed.sessions
     best = named_winner(disturbed.measured)
-    assert ended.code == (0 if best else NOT_RESOLVED), ended.err
-    assert ("Not resolved between" in ended.out) is (best is None)
-    assert ("Fastest of 2 layouts tried for" in ended.out) is (best is not None)
+    assert session_end.code == (0 if best else NOT_RESOLVED), session_end.err
+    assert ("Not resolved between" in session_end.out) is (best is None)
+    assert ("Fastest of 2 layouts tried for" in session_end.out) is (best is not None)
     assert (disturbed.path / "layout.json").exists() is (best is not None)
 
 
@@ -113,7 +113,7 @@ def test_what_the_machine_did_is_recorded_beside_the_figures_and_said(disturbed:
     (last,) = (_others_pct(each) for each in disturbed.measured if each.repeat == 1)
     assert last > 60 and last > statistics.fmean(search)
     assert all(each.load_average and len(each.steal_pct) == len(each.windows_s) for each in disturbed.measured)
-    (ended,) = disturbed.sessions
-    if ended.code == NOT_RESOLVED:
-        output = " ".join(ended.out.split())
+    (session_end,) = disturbed.sessions
+    if session_end.code == NOT_RESOLVED:
+        output = " ".join(session_end.out.split())
         assert "the machine was disturbed" in output and "other processes took" in output

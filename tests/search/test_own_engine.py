@@ -22,7 +22,7 @@ from platform.session.first_line import check_engines
 from tests.contract.cases import BLOOM, recipe
 from tests.samples import header
 from tests.search.session import write_space
-from tests.search.studies import FOUND, RAN, Run, start
+from tests.search.studies import ANSWERED, RAN, Run, start
 from trainers import engines
 from trainers.support import standing_refusal
 from trainers.values.layout import Layout
@@ -69,10 +69,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     folder = tmp_path_factory.mktemp("own")
     environment = {"PYTHONPATH": str(_write_engine(folder / "modules").parent)}
     space = write_space(folder / "space.py", seq_len=32, axes={"engine": ("ddp",)}, micro_batches=(1, 2))
-    asked = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
-    with start(folder, "own", 1, *asked, environment=environment) as session:
-        ended = session.end()
-    return Searched(path=folder / "studies" / "own", sessions=(ended,), environment=environment)
+    arguments = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
+    with start(folder, "own", 1, *arguments, environment=environment) as session:
+        session_end = session.end()
+    return Searched(path=folder / "studies" / "own", sessions=(session_end,), environment=environment)
 
 
 @pytest.mark.ray
@@ -81,18 +81,18 @@ class TestSearched:
     """One real search of two trials: what is true of the engine, and of accumulations, each of which makes a recipe."""
 
     def test_it_is_measured_recorded_reported_and_mirrored(self, searched: Searched) -> None:
-        (ended,) = searched.sessions
-        assert ended.code in FOUND, ended.err
+        (session_end,) = searched.sessions
+        assert session_end.code in ANSWERED, session_end.err
         measured = {(each.layout.engine, each.outcome in RAN, each.num_devices) for each in searched.measured}
         assert measured == {(ENGINE, True, 2)}
-        assert ENGINE in ended.out
+        assert ENGINE in session_end.out
         header_line, source_hash = searched.history.header, hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
         assert header_line is not None and header_line.engines == {ENGINE: source_hash}
         assert _engines_in_mlflow(searched.path.parent) == {ENGINE}
 
     def test_each_accumulation_has_its_ladder_its_winner_and_its_row(self, searched: Searched) -> None:
         """Checks also that each row states the global batch that its accumulation makes."""
-        (ended,) = searched.sessions
+        (session_end,) = searched.sessions
         points = {
             (each.batch.grad_accum, each.batch.micro_batch): each for each in searched.measured if not each.repeat
         }
@@ -102,8 +102,8 @@ class TestSearched:
         for each in points.values():
             assert each.tokens_per_s is not None and each.step_time_s is not None
             assert each.tokens_per_s * each.step_time_s == pytest.approx(each.global_batch * 32)
-        assert "What accumulation buys, and the global batch it makes" in ended.out
-        if ended.code == 0:  # else no layout is named for the first recipe
+        assert "What accumulation buys, and the global batch it makes" in session_end.out
+        if session_end.code == 0:  # else no layout is named for the first recipe
             first = read_layout(searched.path / "layout.json")
             assert first.recipe is not None and first.batch is not None
             assert (first.recipe.grad_accum, first.recipe.global_batch) == (0, 2 * first.batch.micro_batch)
@@ -124,7 +124,7 @@ class TestSearched:
     def test_it_is_reported_where_it_cannot_be_imported(
         self, searched: Searched, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in FOUND
+        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in ANSWERED
         assert ENGINE in capsys.readouterr().out
 
 
@@ -193,8 +193,8 @@ def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
     """Checks that DDP's measured rows, labelled as the engine's, have the same errors when the same costs predict
     them.
     """
-    known = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
-    monkeypatch.setattr(cost_engines, "_COSTS", {name: known[name] for name in cost_engines.ENGINES})
+    costs = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
+    monkeypatch.setattr(cost_engines, "_COSTS", {name: costs[name] for name in cost_engines.ENGINES})
     with (MEASURED / "gpt2-exhaustive-1xH200.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["engine"] == "ddp"]
 
@@ -223,13 +223,13 @@ def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
 def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
     engine_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
+    arguments = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
 
     def best(engine: str) -> dict[str, Any]:
-        assert plan.main([*asked, "--set", f"engine={engine}"]) == 0
+        assert plan.main([*arguments, "--set", f"engine={engine}"]) == 0
         return json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]
 
-    assert plan.main([*asked, "--set", f"engine={ENGINE}"]) == 2
+    assert plan.main([*arguments, "--set", f"engine={ENGINE}"]) == 2
     assert "the cost model does not know engine" in capsys.readouterr().err
     _name_costs(engine_file)
     mine, ddp = best(ENGINE), best("ddp")

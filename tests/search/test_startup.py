@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 def _searched(folder: Path, space: Path, name: str, value: str) -> tuple[Ended, Run]:
     argv = (str(space), "--name", name, "--steps", "4", "--searcher", "sweep")
     with start(folder, name, 1, *argv, environment={startup.SWITCH: value}) as session:
-        ended = session.end()
-    return ended, Run(path=folder / "studies" / name, sessions=(ended,))
+        session_end = session.end()
+    return session_end, Run(path=folder / "studies" / name, sessions=(session_end,))
 
 
 def test_a_search_gives_the_same_answer_without_it(tmp_path: Path) -> None:

@@ -16,18 +16,18 @@ def test_k_stands_for_1024_in_whole_numbers() -> None:
 
 def test_layout_axes_and_ladder_are_replaced() -> None:
     space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed", "zero_stage=2, 1", "micro_batch=4,2"])
-    found, _ = space.candidates(4)
-    assert {each.layout.engine for each in found} == {"deepspeed"}
-    assert [each.layout.zero_stage for each in found[:2]] == [2, 1]
-    assert {each.micro_batches for each in found} == {(2, 4)}
+    candidates, _ = space.candidates(4)
+    assert {each.layout.engine for each in candidates} == {"deepspeed"}
+    assert [each.layout.zero_stage for each in candidates[:2]] == [2, 1]
+    assert {each.micro_batches for each in candidates} == {(2, 4)}
 
 
 @pytest.mark.parametrize("axis", [field.name for field in dataclasses.fields(Layout)])
 def test_each_kind_that_a_space_names_is_an_axis_of_its_model_s(axis: str) -> None:
     points, _ = search_spaces.load("bloom7b_kinds").candidates(4)
     values = {getattr(each.layout, axis) for each in points}
-    found, _ = search_spaces.load("bloom7b").with_changes([f"{axis}={','.join(map(str, values))}"]).candidates(4)
-    assert {getattr(each.layout, axis) for each in found} >= values
+    candidates, _ = search_spaces.load("bloom7b").with_changes([f"{axis}={','.join(map(str, values))}"]).candidates(4)
+    assert {getattr(each.layout, axis) for each in candidates} >= values
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
@@ -36,8 +36,8 @@ def test_no_named_point_is_lost_in_silence(num_devices: int) -> None:
     is refused by a sentence.
     """
     space = search_spaces.load("bloom7b_kinds")
-    found, rejected = space.candidates(num_devices)
-    names = [name for each in (*found, *rejected) for name in each.name.split(", ")]
+    candidates, rejected = space.candidates(num_devices)
+    names = [name for each in (*candidates, *rejected) for name in each.name.split(", ")]
     assert sorted(names) == sorted(point.name for point in space.points)
 
 
@@ -58,9 +58,9 @@ def test_several_values_make_several_recipes_the_first_the_reference() -> None:
         (1024, "bf16"),
         (2048, "bf16"),
     ]
-    found, _ = space.candidates(1)
-    assert {each.recipe.id for each in found} == {each.id for each in space.recipes}
-    assert found[0].recipe == space.recipe
+    candidates, _ = space.candidates(1)
+    assert {each.recipe.id for each in candidates} == {each.id for each in space.recipes}
+    assert candidates[0].recipe == space.recipe
 
 
 def test_a_value_given_twice_counts_once() -> None:
@@ -70,19 +70,19 @@ def test_a_value_given_twice_counts_once() -> None:
 def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
     names = ["zs3_fp16_gpus1_bs32_sl128", "zs0_fp32_gpus1_bs32_sl128"]
     space = search_spaces.load("gpt2_zero").with_changes([f"point={','.join(names)}", "seq_len=256"])
-    found, _ = space.candidates(1)
-    assert sorted(each.name for each in found) == sorted(names)
-    assert {each.recipe.seq_len for each in found} == {256}
+    candidates, _ = space.candidates(1)
+    assert sorted(each.name for each in candidates) == sorted(names)
+    assert {each.recipe.seq_len for each in candidates} == {256}
 
 
 def test_a_fixed_accumulation_makes_a_recipe_each_and_the_global_batch_follows() -> None:
     space = search_spaces.load("bloom7b").with_changes(["grad_accum=1,16", "micro_batch=2,3", "tp=1", "pp=1"])
     assert [(each.grad_accum, each.global_batch) for each in space.recipes] == [(1, 0), (16, 0)]
     assert len({each.id for each in space.recipes}) == 2
-    found, rejected = space.candidates(4)
-    assert not rejected and {each.recipe for each in found} == set(space.recipes)
-    points = found[-1].batch_points()
-    assert [(each.micro_batch, each.grad_accum, each.global_batch(found[-1].layout)) for each in points] == [
+    candidates, rejected = space.candidates(4)
+    assert not rejected and {each.recipe for each in candidates} == set(space.recipes)
+    points = candidates[-1].batch_points()
+    assert [(each.micro_batch, each.grad_accum, each.global_batch(candidates[-1].layout)) for each in points] == [
         (2, 16, 128), (3, 16, 192)]  # fmt: skip
 
 

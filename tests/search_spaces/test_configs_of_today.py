@@ -55,17 +55,17 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     config.save_pretrained(tmp_path)
     space = search_spaces.load(str(tmp_path))
     with torch.device("meta"):
-        made = AutoModelForCausalLM.from_config(config.get_text_config())
-    assert space.recipe.model.num_parameters == sum(each.numel() for each in made.parameters())
+        model = AutoModelForCausalLM.from_config(config.get_text_config())
+    assert space.recipe.model.num_parameters == sum(each.numel() for each in model.parameters())
     candidates, _ = space.candidates(4)
     assert candidates
     batch = BatchPoint(micro_batch=1, grad_accum=128)
     steps = predict(from_points([(each.recipe, each.layout, batch) for each in candidates], find_cluster("4xH100")))
     assert np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
-    here = space.miniature
-    assert here is not None and here.candidates(2)[0]
+    miniature = space.miniature
+    assert miniature is not None and miniature.candidates(2)[0]
     expected = f"global_batch 512 by default, which {space.name} does not state: change with --set"
-    assert space.assumption == here.assumption == f"seq_len 512 and {expected}"
+    assert space.assumption == miniature.assumption == f"seq_len 512 and {expected}"
     assert space.with_changes(["seq_len=256"]).assumption == expected
 
 

@@ -23,10 +23,10 @@ PRODUCTS = ("bloom7b", "gpt2", "gpt2_xl")
 @pytest.mark.parametrize("num_devices", DEVICES)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_every_layout_once_on_all_devices(name: str, num_devices: int) -> None:
-    found, rejected = search_spaces.load(name).candidates(num_devices)
-    assert len({each.key for each in found}) == len(found) > 0
+    candidates, rejected = search_spaces.load(name).candidates(num_devices)
+    assert len({each.key for each in candidates}) == len(candidates) > 0
     assert not rejected
-    for each in found:
+    for each in candidates:
         layout = each.layout
         degrees = layout.dp_replicate * layout.dp_shard * layout.tp * layout.pp * layout.cp
         assert degrees == num_devices
@@ -39,13 +39,13 @@ def test_devices_that_divide_no_batch_are_told(num_devices: int) -> None:
     space = search_spaces.load("bloom7b")
     with pytest.raises(ValueError, match=f"512 is not a multiple of micro_batch 1 x {num_devices} data-parallel"):
         space.candidates(num_devices)
-    found, _ = space.with_changes([f"global_batch={num_devices * 4}", "tp=1", "pp=1"]).candidates(num_devices)
-    assert {each.micro_batches for each in found} == {(1, 2, 4)}
+    candidates, _ = space.with_changes([f"global_batch={num_devices * 4}", "tp=1", "pp=1"]).candidates(num_devices)
+    assert {each.micro_batches for each in candidates} == {(1, 2, 4)}
 
 
 def test_all_three_engines_and_all_stages_are_there() -> None:
-    found, _ = search_spaces.load("bloom7b").candidates(8)
-    kinds = {(each.layout.engine, each.layout.zero_stage) for each in found}
+    candidates, _ = search_spaces.load("bloom7b").candidates(8)
+    kinds = {(each.layout.engine, each.layout.zero_stage) for each in candidates}
     assert kinds == {("ddp", 0), ("fsdp", 2), ("fsdp", 3), *(("deepspeed", stage) for stage in range(4))}
 
 
@@ -54,20 +54,20 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
-    found: dict[str, set[str]] = {}
+    values_by_axis: dict[str, set[str]] = {}
     for space in search_spaces.built_in_spaces():
         for each in space.candidates(4)[0]:
             if refusal(each.recipe, each.layout, gpus) is None:
                 for axis, value in (*vars_of(each.layout).items(), ("compression", each.recipe.compression)):
-                    found.setdefault(axis, set()).add(str(value).partition("_")[0])
+                    values_by_axis.setdefault(axis, set()).add(str(value).partition("_")[0])
     hints = typing.get_type_hints(Layout) | {"compression": typing.get_type_hints(Recipe)["compression"]}
     if not any("pp" in rules.model_parallel for rules in engines.registered()):
         del hints["schedule"]
     names = {axis: {name.partition("_")[0] for name in typing.get_args(hint)} for axis, hint in hints.items()}
-    assert {axis: kinds - found[axis] for axis, kinds in names.items() if kinds - found[axis]} == {}
+    assert {axis: kinds - values_by_axis[axis] for axis, kinds in names.items() if kinds - values_by_axis[axis]} == {}
     for axis in ("bucket_mib", "prefetch", "reshard"):
-        assert len(found[axis]) > 1, axis
-    assert {"1", "2", "4"} <= found["dp_replicate"] and {"1", "2", "4"} <= found["dp_shard"]
+        assert len(values_by_axis[axis]) > 1, axis
+    assert {"1", "2", "4"} <= values_by_axis["dp_replicate"] and {"1", "2", "4"} <= values_by_axis["dp_shard"]
 
 
 def vars_of(layout: Layout) -> dict[str, object]:
@@ -76,19 +76,19 @@ def vars_of(layout: Layout) -> dict[str, object]:
 
 
 def test_gradient_sync_is_what_the_engine_can_do() -> None:
-    found, _ = search_spaces.load("bloom7b").candidates(8)
-    for each in found:
+    candidates, _ = search_spaces.load("bloom7b").candidates(8)
+    for each in candidates:
         if each.layout.engine == "deepspeed":
             assert each.layout.grad_sync == ("every" if each.layout.zero_stage >= 2 else "last")
-    assert {each.layout.grad_sync for each in found if each.layout.engine == "ddp"} == {"last", "every"}
+    assert {each.layout.grad_sync for each in candidates if each.layout.engine == "ddp"} == {"last", "every"}
     alone, _ = search_spaces.load("bloom7b").candidates(1)
     assert {each.layout.grad_sync for each in alone if each.layout.engine != "deepspeed"} == {"last"}
 
 
 def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
-    found, _ = search_spaces.load("bloom7b").candidates(8)
-    layouts = [each.layout for each in found if each.layout.model_parallel == 1]
-    assert layouts == [each.layout for each in found[: len(layouts)]]
+    candidates, _ = search_spaces.load("bloom7b").candidates(8)
+    layouts = [each.layout for each in candidates if each.layout.model_parallel == 1]
+    assert layouts == [each.layout for each in candidates[: len(layouts)]]
     fastest = {"attention": "flex", "loss": "chunked", "compile": "block"}
     assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last", **fastest)  # type: ignore[arg-type]
     of_fastest = [x for x in layouts if all(getattr(x, name) == value for name, value in fastest.items())]
@@ -101,26 +101,26 @@ def test_bloom_has_two_hundred_layouts_on_four_gpus_that_none_refuses() -> None:
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=4
     )
-    found, _ = space.candidates(4)
-    able = [each for each in found if refusal(each.recipe, each.layout, gpus) is None]
+    candidates, _ = space.candidates(4)
+    able = [each for each in candidates if refusal(each.recipe, each.layout, gpus) is None]
     assert len(able) >= 200
 
 
 def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
     space = search_spaces.load("bloom7b").with_changes(["engine=fsdp", "zero_stage=3", "tp=2", "pp=1", "dp_shard=2"])
-    found, rejected = space.candidates(8)
-    assert {(x.layout.dp_replicate, x.layout.dp_shard, x.layout.tp) for x in found} == {(2, 2, 2)}
+    candidates, rejected = space.candidates(8)
+    assert {(x.layout.dp_replicate, x.layout.dp_shard, x.layout.tp) for x in candidates} == {(2, 2, 2)}
     assert not rejected
 
 
 def test_degrees_that_do_not_divide_the_devices_are_rejected_with_the_reason() -> None:
-    found, rejected = search_spaces.load("bloom7b").with_changes(["tp=1,16"]).candidates(8)
-    assert {each.layout.tp for each in found} == {1}
+    candidates, rejected = search_spaces.load("bloom7b").with_changes(["tp=1,16"]).candidates(8)
+    assert {each.layout.tp for each in candidates} == {1}
     assert {each.layout.tp for each in rejected} == {16}
     assert {each.reason for each in rejected} == {"tp 16 takes 16 devices, there are 8"}
     hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2", "tp=1", "pp=1"])
-    found, rejected = hybrid.candidates(8)
-    assert {(each.layout.engine, each.layout.dp_shard) for each in found} == {("fsdp", 4)}
+    candidates, rejected = hybrid.candidates(8)
+    assert {(each.layout.engine, each.layout.dp_shard) for each in candidates} == {("fsdp", 4)}
     assert {each.reason for each in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
 
 
@@ -135,8 +135,8 @@ def test_a_space_that_splits_models_does_not_grow_on_one_device() -> None:
 def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
     """Checks that DeepSpeed has no layouts of these degrees, since it would be refused at each of them."""
     space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed"])
-    found, rejected = space.candidates(8)
-    assert {each.layout.model_parallel for each in found} == {1} and not rejected
+    candidates, rejected = space.candidates(8)
+    assert {each.layout.model_parallel for each in candidates} == {1} and not rejected
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None
     assert {each.layout.model_parallel for each in miniature.candidates(2)[0]} == {1}
@@ -145,22 +145,22 @@ def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
 
 
 def test_seed_002s_grid_is_whole_on_sixteen_devices() -> None:
-    found, _ = search_spaces.load("tr3m_1b3").candidates(16)
-    degrees = {(each.layout.tp, each.layout.pp) for each in found}
+    candidates, _ = search_spaces.load("tr3m_1b3").candidates(16)
+    degrees = {(each.layout.tp, each.layout.pp) for each in candidates}
     assert degrees == set(itertools.product((1, 2, 4), (1, 2, 4)))
-    assert {each.layout.checkpointing for each in found} == {"none", "full"}
-    ladders = {each.micro_batches for each in found if each.layout.virtual == 1}
+    assert {each.layout.checkpointing for each in candidates} == {"none", "full"}
+    ladders = {each.micro_batches for each in candidates if each.layout.virtual == 1}
     assert (1, 2, 4, 8, 16) in ladders
 
 
 def test_named_points_are_exactly_the_space() -> None:
     space = search_spaces.load("gpt2_zero")
-    found, rejected = space.candidates(8)
+    candidates, rejected = space.candidates(8)
     assert not rejected
-    assert [each.name for each in found] == [
+    assert [each.name for each in candidates] == [
         f"zs{stage}_{precision}_gpus1_bs32_sl128" for stage in range(4) for precision in ("fp16", "fp32")
     ]
-    for each in found:
+    for each in candidates:
         assert each.layout.world_size == 1
         assert (each.recipe.seq_len, each.recipe.global_batch, each.micro_batches) == (128, 32, (32,))
         assert each.name.startswith(f"zs{each.layout.zero_stage}_{each.recipe.compute_precision}_")
@@ -195,9 +195,9 @@ def test_miniatures_keep_the_architecture_and_say_what_they_are(name: str) -> No
         large.tied_embeddings,
     )
     assert small.num_parameters < 10e6
-    found, _ = miniature.candidates(2)
-    assert {each.layout.engine for each in found} == {"ddp", "fsdp", "deepspeed"}
-    assert len(found) >= 6
+    candidates, _ = miniature.candidates(2)
+    assert {each.layout.engine for each in candidates} == {"ddp", "fsdp", "deepspeed"}
+    assert len(candidates) >= 6
 
 
 def test_the_models_are_the_published_ones() -> None:
@@ -230,12 +230,12 @@ def _kernels(layout: Layout) -> str:
 
 
 def _lines(space: Space, num_devices: int) -> list[str]:
-    found, rejected = space.candidates(num_devices)
-    lines = [f"{space.name} on {num_devices} devices: {len(found)} layouts"]
-    for kernels, group in itertools.groupby(found, lambda each: _kernels(each.layout)):
+    candidates, rejected = space.candidates(num_devices)
+    lines = [f"{space.name} on {num_devices} devices: {len(candidates)} layouts"]
+    for kernels, group in itertools.groupby(candidates, lambda each: _kernels(each.layout)):
         members = list(group)
         # Each set of kernels has the same layouts: the first shows them.
-        for each in members if kernels == _kernels(found[0].layout) or space.points else members[:1]:
+        for each in members if kernels == _kernels(candidates[0].layout) or space.points else members[:1]:
             ladder = ",".join(map(str, each.micro_batches))
             layout = each.layout
             lines.append(f"  {each.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")

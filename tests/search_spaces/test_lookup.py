@@ -200,8 +200,8 @@ def test_a_config_json_becomes_a_space(name: str, tmp_path: Path) -> None:
     assert space.name == name
     assert space.recipe.model.num_parameters == num_parameters
     assert space.recipe.seq_len == (1024 if name == "gpt2-medium" else 2048)
-    found, rejected = space.candidates(4)
-    assert found and not rejected
+    candidates, rejected = space.candidates(4)
+    assert candidates and not rejected
     assert space.miniature is not None and space.miniature.recipe.model.num_parameters < 10e6
     assert space.miniature.candidates(2)[0]
 
@@ -211,9 +211,13 @@ def test_a_model_that_is_small_enough_is_searched_itself_without_a_gpu(tmp_path:
     path = tmp_path / "small.json"
     path.write_text(json.dumps(sizes))
     space = search_spaces.load(str(path)).with_changes(["global_batch=8"])
-    here = space.miniature
-    assert here is not None and here.recipe.model == space.recipe.model and here.recipe.model.miniature_of is None
-    assert (here.recipe.seq_len, here.recipe.compute_precision, here.num_workers) == (64, "fp32", 2)
+    miniature = space.miniature
+    assert (
+        miniature is not None
+        and miniature.recipe.model == space.recipe.model
+        and miniature.recipe.model.miniature_of is None
+    )
+    assert (miniature.recipe.seq_len, miniature.recipe.compute_precision, miniature.num_workers) == (64, "fp32", 2)
     path.write_text(json.dumps({**sizes, "n_layer": 2000}))
     large = search_spaces.load(str(path)).miniature
     assert large is not None and large.recipe.model.miniature_of == "small"

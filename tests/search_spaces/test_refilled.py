@@ -25,9 +25,9 @@ def _layout(**values: Any) -> Layout:
 def test_the_data_parallel_degree_is_filled_up(
     values: dict[str, Any], num_devices: int, replicate: int, shard: int
 ) -> None:
-    made = refilled(_layout(**values), num_devices)
-    assert (made.dp_replicate, made.dp_shard) == (replicate, shard)
-    assert made.world_size == num_devices
+    filled = refilled(_layout(**values), num_devices)
+    assert (filled.dp_replicate, filled.dp_shard) == (replicate, shard)
+    assert filled.world_size == num_devices
 
 
 def test_on_one_device_there_is_nothing_to_sync_between_micro_steps() -> None:

@@ -89,15 +89,15 @@ class TestOrder:
         points = make_points(problem)
         place = {each.key: number for number, each in enumerate(alone)}
         plan = np.argsort(-points.log_rank, kind="stable").tolist()
-        searcher, seen = Guided(problem), list[int]()
+        searcher, suggested_places = Guided(problem), list[int]()
         for _ in range(4):
             suggested = searcher.suggest()
             assert suggested is not None
-            seen.append(place[suggested.key])
-            searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[seen[-1]])))
-        assert seen[:3] == plan[:3]
-        assert seen[3] != plan[3]
-        assert points.log_step_s[seen[3]] < points.log_step_s[plan[3]], "faster, if it fits"
+            suggested_places.append(place[suggested.key])
+            searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[suggested_places[-1]])))
+        assert suggested_places[:3] == plan[:3]
+        assert suggested_places[3] != plan[3]
+        assert points.log_step_s[suggested_places[3]] < points.log_step_s[plan[3]], "faster, if it fits"
 
 
 class TestSurprise:
@@ -126,19 +126,19 @@ class TestLearning:
             )
         )
         searcher = Guided(problem)
-        seen: list[Candidate] = []
+        suggestions: list[Candidate] = []
         for _ in range(12):
             suggested = searcher.suggest()
             assert suggested is not None
-            seen.append(suggested)
+            suggestions.append(suggested)
             searcher.update(suggested, ran(suggested, 2.0 if suggested.layout.checkpointing == "full" else 1.0))
-        assert all(each.layout.checkpointing == "none" for each in seen[4:])
+        assert all(each.layout.checkpointing == "none" for each in suggestions[4:])
 
     def test_a_measured_point_is_known_and_its_neighbours_follow(self) -> None:
         points = make_points(PLANNED)
         index = np.array([0], dtype=np.int64)
-        known = learn(points, index, np.array([0.3]), TIME)
-        mean, sigma = known.each(np.arange(len(points), dtype=np.int64))
+        posterior = learn(points, index, np.array([0.3]), TIME)
+        mean, sigma = posterior.each(np.arange(len(points), dtype=np.int64))
         assert mean[0] == pytest.approx(0.3, abs=0.03) and sigma[0] < 0.05
         assert (mean > 0.03).all() and (mean[1:] < mean[0]).all(), "a shared error, most of it the point's own"
         assert sigma.max() > 3 * sigma[0]
@@ -176,19 +176,19 @@ class TestLearning:
         rng = np.random.default_rng(0)
         index = np.arange(0, len(points), 3, dtype=np.int64)
         residuals = 0.1 + points.effects[index] @ rng.normal(size=points.effects.shape[1])
-        known = learn(points, index, residuals, TIME)
+        posterior = learn(points, index, residuals, TIME)
         everything = np.arange(len(points), dtype=np.int64)
-        assert np.abs(known.roughly() - known.each(everything)[0]).max() < 0.1
+        assert np.abs(posterior.roughly() - posterior.each(everything)[0]).max() < 0.1
 
     def test_peaks_above_the_predicted_ones_lower_the_chance_of_fitting(self) -> None:
         first, second = Guided(PLANNED), Guided(PLANNED)
-        known = next(each for each in BLOOM if each.layout.checkpointing == "full")
+        candidate = next(each for each in BLOOM if each.layout.checkpointing == "full")
         points = make_points(PLANNED)
-        place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == known.key)
+        place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == candidate.key)
         for searcher, factor in ((first, 1.0), (second, 1.15)):
             peak = math.exp(float(points.log_allocated_gib[place])) * factor
-            found = dataclasses.replace(ran(known, 100.0)[0], peak_allocated_gib=peak)
-            searcher.update(dataclasses.replace(known, micro_batches=known.micro_batches[:1]), [found])
+            result = dataclasses.replace(ran(candidate, 100.0)[0], peak_allocated_gib=peak)
+            searcher.update(dataclasses.replace(candidate, micro_batches=candidate.micro_batches[:1]), [result])
         everything = np.arange(len(points), dtype=np.int64)
         lower = second._fitting.chances(everything) - first._fitting.chances(everything)
         assert (lower <= 1e-9).all() and lower.min() < -0.1
@@ -204,30 +204,30 @@ class TestHeldBack:
         """Runs a search to its end where each peak is `more` times the predicted one; returns it with what ran and its
         peak.
         """
-        searcher, seen = Guided(self.TIGHT), list[tuple[Candidate, int, float]]()
+        searcher, suggestions = Guided(self.TIGHT), list[tuple[Candidate, int, float]]()
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None:
             owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
-            found: list[Measurement] = []
+            results: list[Measurement] = []
             for rung in suggested.micro_batches:
                 (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
                 peak = more * math.exp(float(points.log_allocated_gib[point]))
-                seen.append((suggested, rung, peak))
+                suggestions.append((suggested, rung, peak))
                 on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
                 if peak > self.SMALLER.device_memory_gib:
-                    found.append(oom(**on, rank=0))
+                    results.append(oom(**on, rank=0))
                     break
-                found.append(measurement(**on, tokens_per_s=1000.0 / (1 + owner), peak_allocated_gib=peak))
-            searcher.update(suggested, found)
-        return searcher, seen
+                results.append(measurement(**on, tokens_per_s=1000.0 / (1 + owner), peak_allocated_gib=peak))
+            searcher.update(suggested, results)
+        return searcher, suggestions
 
     @pytest.mark.parametrize("more", [0.9, 1.0, 1.1])
     def test_few_rungs_end_in_a_crash_and_the_others_are_told(self, more: float) -> None:
-        searcher, seen = self.searched(more)
-        crashes = sum(peak > self.SMALLER.device_memory_gib for _, _, peak in seen)
+        searcher, suggestions = self.searched(more)
+        crashes = sum(peak > self.SMALLER.device_memory_gib for _, _, peak in suggestions)
         held = sum(len(searcher.held_back(each)) for each in BLOOM)
-        assert crashes <= len(seen) / 10
-        assert len(seen) > 20 and held > 5
+        assert crashes <= len(suggestions) / 10
+        assert len(suggestions) > 20 and held > 5
         assert f"or is predicted to run out of it ({held} batch points)" in searcher.why_stopped
 
     def test_what_does_fit_is_run(self) -> None:
@@ -235,9 +235,9 @@ class TestHeldBack:
         still run.
         """
         points = make_points(self.TIGHT)
-        _, seen = self.searched(0.9)
+        _, suggestions = self.searched(0.9)
         ran_anyway = 0
-        for suggested, rung, _ in seen:
+        for suggested, rung, _ in suggestions:
             owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
             (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
             ran_anyway += bool(points.log_needed[point] > 0)
@@ -264,9 +264,11 @@ class TestHeldBack:
         every = np.arange(len(points), dtype=np.int64)
         lower: list[float] = []
         for outcome in (Outcome.OOM, Outcome.FAILED):
-            fitting, whole = Fitting(points), BLOOM[int(points.owner[near])]
+            fitting, candidate = Fitting(points), BLOOM[int(points.owner[near])]
             before = fitting.chances(every)
-            failed = dataclasses.replace(oom(recipe=whole.recipe, on=whole.layout, micro_batch=1), outcome=outcome)
+            failed = dataclasses.replace(
+                oom(recipe=candidate.recipe, on=candidate.layout, micro_batch=1), outcome=outcome
+            )
             fitting.learn(near, failed, timed=False)
             lower.append(float((before - fitting.chances(every)).max()))
         assert lower[0] > 2 * lower[1] > 0
@@ -287,11 +289,15 @@ class TestPruning:
         return {(pairs[p][0].key, pairs[p][1]) for p in out}
 
     def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
-        one = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
-        full = next(each for each in BLOOM if each.layout == dataclasses.replace(one.layout, checkpointing="full"))
+        candidate = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
+        full = next(
+            each for each in BLOOM if each.layout == dataclasses.replace(candidate.layout, checkpointing="full")
+        )
         out = self.heavier(full, 2)
         assert (full.key, 4) in out and (full.key, 1) not in out
-        assert (one.key, 2) in out and (one.key, 8) in out and (one.key, 1) not in out, "without recomputation"
+        assert (candidate.key, 2) in out and (candidate.key, 8) in out and (candidate.key, 1) not in out, (
+            "without recomputation"
+        )
         by_key = {each.key: each.layout for each in BLOOM}
         assert {by_key[key].engine for key, _ in out} == {"deepspeed"}, "no engine rules out another"
         assert {by_key[key].zero_stage for key, _ in out} == {0, 1, 2}, "stage 3 shards more"
@@ -303,9 +309,9 @@ class TestPruning:
         """
         some = tuple(reversed(BLOOM))
         three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
-        found = {key for key, _ in self.heavier(three, 1, some)}
+        pruned = {key for key, _ in self.heavier(three, 1, some)}
         less = [dataclasses.replace(three.layout, checkpointing=each) for each in ("none", "selective")]
-        assert found == {each.key for each in some if each.layout in (three.layout, *less)}
+        assert pruned == {each.key for each in some if each.layout in (three.layout, *less)}
 
     def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
         """Checks every cell of this project's tables from H200s."""
@@ -329,13 +335,13 @@ class TestPruning:
         searcher = Guided(Problem(candidates=BLOOM))
         full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
         searcher.update(full, [oom(recipe=full.recipe, on=full.layout, micro_batch=1, rank=0)])
-        seen: list[Candidate] = []
+        suggestions: list[Candidate] = []
         while (suggested := searcher.suggest()) is not None:
-            seen.append(suggested)
+            suggestions.append(suggested)
             searcher.update(suggested, ran(suggested, 1.0))
         without = dataclasses.replace(full.layout, checkpointing="none")
         assert without in {each.layout for each in BLOOM}
-        assert without not in {each.layout for each in seen}
+        assert without not in {each.layout for each in suggestions}
         assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.why_stopped)
 
 
@@ -343,8 +349,8 @@ class TestWorth:
     @pytest.mark.parametrize(("ahead", "sigma"), [(0.0, 0.1), (0.2, 0.1), (-0.1, 0.05), (-0.2, 0.3), (-0.5, 0.1)])
     def test_the_expected_saving_is_that_of_drawing(self, ahead: float, sigma: float) -> None:
         drawn = np.random.default_rng(0).normal(ahead, sigma, 4_000_000)
-        wanted = np.maximum(0.0, 1 - np.exp(-drawn)).mean()
-        assert float(expected_saving(np.array(ahead), np.array(sigma))) == pytest.approx(wanted, rel=0.12, abs=3e-6)
+        expected = np.maximum(0.0, 1 - np.exp(-drawn)).mean()
+        assert float(expected_saving(np.array(ahead), np.array(sigma))) == pytest.approx(expected, rel=0.12, abs=3e-6)
 
     def test_it_never_falls_with_what_is_ahead(self) -> None:
         values = expected_saving(np.linspace(-2, 1, 500), np.full(500, 0.05))
@@ -377,24 +383,24 @@ class TestKnowledgeKept:
         points, place = make_points(PLANNED), next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
         slower = {"fsdp": 1.5, "ddp": 1.3, "deepspeed": 1.0}[suggested.layout.engine]
         slower *= 1.4 if suggested.layout.checkpointing == "none" else 1.0
-        found: list[Measurement] = []
+        results: list[Measurement] = []
         for rung in suggested.micro_batches:
             (point,) = np.flatnonzero((points.owner == place) & (points.micro_batch == rung))
             on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
             if points.log_needed[point] > 0:
-                return [*found, oom(**on, rank=0)]
+                return [*results, oom(**on, rank=0)]
             speed = suggested.tokens_per_step / (slower * math.exp(points.log_step_s[point]))
             peak = math.exp(float(points.log_allocated_gib[point]))
-            found.append(measurement(**on, tokens_per_s=speed, peak_allocated_gib=peak))
-        return found
+            results.append(measurement(**on, tokens_per_s=speed, peak_allocated_gib=peak))
+        return results
 
     def searched(self, problem: Problem[Candidate]) -> list[list[Measurement]]:
         """Returns what each trial of a search to its own end measured."""
-        searcher, found = Guided(problem), list[list[Measurement]]()
+        searcher, answers = Guided(problem), list[list[Measurement]]()
         while (suggested := searcher.suggest()) is not None:
-            found.append(self.answer(suggested))
-            searcher.update(suggested, found[-1])
-        return found
+            answers.append(self.answer(suggested))
+            searcher.update(suggested, answers[-1])
+        return answers
 
     def earlier(self, trials: list[list[Measurement]]) -> tuple[Earlier[Candidate], ...]:
         return tuple(
@@ -402,7 +408,7 @@ class TestKnowledgeKept:
                 candidate=Candidate(
                     recipe=each[0].recipe,
                     layout=each[0].layout,
-                    micro_batches=tuple(one.batch.micro_batch for one in each),
+                    micro_batches=tuple(measured.batch.micro_batch for measured in each),
                 ),
                 results=tuple(each),
             )
@@ -415,8 +421,8 @@ class TestKnowledgeKept:
 
     @staticmethod
     def best(trials: list[list[Measurement]]) -> Measurement:
-        ok = [one for each in trials for one in each if one.outcome is Outcome.OK]
-        return max(ok, key=lambda one: one.tokens_per_s or 0.0)
+        ok = [measured for each in trials for measured in each if measured.outcome is Outcome.OK]
+        return max(ok, key=lambda result: result.tokens_per_s or 0.0)
 
     def test_the_old_winner_is_suggested_first_and_measured_anew_and_little_else(self) -> None:
         old = self.searched(PLANNED)
@@ -424,7 +430,7 @@ class TestKnowledgeKept:
         assert old[0][0].layout != winner.layout, "the cost model alone begins elsewhere"
         new = self.searched(self.knowing(old))
         assert new[0][-1].layout == winner.layout
-        assert winner.batch in [one.batch for one in new[0]]
+        assert winner.batch in [measured.batch for measured in new[0]]
         assert self.best(new).tokens_per_s == winner.tokens_per_s
         assert sum(map(len, new)) <= sum(map(len, old)) * 2 / 3
 
@@ -435,15 +441,15 @@ class TestKnowledgeKept:
         old = self.searched(PLANNED)
         searcher = Guided(dataclasses.replace(self.knowing(old), tokens=None))
         assert searcher._timing.incumbents == {}
-        seen: set[tuple[str, int]] = set()
+        suggestions: set[tuple[str, int]] = set()
         while (suggested := searcher.suggest()) is not None:
             rungs = {(suggested.key, rung) for rung in suggested.micro_batches}
-            assert not seen & rungs
-            seen |= rungs
+            assert not suggestions & rungs
+            suggestions |= rungs
             searcher.update(suggested, ran(suggested, 1.0))
         held = {(each.key, rung) for each in BLOOM for rung in searcher.held_back(each)}
-        assert seen | held == {(each.key, rung) for each in BLOOM for rung in each.micro_batches}
-        assert len(seen) > 2 * len(held)
+        assert suggestions | held == {(each.key, rung) for each in BLOOM for rung in each.micro_batches}
+        assert len(suggestions) > 2 * len(held)
 
     def test_layouts_that_the_space_lacks_teach_and_are_not_suggested(self) -> None:
         """Checks old measurements whose only engine is not in the space now."""
@@ -498,19 +504,19 @@ class TestStopping:
                 p for p in range(len(searcher._points)) if BLOOM[int(searcher._points.owner[p])].key == suggested.key
             ]
             steps = {int(searcher._points.micro_batch[p]): math.exp(searcher._points.log_step_s[p]) for p in places}
-            found = [
+            results = [
                 ran(dataclasses.replace(suggested, micro_batches=(r,)), steps[r])[0] for r in suggested.micro_batches
             ]
-            searcher.update(suggested, found)
+            searcher.update(suggested, results)
         return rungs, searcher.why_stopped
 
     def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
-        rungs, why = self.stopped(1e8)
+        rungs, reason = self.stopped(1e8)
         assert rungs < sum(len(each.micro_batches) for each in BLOOM) / 3
         words = r"stopped: (\S+) % more would save (\S+) GPU-days of (\S+); the next trial costs (\S+)"
-        found = re.fullmatch(words, why)
-        assert found is not None, why
-        share, saved, plan, cost = map(float, found.groups())
+        matched = re.fullmatch(words, reason)
+        assert matched is not None, reason
+        share, saved, plan, cost = map(float, matched.groups())
         assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
         alone = PLANNED.costs.num_devices * (PLANNED.costs.start_s + PLANNED.costs.rung_s)
         assert 86400 * cost == pytest.approx(alone, rel=0.05), (
@@ -538,10 +544,10 @@ def test_each_recipe_has_an_incumbent_of_its_own() -> None:
     other = dataclasses.replace(RECIPE, global_batch=32)
     both = candidates(RECIPE, other)
     searcher = Guided(Problem(candidates=both, tokens=1e6, costs=Costs(num_devices=2)))
-    seen: set[str] = set()
+    suggestions: set[str] = set()
     for _ in range(4):
         suggested = searcher.suggest()
         assert suggested is not None
-        seen.add(suggested.recipe.id)
+        suggestions.add(suggested.recipe.id)
         searcher.update(suggested, ran(suggested, 1.0 if suggested.recipe == RECIPE else 5.0))
-    assert seen == {RECIPE.id, other.id}
+    assert suggestions == {RECIPE.id, other.id}

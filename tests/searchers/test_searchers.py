@@ -78,8 +78,8 @@ def no_room(candidate: Candidate) -> list[Measurement]:
 
 def not_a_number(candidate: Candidate) -> list[Measurement]:
     """Returns a figure that no comparison holds for, as the best of the ladder and before others."""
-    whole = speed(candidate)
-    return [dataclasses.replace(whole[0], tokens_per_s=math.nan), *whole[1:2]]
+    results = speed(candidate)
+    return [dataclasses.replace(results[0], tokens_per_s=math.nan), *results[1:2]]
 
 
 def endless(candidate: Candidate) -> list[Measurement]:
@@ -92,7 +92,7 @@ def nothing(candidate: Candidate) -> list[Measurement]:
     return []
 
 
-def asked(candidates: Sequence[Candidate], seed: int = 0) -> Problem[Candidate]:
+def problem(candidates: Sequence[Candidate], seed: int = 0) -> Problem[Candidate]:
     """Returns the problem of these candidates, without predictions and planned tokens."""
     return Problem(candidates=candidates, seed=seed)
 
@@ -101,27 +101,29 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
     """Returns all suggestions of a searcher. Each must lie in the space, and none may repeat."""
     within = {each.key: each for each in MANY}
     settled = {each.key: set[int]() for each in MANY}
-    seen: list[Candidate] = []
+    suggestions: list[Candidate] = []
     while (suggested := searcher.suggest()) is not None:
-        seen.append(suggested)
-        assert len(seen) <= most, "it suggests without end"
+        suggestions.append(suggested)
+        assert len(suggestions) <= most, "it suggests without end"
         if suggested.key in within:
-            known = within[suggested.key]
-            assert dataclasses.replace(suggested, micro_batches=known.micro_batches) == known
-            assert suggested.micro_batches and set(suggested.micro_batches) <= set(known.micro_batches)
+            candidate = within[suggested.key]
+            assert dataclasses.replace(suggested, micro_batches=candidate.micro_batches) == candidate
+            assert suggested.micro_batches and set(suggested.micro_batches) <= set(candidate.micro_batches)
             assert list(suggested.micro_batches) == sorted(suggested.micro_batches), "upwards"
             assert not settled[suggested.key] & set(suggested.micro_batches), "each rung once"
-            found = answer(suggested)
-            over = [each.batch.micro_batch for each in found if each.outcome in ENDS_LADDER]
+            results = answer(suggested)
+            over = [each.batch.micro_batch for each in results if each.outcome in ENDS_LADDER]
             settled[suggested.key] |= {
-                rung for rung in known.micro_batches if rung in suggested.micro_batches or (over and rung > min(over))
+                rung
+                for rung in candidate.micro_batches
+                if rung in suggested.micro_batches or (over and rung > min(over))
             }
             rungs = tuple(sorted(settled[suggested.key]))
-            searcher.update(dataclasses.replace(known, micro_batches=rungs), found)
+            searcher.update(dataclasses.replace(candidate, micro_batches=rungs), results)
         else:
             searcher.update(suggested, answer(suggested))
     assert searcher.why_stopped, "it says why"
-    return seen
+    return suggestions
 
 
 def rungs_of(candidates: Sequence[Candidate]) -> set[tuple[str, int]]:
@@ -137,79 +139,79 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 class TestContract:
     def test_it_suggests_everything_once_and_then_nothing(self, make: Make) -> None:
-        assert rungs_of(exhausted(make(asked(MANY)), speed)) == rungs_of(MANY)
+        assert rungs_of(exhausted(make(problem(MANY)), speed)) == rungs_of(MANY)
 
     def test_it_stays_at_nothing(self, make: Make) -> None:
-        searcher = make(asked(MANY[:2]))
+        searcher = make(problem(MANY[:2]))
         exhausted(searcher, speed)
         assert searcher.suggest() is None and searcher.suggest() is None
 
     def test_asked_twice_it_gives_the_same(self, make: Make) -> None:
-        searcher = make(asked(MANY))
+        searcher = make(problem(MANY))
         while (first := searcher.suggest()) is not None:
             assert first is searcher.suggest()
             searcher.update(first, speed(first))
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_the_same_seed_and_history_give_the_same(self, make: Make, seed: int) -> None:
-        assert exhausted(make(asked(MANY, seed)), speed) == exhausted(make(asked(MANY, seed)), speed)
+        assert exhausted(make(problem(MANY, seed)), speed) == exhausted(make(problem(MANY, seed)), speed)
 
     @pytest.mark.parametrize("answer", [not_a_number, endless, nothing])
     def test_it_survives_any_history(self, make: Make, answer: Answer) -> None:
-        assert rungs_of(exhausted(make(asked(MANY)), answer)) == rungs_of(MANY)
+        assert rungs_of(exhausted(make(problem(MANY)), answer)) == rungs_of(MANY)
 
     def test_it_survives_that_nothing_fits(self, make: Make) -> None:
         """Checks that it tries every layout, except those that must need more memory than one that ran out of it."""
-        seen = exhausted(make(asked(MANY)), no_room)
+        suggestions = exhausted(make(problem(MANY)), no_room)
         lightest = [each for each in MANY if each.layout.checkpointing == "full"]
-        assert {each.key for each in lightest} <= {each.key for each in seen}
+        assert {each.key for each in lightest} <= {each.key for each in suggestions}
 
     def test_it_takes_what_it_did_not_suggest(self, make: Make) -> None:
         """Checks results that it did not ask for: a resumed study reports its earlier trials first, and a loop the
         points that it passed by.
         """
-        searcher = make(asked(MANY))
-        for known in EARLIER:
-            searcher.update(known, speed(known))
+        searcher = make(problem(MANY))
+        for candidate in EARLIER:
+            searcher.update(candidate, speed(candidate))
         standing = searcher.suggest()
         assert standing is not None
-        other = next(each for each in MANY if each.key not in (standing.key, *(known.key for known in EARLIER)))
+        other = next(each for each in MANY if each.key not in (standing.key, *(defaults.key for defaults in EARLIER)))
         searcher.update(other, speed(other))
         assert rungs_of(exhausted(searcher, speed)) == rungs_of(MANY) - rungs_of((*EARLIER, other))
 
     def test_a_ladder_cut_short_is_gone_on_with(self, make: Make) -> None:
         """Checks a ladder whose upper rungs a killed session leaves to the next one."""
-        searcher = make(asked(MANY[:1]))
+        searcher = make(problem(MANY[:1]))
         begun = dataclasses.replace(MANY[0], micro_batches=MANY[0].micro_batches[:1])
         searcher.update(begun, speed(begun))
         assert rungs_of(exhausted(searcher, speed)) >= rungs_of(MANY[:1]) - rungs_of([begun])
 
     def test_told_twice_of_one_trial_it_goes_on(self, make: Make) -> None:
-        searcher = make(asked(MANY[:3]))
+        searcher = make(problem(MANY[:3]))
         searcher.update(MANY[0], no_room(MANY[0]))
         searcher.update(MANY[0], speed(MANY[0]))
         assert MANY[0].key not in {each.key for each in exhausted(searcher, speed)}
 
     def test_one_candidate(self, make: Make) -> None:
-        assert rungs_of(exhausted(make(asked(MANY[:1])), speed)) == rungs_of(MANY[:1])
+        assert rungs_of(exhausted(make(problem(MANY[:1])), speed)) == rungs_of(MANY[:1])
 
     def test_no_candidates(self, make: Make) -> None:
-        assert make(asked(())).suggest() is None
+        assert make(problem(())).suggest() is None
 
 
 def test_each_name_of_the_registry_is_a_class_of_its_own() -> None:
-    kinds = {name: type(searchers.create(name, asked(MANY))) for name in searchers.NAMES}
+    kinds = {name: type(searchers.create(name, problem(MANY))) for name in searchers.NAMES}
     assert len(set(kinds.values())) == len(kinds)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown searcher 'annealing': there are " + ", ".join(searchers.NAMES)):
-        searchers.create("annealing", asked(MANY))
+        searchers.create("annealing", problem(MANY))
 
 
 def test_the_sweep_keeps_the_space_s_order() -> None:
-    own = [each for each in MANY if each.recipe == RECIPE]
-    assert exhausted(Sweep(asked(own)), speed) == own
+    of_recipe = [each for each in MANY if each.recipe == RECIPE]
+    assert exhausted(Sweep(problem(of_recipe)), speed) == of_recipe
 
 
 @pytest.mark.parametrize("maker", ["sweep", "guided", "guided by the cost model"])
@@ -218,13 +220,13 @@ def test_recipes_take_turns(maker: str) -> None:
     the others.
     """
     single = dataclasses.replace(MANY[0], recipe=dataclasses.replace(RECIPE, global_batch=64))
-    order = [each.recipe for each in exhausted(MAKERS[maker](asked([*MANY, single])), speed)]
+    order = [each.recipe for each in exhausted(MAKERS[maker](problem([*MANY, single])), speed)]
     ahead = [order[:place].count(RECIPE) - order[:place].count(OTHER) for place in range(len(order))]
     assert max(map(abs, ahead)) == 1 and single.recipe in order[:3]
 
 
 def test_other_seeds_shuffle_otherwise() -> None:
-    orders = {tuple(each.key for each in exhausted(Shuffle(asked(MANY, seed)), speed)) for seed in range(4)}
+    orders = {tuple(each.key for each in exhausted(Shuffle(problem(MANY, seed)), speed)) for seed in range(4)}
     assert len(orders) == 4
 
 
@@ -240,7 +242,7 @@ def test_optuna_learns_what_is_slow() -> None:
     many = candidates(layouts=layouts)
     good = 0
     for seed in range(2):
-        first = exhausted(OptunaSearcher(asked(many, seed)), speed)[10:25]
+        first = exhausted(OptunaSearcher(problem(many, seed)), speed)[10:25]
         good += sum(each.layout.checkpointing == "none" for each in first)
     assert good > 30 * 0.6
 
@@ -254,5 +256,5 @@ searchers.preload("guided")
 [each.join() for each in threading.enumerate() if each.name == "searcher-import"]
 print("platform.searchers.guided" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
+    assert (completed.stdout, completed.stderr) == ("True\n", "")

@@ -69,7 +69,7 @@ class TestSpaces:
         assert "there is no such file" in refused(str(tmp_path / "space.py"))
 
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "reason"),
         [
             ("def space(:\n", "SyntaxError"),
             ("import not_there_at_all\n", "ModuleNotFoundError"),
@@ -86,10 +86,10 @@ class TestSpaces:
             ),
         ],
     )
-    def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+    def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, reason: str) -> None:
         path = tmp_path / "mine.py"
         path.write_text(text)
-        assert why in refused(str(path))
+        assert reason in refused(str(path))
 
 
 class TestConfig:
@@ -100,7 +100,7 @@ class TestConfig:
         assert "unknown space" in refused(str(tmp_path))
 
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "reason"),
         [
             ("{", "JSON"),
             ("[1, 2]", "config.json"),
@@ -111,11 +111,11 @@ class TestConfig:
             (json.dumps({**CONFIG, "n_layer": 0}), "0"),
         ],
     )
-    def test_malformed(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+    def test_malformed(self, refused: Refused, tmp_path: Path, text: str, reason: str) -> None:
         path = tmp_path / "config.json"
         path.write_text(text)
         output = refused(str(path))
-        assert why in output
+        assert reason in output
 
     def test_bytes_that_are_no_text(self, refused: Refused, tmp_path: Path) -> None:
         path = tmp_path / "config.json"
@@ -125,7 +125,7 @@ class TestConfig:
 
 class TestSet:
     @pytest.mark.parametrize(
-        ("change", "why"),
+        ("change", "reason"),
         [
             ("zero_stag=1", "did you mean zero_stage?"),
             ("engine=horovod", "engine has no value 'horovod'"),
@@ -140,24 +140,24 @@ class TestSet:
             ("tp=2", "tp 2 does not divide the 50257 words in the vocabulary of gpt2: choose a tp that does"),
         ],
     )
-    def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
-        assert why in refused("gpt2", "--set", change)
+    def test_unknown_axis_or_value(self, refused: Refused, change: str, reason: str) -> None:
+        assert reason in refused("gpt2", "--set", change)
 
     def test_a_layout_that_no_cluster_size_allows(self, refused: Refused) -> None:
         output = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
         assert "gives no layout on any cluster" in output
 
     @pytest.mark.parametrize(
-        ("change", "engine", "why"),
+        ("change", "engine", "reason"),
         [
             ("compression=powersgd_4", "fsdp", "gradients are compressed by hooks that DDP alone has"),
             ("offload=all", "ddp", "DDP keeps everything on the device, got offload all"),
             ("offload=optimizer", "fsdp", "FSDP2 offloads weights and gradients along with the states"),
         ],
     )
-    def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, why: str) -> None:
+    def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, reason: str) -> None:
         output = refused("gpt2", "--set", change, "--set", f"engine={engine}")
-        assert output.startswith(f"nothing of space gpt2 can run: {why}")
+        assert output.startswith(f"nothing of space gpt2 can run: {reason}")
 
     def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
         output = refused("gpt2", "--set", "micro_batch=3")
@@ -177,17 +177,17 @@ class TestLayoutFile:
         assert "zero_stage of ddp must be one of 0, got 3" in refused("gpt2", "--layout", path)
 
     def test_a_batch_that_does_not_divide(self, refused: Refused, tmp_path: Path) -> None:
-        one = measurement()
+        measured = measurement()
         path = self.write(
             tmp_path / "layout.json",
-            recipe=to_json(one.recipe),
+            recipe=to_json(measured.recipe),
             layout=to_json(layout(dp_shard=4)),
             batch={"micro_batch": 3, "grad_accum": 43},
         )
         assert "global batch 512 is not a multiple of micro_batch 3" in refused("--layout", path)
 
     @pytest.mark.parametrize(
-        ("parts", "why"),
+        ("parts", "reason"),
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
@@ -195,8 +195,10 @@ class TestLayoutFile:
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )
-    def test_a_file_written_by_hand(self, refused: Refused, tmp_path: Path, parts: dict[str, object], why: str) -> None:
-        assert why in refused("gpt2", "--layout", self.write(tmp_path / "layout.json", **parts))
+    def test_a_file_written_by_hand(
+        self, refused: Refused, tmp_path: Path, parts: dict[str, object], reason: str
+    ) -> None:
+        assert reason in refused("gpt2", "--layout", self.write(tmp_path / "layout.json", **parts))
 
     def test_a_layout_alone_wants_a_space(self, refused: Refused, tmp_path: Path) -> None:
         path = self.write(tmp_path / "layout.json", layout=to_json(layout()))
@@ -204,8 +206,8 @@ class TestLayoutFile:
 
     @pytest.mark.parametrize("space", [(), ("bloom7b",)])
     def test_set_beside_a_file_with_a_recipe(self, refused: Refused, tmp_path: Path, space: tuple[str, ...]) -> None:
-        one = measurement()
-        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        measured = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(measured.recipe), layout=to_json(measured.layout))
         output = refused(*space, "--layout", path, "--set", "seq_len=1024")
         assert "holds its own recipe" in output and "--set seq_len=1024" in output and "leave out --set" in output
 
@@ -216,8 +218,8 @@ class TestLayoutFile:
         assert f"got --set {change}" in refused("bloom7b", "--layout", path, "--set", change)
 
     def test_a_space_beside_the_recipe_of_another_model(self, refused: Refused, tmp_path: Path) -> None:
-        one = measurement()
-        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        measured = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(measured.recipe), layout=to_json(measured.layout))
         output = refused("gpt2", "--layout", path)
         assert "space gpt2 trains gpt2" in output and "bloom-7b1" in output and "leave out the space" in output
 
@@ -257,15 +259,15 @@ class TestPlaces:
         """Checks a closed port, and one where a server listens but never answers."""
         assert connection.ANSWER_S == 20
         monkeypatch.setattr(connection, "ANSWER_S", 1)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
             if listens:
-                found.listen()
-            address = f"127.0.0.1:{found.getsockname()[1]}"
+                listener.listen()
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
             began_s = time.monotonic()
             output = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 300, "else it waits for ever"
-        assert f"no Ray answers at {address} (it is given 1 s)" in output and "--address local" in output
+        assert f"no Ray answers at {address} (no answer within 1 s)" in output and "--address local" in output
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         """Checks that the address is asked as Ray asks it: past the machine's proxy, which leads nowhere."""
@@ -280,10 +282,10 @@ class TestPlaces:
 
     def test_tls_without_its_files(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_USE_TLS", "1")
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            found.listen()
-            output = refused("gpt2", address=f"127.0.0.1:{found.getsockname()[1]}")
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            output = refused("gpt2", address=f"127.0.0.1:{listener.getsockname()[1]}")
         assert "RAY_TLS_SERVER_CERT" in output
 
     @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
@@ -324,7 +326,7 @@ class TestData:
 
 class TestStudies:
     @pytest.fixture
-    def known(self, tmp_path: Path) -> Path:
+    def study_path(self, tmp_path: Path) -> Path:
         """Returns a study that was made earlier."""
         (tmp_path / "studies").mkdir()
         with Study.create(tmp_path / "studies", "known-1") as study:
@@ -332,11 +334,11 @@ class TestStudies:
             study.record(Measured(measurement=measurement()))
             return study.path
 
-    def test_a_name_that_exists(self, refused: Refused, known: Path) -> None:
-        before = (known / "journal.jsonl").read_bytes()
+    def test_a_name_that_exists(self, refused: Refused, study_path: Path) -> None:
+        before = (study_path / "journal.jsonl").read_bytes()
         output = refused("gpt2", "--name", "known-1")
         assert "'known-1' exists already" in output and "--resume known-1" in output
-        assert (known / "journal.jsonl").read_bytes() == before
+        assert (study_path / "journal.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("name", ["../up", ".hidden", "", "a b", "mlflow.db"])
     def test_what_is_no_name(self, refused: Refused, name: str, tmp_path: Path) -> None:
@@ -344,7 +346,7 @@ class TestStudies:
         assert not (tmp_path / "up").exists()
 
     @pytest.mark.parametrize(
-        ("argv", "why"),
+        ("argv", "reason"),
         [
             (("bloom7b", "--learn-from", "known"), "did you mean known-1?"),
             (("bloom7b", "--learn-from", "./nowhere"), "no study 'nowhere' in"),
@@ -353,51 +355,51 @@ class TestStudies:
         ],
     )
     def test_learning_from_what_teaches_nothing(
-        self, refused: Refused, known: Path, argv: tuple[str, ...], why: str
+        self, refused: Refused, study_path: Path, argv: tuple[str, ...], reason: str
     ) -> None:
-        assert why in refused(*argv, "--name", "new")
-        assert not (known.parent / "new").exists()
+        assert reason in refused(*argv, "--name", "new")
+        assert not (study_path.parent / "new").exists()
 
-    def test_resuming_what_is_not_there(self, refused: Refused, known: Path) -> None:
+    def test_resuming_what_is_not_there(self, refused: Refused, study_path: Path) -> None:
         assert "did you mean known-1?" in refused("--resume", "known")
-        assert "did you mean known-1?" in refused("--resume", f"{known.parent}/known")
+        assert "did you mean known-1?" in refused("--resume", f"{study_path.parent}/known")
 
-    def test_resuming_by_the_folder_s_path(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+    def test_resuming_by_the_folder_s_path(self, refused: Refused, study_path: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
-        path = known.rename(tmp_path / "elsewhere" / "a copy")
+        path = study_path.rename(tmp_path / "elsewhere" / "a copy")
         assert "a resumed study keeps --seed" in refused("--resume", f"{path}/", "--seed", "1")
 
-    def test_resuming_under_another_name(self, refused: Refused, known: Path) -> None:
+    def test_resuming_under_another_name(self, refused: Refused, study_path: Path) -> None:
         assert "leave out --name" in refused("--resume", "known-1", "--name", "other")
 
     @pytest.mark.parametrize(
         ("option", "named"), [(["--set", "seq_len=512"], "--set"), (["--seed", "1"], "--seed"), (["gpt2_xl"], "space")]
     )
-    def test_resuming_as_another_study(self, refused: Refused, known: Path, option: list[str], named: str) -> None:
+    def test_resuming_as_another_study(self, refused: Refused, study_path: Path, option: list[str], named: str) -> None:
         output = refused("--resume", "known-1", *option)
         assert "a resumed study keeps" in output and named in output
 
-    def test_resuming_what_another_process_runs(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+    def test_resuming_what_another_process_runs(self, refused: Refused, study_path: Path, tmp_path: Path) -> None:
         study, _, _ = Study.resume(tmp_path / "studies", "known-1")
         with study:
             assert f"by process {os.getpid()}" in refused("--resume", "known-1")
 
-    def test_a_journal_of_a_newer_version(self, refused: Refused, known: Path) -> None:
+    def test_a_journal_of_a_newer_version(self, refused: Refused, study_path: Path) -> None:
         line = {**to_line(Measured(measurement=measurement(micro_batch=2))), "schema": 99}
-        append(known / "journal.jsonl", line)
+        append(study_path / "journal.jsonl", line)
         assert "newer version (journal schema 99" in refused("--resume", "known-1")
 
     def test_half_a_journal_line_is_kept_aside_and_told(
-        self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, study_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Checks that the line is reported before anything else happens; test_search.py shows that the rest is used."""
-        with (known / "journal.jsonl").open("a") as journal:
+        with (study_path / "journal.jsonl").open("a") as journal:
             journal.write('{"kind":"measurement","schema":1,"meas')
         assert main(["--resume", "known-1", "--studies", str(tmp_path / "studies"), "--seed", "1"]) == 2
         output = capsys.readouterr().err.splitlines()
         assert "Line 3 of" in output[0] and "the rest is used" in output[0]
-        kept = json.loads((known / "journal.rejected.jsonl").read_text())
-        assert kept["text"] == '{"kind":"measurement","schema":1,"meas'
+        rejected = json.loads((study_path / "journal.rejected.jsonl").read_text())
+        assert rejected["text"] == '{"kind":"measurement","schema":1,"meas'
 
 
 def test_a_dry_run_has_nothing_to_profile(refused: Refused) -> None:

@@ -9,8 +9,8 @@ from platform.session import scaling
 from platform.subject.options import SearchOptions
 
 
-def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **given: float) -> SearchOptions:
-    options = dataclasses.replace(parse(["gpt2"]), **given)
+def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **options_given: float) -> SearchOptions:
+    options = dataclasses.replace(parse(["gpt2"]), **options_given)
     share = scaling._with_budget  # pyright: ignore[reportPrivateUsage]
     return share(options, counts, spent_s, spent_gpu_s)
 

@@ -26,16 +26,16 @@ def dry_run(tmp_path: Path, *options: str) -> str:
 
 
 def test_it_says_what_would_run_without_a_ray(tmp_path: Path) -> None:
-    shown = dry_run(tmp_path, "--time-budget", "10s")
-    assert "would run  FSDP2 stage" in shown and "device seconds (estimated)" in shown
-    assert "The budget ends it after 10 s (--time-budget)." in shown
+    printed = dry_run(tmp_path, "--time-budget", "10s")
+    assert "would run  FSDP2 stage" in printed and "device seconds (estimated)" in printed
+    assert "The budget ends it after 10 s (--time-budget)." in printed
     assert list(tmp_path.glob("gpt2*")) == []
 
 
 def test_as_an_object_for_each_number_of_devices(tmp_path: Path) -> None:
-    one, two = map(json.loads, dry_run(tmp_path, "--json", "--gpus", "1,2", "--gpu-s", "1m").splitlines())
-    assert (one["cluster"]["devices_per_node"], two["cluster"]["devices_per_node"]) == (1, 2)
-    assert one["would_run"] and all(each["layout"]["dp_shard"] in (1, 2) for each in two["would_run"])
+    on_one, two = map(json.loads, dry_run(tmp_path, "--json", "--gpus", "1,2", "--gpu-s", "1m").splitlines())
+    assert (on_one["cluster"]["devices_per_node"], two["cluster"]["devices_per_node"]) == (1, 2)
+    assert on_one["would_run"] and all(each["layout"]["dp_shard"] in (1, 2) for each in two["would_run"])
     assert two["estimated_device_s_at_most"] == 2 * two["estimated_s_at_most"] > 0
     assert two["budget_s"] is not None and {"layout", "micro_batches", "recipe"} == set(two["would_run"][0])
 

@@ -55,8 +55,12 @@ class TestNotResolved:
         assert not (unresolved.studies / "s" / "layout.json").exists()
 
         assert unresolved.report("s", "--json") == NOT_RESOLVED
-        shown = json.loads(capsys.readouterr().out)
-        assert shown["winner"] is None and len(shown["unresolved"]) == 2 and shown["end"]["exit_code"] == NOT_RESOLVED
+        printed = json.loads(capsys.readouterr().out)
+        assert (
+            printed["winner"] is None
+            and len(printed["unresolved"]) == 2
+            and printed["end"]["exit_code"] == NOT_RESOLVED
+        )
         history = _history(unresolved)
         assert history.sessions == 2 and history.end is not None and history.end.exit_code == NOT_RESOLVED
 
@@ -105,8 +109,8 @@ class TestNothingMeasured:
         assert "Not tried: 2 of 2 layouts" in out and out.count("  DDP") == 2
         assert "Nothing was measured for tiny" in " ".join(out.split())
         assert played.report("s", "--json") == 1
-        shown = json.loads(capsys.readouterr().out)
-        assert (shown["layouts_tried"], shown["layouts_planned"], len(shown["not_tried"])) == (0, 2, 2)
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["layouts_tried"], printed["layouts_planned"], len(printed["not_tried"])) == (0, 2, 2)
 
 
 def test_budgets_and_spent_time_hold_where_the_time_of_day_is_set_back(

@@ -88,8 +88,8 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
         (1, 1000.0, True),
         (2, 1600.0, True),
     ], "the price is kept"
-    found = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
-    assert [(len(each.measurements), each.sessions) for each in found] == [(2, 3), (2, 2)]
+    histories = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
+    assert [(len(each.measurements), each.sessions) for each in histories] == [(2, 3), (2, 2)]
 
 
 def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
@@ -118,8 +118,8 @@ def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exi
 
     monkeypatch.setattr(played, "play", on_two)
     assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == NOT_RESOLVED
-    one, two = _printed(capsys)["scaling"]
-    assert one["winner"] and one["layouts_tried"] == one["layouts_planned"] == 2
+    on_one, two = _printed(capsys)["scaling"]
+    assert on_one["winner"] and on_one["layouts_tried"] == on_one["layouts_planned"] == 2
     assert two["winner"] is None and two["reason"].startswith("not resolved between ")
     assert played.report("s") == NOT_RESOLVED
     assert "the machine was disturbed" in " ".join(capsys.readouterr().out.split())

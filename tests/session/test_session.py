@@ -64,10 +64,10 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
     plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
     output = session._rest_sentence(History(), plan)
-    assert output == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
+    assert output == "Kept 0 measurements of the journal; 3 layouts to complete."
     ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
     history = History(Measured(at=at, measurement=each) for each in ran)
-    assert session._rest_sentence(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
+    assert session._rest_sentence(history, plan) == "Kept 9 measurements of the journal; every layout was tried."
 
 
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:
@@ -79,16 +79,16 @@ class TestBudget:
     def test_the_space_s_own_holds_where_the_user_gave_none(self) -> None:
         bloom = search_spaces.load("bloom7b")
         assert bloom.miniature is not None
-        own = session._budget(_options("bloom7b"), bloom.miniature)
-        assert own == Budget(time_s=225.0, of_space=True)
+        space_budget = session._budget(_options("bloom7b"), bloom.miniature)
+        assert space_budget == Budget(time_s=225.0, of_space=True)
         assert session._budget(_options("bloom7b"), bloom) == Budget()
 
-    @pytest.mark.parametrize("given", [("--max-trials", "3"), ("--time-budget-s", "900"), ("--gpu-s", "5")])
-    def test_any_budget_of_the_user_s_lifts_it(self, given: tuple[str, str]) -> None:
+    @pytest.mark.parametrize("budget_option", [("--max-trials", "3"), ("--time-budget-s", "900"), ("--gpu-s", "5")])
+    def test_any_budget_of_the_user_s_lifts_it(self, budget_option: tuple[str, str]) -> None:
         miniature = search_spaces.load("bloom7b").miniature
         assert miniature is not None
-        budget = session._budget(_options("bloom7b", *given), miniature)
-        assert not budget.of_space and budget.time_s == (900.0 if given[0] == "--time-budget-s" else None)
+        budget = session._budget(_options("bloom7b", *budget_option), miniature)
+        assert not budget.of_space and budget.time_s == (900.0 if budget_option[0] == "--time-budget-s" else None)
 
     def test_a_dry_run_counts_the_confirming_run_and_tells_of_the_budget(
         self, capsys: pytest.CaptureFixture[str]
@@ -137,8 +137,8 @@ class TestBudget:
 def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
-    asked: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
-    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False, fixed=None))
+    fields: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
+    request = cast(Any, SimpleNamespace(**fields, every_point=False, profile=False, fixed=None))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
@@ -182,8 +182,8 @@ class TestEnd:
             backend.play = plays[outcome]
             backend.run(loop)
 
-        found, fault, history = run(play)
-        assert history.end is not None and history.end.exit_code == code == found
+        exit_code, fault, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == exit_code
         failed = "every trial failed, the last one with: no luck"
         assert fault == (failed if outcome is Outcome.FAILED else "")
         assert history.end.why == (fault or "every layout of the space was tried")
@@ -324,25 +324,25 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
-    known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
+    lines: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
     output = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert ending.not_profiled(Result.of(History(known))) == output
+    assert ending.not_profiled(Result.of(History(lines))) == output
     interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
-    assert ending.not_profiled(Result.of(History([*known, interrupted]))) == output
+    assert ending.not_profiled(Result.of(History([*lines, interrupted]))) == output
     by_itself = dataclasses.replace(interrupted, exit_code=0)
     measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (
         "not profiled: too little of the budget was left for one more trial, which takes 2 min 0 s at the least."
-        in ending.not_profiled(Result.of(History([*known, measured, by_itself])))
+        in ending.not_profiled(Result.of(History([*lines, measured, by_itself])))
     )
     left_out = dataclasses.replace(by_itself, left_out="the winner's numerics gate")
     assert "not profiled: final runs that come before it were left out. --resume" in ending.not_profiled(
-        Result.of(History([*known, left_out]))
+        Result.of(History([*lines, left_out]))
     )
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
-    assert "not profiled: no kernel was seen. --resume" in ending.not_profiled(Result.of(History([*known, start, end])))
+    assert "not profiled: no kernel was seen. --resume" in ending.not_profiled(Result.of(History([*lines, start, end])))
     assert (
-        ending.not_profiled(Result.of(History([*known, start, dataclasses.replace(profile(best), at=at), end]))) == ""
+        ending.not_profiled(Result.of(History([*lines, start, dataclasses.replace(profile(best), at=at), end]))) == ""
     )

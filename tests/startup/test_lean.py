@@ -35,8 +35,8 @@ def test_an_engine_comes_without_what_its_libraries_import_for_others() -> None:
     """Loads the engine in a process of its own, as a worker does: the imports left out would take seconds of every
     trial.
     """
-    done = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_the_switch_leaves_imports_alone_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ def work(config):
     prestart.keep_to_share()
     import torch
     share = int(os.environ["OMP_NUM_THREADS"])
-    with open(config["told"], "w") as told:
-        json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
+    with open(config["answers"], "w") as answers:
+        json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, answers)
 
 def waiting(driver, is_worker):
     found, until_s = [], time.monotonic() + 600
@@ -42,10 +42,10 @@ def trials(config):
     folder, driver = config["folder"], config["driver"]
 
     def run(number, asks):
-        told = f"{folder}/told-{number}"
+        answers = f"{folder}/answers-{number}"
         TorchTrainer(
             work,
-            train_loop_config={"asks": asks, "told": told},
+            train_loop_config={"asks": asks, "answers": answers},
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ray.train.ScalingConfig(num_workers=1),
             run_config=ray.train.RunConfig(
@@ -54,12 +54,12 @@ def trials(config):
                 worker_runtime_env={"env_vars": {prestart.IS_WORKER: "1"}},
             ),
         ).fit()
-        return json.load(open(told))
+        return json.load(open(answers))
 
-    told = {"tune": [config["tune"], os.getpid()]}
-    told |= {"ahead": waiting(driver, True), "first": run(1, True)}
-    told |= {"waiting": waiting(driver, True), "second": run(2, False)}
-    json.dump(told, open(f"{folder}/told", "w"))
+    answers = {"tune": [config["tune"], os.getpid()]}
+    answers |= {"ahead": waiting(driver, True), "first": run(1, True)}
+    answers |= {"waiting": waiting(driver, True), "second": run(2, False)}
+    json.dump(answers, open(f"{folder}/answers", "w"))
 
 with connected("local", cpu_workers=1) as place:
     import ray.train, ray.tune
@@ -78,7 +78,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     them.
     """
     folder = tmp_path_factory.mktemp("successors")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", TWO_TRIALS, str(folder)],
         cwd=ROOT,
         env=ENVIRONMENT,
@@ -87,8 +87,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=1200,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "told").read_text())
+    assert completed.returncode == 0, completed.stderr
+    return json.loads((folder / "answers").read_text())
 
 
 @pytest.mark.ray

@@ -79,14 +79,14 @@ def test_tail_gives_each_line_once_and_never_half_of_one(tmp_path: Path) -> None
     assert [entry.kind for entry in tail.read()] == ["peak"]
     assert tail.read() == []
     record(path, ENTRIES[-1])
-    whole = path.read_bytes()
-    seen: list[str] = []
+    contents = path.read_bytes()
+    kinds: list[str] = []
     growing = tmp_path / "growing.jsonl"
     slow = Tail(growing)
-    for end in range(len(whole) + 1):
-        growing.write_bytes(whole[:end])
-        seen += [entry.kind for entry in slow.read()]
-    assert seen == ["peak", "end"]
+    for end in range(len(contents) + 1):
+        growing.write_bytes(contents[:end])
+        kinds += [entry.kind for entry in slow.read()]
+    assert kinds == ["peak", "end"]
     assert slow.rejected == []
 
 
@@ -107,8 +107,8 @@ def test_a_line_cut_in_half_is_set_aside_and_the_rest_used(tmp_path: Path, keep:
     sentence = set_aside(tmp_path, tail.rejected)
     assert "Line 2" in sentence and REJECTED in sentence
     set_aside(tmp_path, tail.rejected)
-    kept = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]
-    assert [each["text"] for each in kept] == [cut.decode()]
+    set_aside_lines = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]
+    assert [each["text"] for each in set_aside_lines] == [cut.decode()]
 
 
 def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("\x00\x00\x00", "not a whole JSON object"),
         ("[1]", "not a JSON object"),
@@ -137,8 +137,8 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
         ('{"kind": "measurement", "at": "2026-01-01T00:00:00+00:00", "measurement": null}', "wants a JSON object"),
     ],
 )
-def test_what_is_no_line_says_why(text: str, why: str) -> None:
-    with pytest.raises(JournalError, match=why):
+def test_what_is_no_line_says_why(text: str, reason: str) -> None:
+    with pytest.raises(JournalError, match=reason):
         from_line(text)
 
 
@@ -182,13 +182,13 @@ def test_a_line_of_an_unknown_kind_is_skipped_only_where_it_is_marked_optional(t
 def test_any_byte_that_changed_is_seen(tmp_path: Path, entry: Line) -> None:
     path = tmp_path / "journal.jsonl"
     record(path, entry)
-    whole = path.read_bytes()
-    for place in range(len(whole) - 1):
-        changed = bytearray(whole)
+    contents = path.read_bytes()
+    for place in range(len(contents) - 1):
+        changed = bytearray(contents)
         changed[place] ^= 1  # a digit becomes another digit, a letter another letter
         with pytest.raises(JournalError):
             from_line(bytes(changed))
-    assert from_line(whole) is not None
+    assert from_line(contents) is not None
 
 
 def test_a_line_of_schema_2_without_its_checksum_is_damaged_and_one_of_schema_1_is_not() -> None:
@@ -256,9 +256,9 @@ def test_what_a_killed_writer_said_it_wrote_is_there(tmp_path: Path) -> None:
         last_said = int([line for line in output if line.endswith(b"\n")][-1])
         record(path, ENTRIES[6])
         lines = path.read_bytes().splitlines()
-        whole = [json.loads(line) for line in lines if line.endswith(b"}")]
-        assert [each["number"] for each in whole[:-1]][-1] >= last_said
-        assert whole[-1]["kind"] == "resume"
+        complete_lines = [json.loads(line) for line in lines if line.endswith(b"}")]
+        assert [each["number"] for each in complete_lines[:-1]][-1] >= last_said
+        assert complete_lines[-1]["kind"] == "resume"
         path.unlink()
 
 
@@ -288,9 +288,9 @@ def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], cwd=ROOT) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
-    found = [json.loads(line) for line in path.read_text().splitlines() if line]
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line]
     for name in "ab":
-        assert [each["n"] for each in found if each["kind"] == name] == list(range(100))
+        assert [each["n"] for each in lines if each["kind"] == name] == list(range(100))
 
 
 def test_appending_needs_neither_the_driver_nor_torch() -> None:

@@ -22,7 +22,7 @@ MOUNTS = """\
 
 
 @pytest.mark.parametrize(
-    ("folder", "why"),
+    ("folder", "reason"),
     [
         ("/data/studies", ""),
         ("/nfs/studies", ""),
@@ -34,11 +34,11 @@ MOUNTS = """\
         ("/home/studies", ""),
     ],
 )
-def test_a_mount_whose_locks_other_hosts_do_not_see_is_known(folder: str, why: str, tmp_path: Path) -> None:
+def test_a_mount_whose_locks_other_hosts_do_not_see_is_known(folder: str, reason: str, tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
-    found = unlocked(Path(folder), mounts)
-    assert why in found and bool(found) == bool(why)
+    sentence = unlocked(Path(folder), mounts)
+    assert reason in sentence and bool(sentence) == bool(reason)
 
 
 def test_this_machine_s_folders_lock(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ Keys = tuple[Any, ...]
 def _lines() -> list[dict[str, Any]]:
     """Returns a real journal, with a line of each kind."""
     lines = [json.loads(line) for line in DATA.read_text().splitlines()]
-    made = (
+    entries = (
         GateCurves(
             trial_id="t1",
             recipe=RECIPE,
@@ -42,7 +42,7 @@ def _lines() -> list[dict[str, Any]]:
         profile(),
         Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     )
-    return [*lines[:-1], *({**to_line(entry), "at": lines[-1]["at"]} for entry in made), lines[-1]]
+    return [*lines[:-1], *({**to_line(entry), "at": lines[-1]["at"]} for entry in entries), lines[-1]]
 
 
 LINES = _lines()
@@ -78,14 +78,14 @@ def _all_changed() -> list[tuple[int, dict[str, Any]]]:
 
 def _readable() -> list[tuple[int, dict[str, Any]]]:
     """Returns changed lines that are still read: their values have the right type."""
-    found: list[tuple[int, dict[str, Any]]] = []
+    readable: list[tuple[int, dict[str, Any]]] = []
     for number, changed in _all_changed():
         try:
             from_line(sealed(json.dumps(changed)))
-            found.append((number, changed))
+            readable.append((number, changed))
         except JournalError:
             continue  # anything else that is raised is a traceback, and fails the test
-    return found
+    return readable
 
 
 def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:

@@ -86,8 +86,8 @@ def test_it_is_reported_as_before(studies: Path, capsys: pytest.CaptureFixture[s
     history = _read(studies)
     assert history.header is not None and history.header.id == STUDY_ID
     assert (history.sessions, len(history.measurements)) == (2, 9) and history.end and history.end.exit_code == 130
-    shown = _report(studies, capsys)
-    assert shown["study"] == "old-1" and shown["miniature"] is True and shown["price_per_gpu_h"] == 2.5
+    printed = _report(studies, capsys)
+    assert printed["study"] == "old-1" and printed["miniature"] is True and printed["price_per_gpu_h"] == 2.5
 
 
 def test_a_dry_run_of_it_says_what_is_left(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,22 +103,24 @@ def test_it_goes_on_in_the_present_schema_and_survives_a_damaged_first_line(
     studies: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = studies / "old-1" / "journal.jsonl"
-    before, shown = journal.read_bytes(), _report(studies, capsys)
+    before, printed = journal.read_bytes(), _report(studies, capsys)
     _resume(studies)
     lines = journal.read_bytes().splitlines()
     assert journal.read_bytes().startswith(before)
     assert {json.loads(line)["schema"] for line in lines[len(before.splitlines()) :]} == {SCHEMA}
-    whole = _read(studies)
+    undamaged = _read(studies)
 
     journal.write_bytes(b"\n".join([lines[0][:100], *lines[1:]]) + b"\n")
-    found, (remark,) = read(studies / "old-1", last=True)
-    assert "Line 1 of" in remark and found.header == whole.header and found.measurements == whole.measurements
-    assert found.header is not None and found.header.id == STUDY_ID
-    assert found.sessions == whole.sessions == 3
+    history, (remark,) = read(studies / "old-1", last=True)
+    assert (
+        "Line 1 of" in remark and history.header == undamaged.header and history.measurements == undamaged.measurements
+    )
+    assert history.header is not None and history.header.id == STUDY_ID
+    assert history.sessions == undamaged.sessions == 3
     damaged = _report(studies, capsys)
-    assert damaged["study"] == shown["study"]
+    assert damaged["study"] == printed["study"]
     _resume(studies)
-    assert len(read(studies / "old-1", last=True)[0].trials) > len(whole.trials)
+    assert len(read(studies / "old-1", last=True)[0].trials) > len(undamaged.trials)
 
 
 def test_lines_of_a_newer_version_are_left_out_of_a_report_and_refuse_a_resumption(

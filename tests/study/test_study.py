@@ -140,12 +140,12 @@ def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
 def test_a_resumed_journal_is_understood_once_and_given_to_every_reader_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = _candidate(layout(), 1, 2), _candidate(layout(prefetch=2), 1)
+    first, other = _candidate(layout(), 1, 2), _candidate(layout(prefetch=2), 1)
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
-        study.record(_start("t0001", one, 1))
+        study.record(_start("t0001", first, 1))
         study.record(Measured(measurement=measurement(micro_batch=1)))
-        study.record(TrialEnd(trial_id="t0001", key=one.key, state="interrupted", wall_s=3.0, gpu_s=24.0))
+        study.record(TrialEnd(trial_id="t0001", key=first.key, state="interrupted", wall_s=3.0, gpu_s=24.0))
     with Study.resume(tmp_path, "one")[0] as study:
         study.record(_start("t0002", other, 9))
         read_anew, _ = read(study.path)
@@ -155,7 +155,7 @@ def test_a_resumed_journal_is_understood_once_and_given_to_every_reader_whole(
         assert len(understood) == 1  # what came after the resumption
         assert (history.measurements, history.trials) == (read_anew.measurements, read_anew.trials)
         assert (history.gpu_s, history.last_at, history.last_trial_number) == (read_anew.gpu_s, read_anew.last_at, 2)
-        assert history.missing(one) == read_anew.missing(one) == (2,)
+        assert history.missing(first) == read_anew.missing(first) == (2,)
         study.record(Measured(measurement=measurement(on=other.layout, micro_batch=1)))
         history.extend(tail.read())
         assert len(history.measurements) == 2 and len(study.follow()[1].measurements) == 2
@@ -207,18 +207,18 @@ def test_the_first_durable_measurement_of_an_id_stays() -> None:
 
 def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> None:
     """Checks a trial of three rungs (36 of its 50 s were steps) and one of a single rung (12 of its 25 s were)."""
-    one, other = layout(), layout(prefetch=2)
+    first, other = layout(), layout(prefetch=2)
     steps = {1: (4.0, 2.0, 2.0), 2: (8.0, 4.0, 4.0), 4: (6.0, 3.0, 3.0)}
     rungs = [measurement(micro_batch=n, step_times_s=each) for n, each in steps.items()]
     single = measurement(on=other, trial_id="t2", step_times_s=(6.0, 3.0, 3.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (*rungs, single))])
     assert (history.start_s, history.trial_s) == (0.0, 0.0), "none has ended"
-    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(one, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
-    history.extend([ended])
+    trial_end = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(first, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
+    history.extend([trial_end])
     assert (history.start_s, history.trial_s) == (14.0, 30.0)
-    history.extend([dataclasses.replace(ended, trial_id="t2", wall_s=25.0)])
+    history.extend([dataclasses.replace(trial_end, trial_id="t2", wall_s=25.0)])
     assert (history.start_s, history.trial_s) == (13.0, 25.0)
-    history.extend([dataclasses.replace(ended, trial_id="t3", wall_s=5.0)])
+    history.extend([dataclasses.replace(trial_end, trial_id="t3", wall_s=5.0)])
     assert history.trial_s == 25.0, "one that measured nothing does not count beside those that did"
 
 
@@ -227,20 +227,22 @@ def test_a_short_trial_starts_as_the_later_ones_do() -> None:
     first = measurement(step_times_s=(4.0, 2.0, 2.0))
     last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])
-    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0)
-    history.extend([ended, dataclasses.replace(ended, trial_id="t2", wall_s=45.0)])
+    trial_end = TrialEnd(
+        at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0
+    )
+    history.extend([trial_end, dataclasses.replace(trial_end, trial_id="t2", wall_s=45.0)])
     assert history.trial_s == 5.0 + 8.0
 
 
 def test_what_is_missing_after_a_kill() -> None:
-    done, cut, ended, fresh = (
+    finished, cut, ended, fresh = (
         _candidate(layout(checkpointing=checkpointing, attention=attention), 1, 2, 4)
         for checkpointing in ("none", "full")
         for attention in ("eager", "sdpa")
     )
     entries: list[Line] = [
         header(at=_at(0)),
-        _start("t1", done, 1),
+        _start("t1", finished, 1),
         TrialEnd(at=_at(5), trial_id="t1", key="of an older version", state="done", wall_s=4, gpu_s=16),
         _start("t2", cut, 6),
         _rung("t2", 1, 7),
@@ -252,8 +254,8 @@ def test_what_is_missing_after_a_kill() -> None:
         TrialEnd(at=_at(23), trial_id="t3", key=ended.key, state="interrupted", wall_s=2, gpu_s=8),
     ]
     history = History(entries)
-    assert history.finished == {done.key}
-    assert history.missing(done) == ()
+    assert history.finished == {finished.key}
+    assert history.missing(finished) == ()
     assert history.missing(cut) == (2, 4)
     assert history.missing(ended) == (1,)
     assert history.missing(fresh) == (1, 2, 4)

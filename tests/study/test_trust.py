@@ -72,21 +72,21 @@ def test_a_reader_who_may_not_write_sees_that_a_study_is_running(studies: Path) 
     command = [sys.executable, "-c", AS_NOBODY, str(studies)]
     with Study.resume(_study(studies).parent, "one")[0]:
         running = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert running.stdout.startswith("held\n") and "The study is running" in running.stderr
     assert "killed" not in running.stdout + running.stderr
-    assert ended.stdout.startswith("free\n") and "its driver was killed" in ended.stdout
-    assert "40,000" in running.stdout and "40,000" in ended.stdout
+    assert completed.stdout.startswith("free\n") and "its driver was killed" in completed.stdout
+    assert "40,000" in running.stdout and "40,000" in completed.stdout
 
 
 @as_root
-@pytest.mark.parametrize("given", ["folder", "journal"])
+@pytest.mark.parametrize("owned", ["folder", "journal"])
 def test_a_study_of_another_user_is_resumed_only_with_trust(
-    studies: Path, capsys: pytest.CaptureFixture[str], given: str
+    studies: Path, capsys: pytest.CaptureFixture[str], owned: str
 ) -> None:
     folder = _study(studies)
     before = _files(folder)
-    _give_away(folder if given == "folder" else folder / "journal.jsonl")
+    _give_away(folder if owned == "folder" else folder / "journal.jsonl")
     argv = ["--resume", "one", "--studies", str(studies), "--dry-run"]
     assert search.main(argv) == 2
     output = capsys.readouterr().err

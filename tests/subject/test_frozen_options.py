@@ -40,17 +40,17 @@ def command(request: pytest.FixtureRequest) -> tuple[argparse.ArgumentParser, se
 def helps(parser: argparse.ArgumentParser) -> dict[str, str]:
     """Returns the help of each option or argument, as --help prints it."""
     listed = parser.format_help().partition("\n\n")[2]
-    found: dict[str, str] = {}
+    help_by_option: dict[str, str] = {}
     name = ""
     for line in listed.splitlines():
         if head := re.match(r"  (?:-h, )?(--[a-z-]+|\w+)", line):
             name = head[1]
-            found[name] = line[2:].partition("  ")[2].strip()
+            help_by_option[name] = line[2:].partition("  ")[2].strip()
         elif name and line.startswith("   "):
-            found[name] = f"{found[name]} {line.strip()}".strip()
+            help_by_option[name] = f"{help_by_option[name]} {line.strip()}".strip()
         else:
             name = ""
-    return found
+    return help_by_option
 
 
 def test_no_option_comes_or_goes_unnoticed(command: tuple[argparse.ArgumentParser, set[str]]) -> None:
@@ -82,10 +82,10 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
 
 
 def test_the_documentation_names_no_option_that_is_not_there() -> None:
-    known = {*SEARCH.split(), *REPORT.split(), "--help"}
+    options = {*SEARCH.split(), *REPORT.split(), "--help"}
     for path in (*PAGES, ROOT / "README.md"):
         named = set(re.findall(r"`(--[a-z-]+)", path.read_text()))
-        assert named <= known, path
+        assert named <= options, path
 
 
 @pytest.mark.parametrize("name", ["search", "plan", "probe", "validate", "replay", "report"])

@@ -20,20 +20,20 @@ COMMIT = "0123456"
 ZERO = layout(engine="deepspeed", zero_stage=2, grad_sync="every")
 
 
-def taken(**versions: str) -> Any:
+def conditions(**versions: str) -> Any:
     """Returns the conditions of a measurement with these versions."""
     return dataclasses.replace(CONDITIONS, versions={**VERSIONS, **versions}, commit=COMMIT)
 
 
 def ran(**fields: Any) -> Measurement:
-    return measurement(**{"conditions": taken(), **fields})
+    return measurement(**{"conditions": conditions(), **fields})
 
 
 def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
     """Returns the knowledge that a study with these measurements gives; its versions are those of here unless `fields`
     has others.
     """
-    here: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "recipes": (RECIPE,),
         "cluster": CLUSTER,
         "cap_gib": None,
@@ -44,7 +44,7 @@ def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
         header=header("old-1", at="2026-11-20T09:00:00+00:00", versions=VERSIONS, commit=COMMIT),
         measurements=tuple(measurements),
     )
-    return applicable_knowledge(old, **{**here, **fields})
+    return applicable_knowledge(old, **{**settings, **fields})
 
 
 class TestWhatHolds:
@@ -57,7 +57,7 @@ class TestWhatHolds:
         assert knowledge.sentences == ("Learns from old-1 (2026-11-20): 4 of 4 measurements hold here.",)
 
     @pytest.mark.parametrize(
-        ("fields", "why"),
+        ("fields", "reason"),
         [
             (
                 {"cluster": dataclasses.replace(CLUSTER, device="Other GPU")},
@@ -71,12 +71,12 @@ class TestWhatHolds:
             ({"versions": {**VERSIONS, "transformers": "5.0"}}, "with transformers 4.57.3 (here 5.0)"),
         ],
     )
-    def test_nothing_elsewhere(self, fields: dict[str, Any], why: str) -> None:
+    def test_nothing_elsewhere(self, fields: dict[str, Any], reason: str) -> None:
         knowledge = held([ran(), oom(micro_batch=2, conditions=None)], **fields)
         assert knowledge.earlier == ()
         first, second = knowledge.sentences
         assert first == "Learns from old-1 (2026-11-20): none of 2 measurements holds here."
-        assert second.startswith("What no longer holds: 2 ") and why in second
+        assert second.startswith("What no longer holds: 2 ") and reason in second
 
     def test_versions_that_change_no_figure_do_not_count(self) -> None:
         assert held([ran()], versions={**VERSIONS, "ray": "3.0"}).earlier
@@ -89,7 +89,7 @@ class TestWhatHolds:
     def test_each_measurement_is_judged_by_itself(self) -> None:
         """Checks a study of two recipes that was resumed under another torch."""
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")
-        knowledge = held([ran(), ran(micro_batch=2, conditions=taken(torch="2.8.0")), ran(recipe=other)])
+        knowledge = held([ran(), ran(micro_batch=2, conditions=conditions(torch="2.8.0")), ran(recipe=other)])
         assert [each.candidate.micro_batches for each in knowledge.earlier] == [(1,)]
         output = knowledge.sentences[1]
         assert "1 with torch 2.8.0 (here 2.9.1)" in output

@@ -59,19 +59,19 @@ def test_paths_are_understood_from_anywhere(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()
     (tmp_path / "gpt2").touch()
-    given = parse(["mine.py", "--layout", "a.json", "--data", "~/b", "--learn-from", "./old", "--studies", "here"])
-    assert given.study.space == str(tmp_path / "mine.py") and given.study.layout == str(tmp_path / "a.json")
-    assert given.study.data == str(Path.home() / "b") and given.study.learn_from == str(tmp_path / "old")
-    assert given.studies == tmp_path / "here"
+    parsed = parse(["mine.py", "--layout", "a.json", "--data", "~/b", "--learn-from", "./old", "--studies", "here"])
+    assert parsed.study.space == str(tmp_path / "mine.py") and parsed.study.layout == str(tmp_path / "a.json")
+    assert parsed.study.data == str(Path.home() / "b") and parsed.study.learn_from == str(tmp_path / "old")
+    assert parsed.studies == tmp_path / "here"
     assert parse(["gpt2"]).study.space == "gpt2", "a built-in space comes before a file of its name"
 
 
 @pytest.mark.parametrize(
-    ("argv", "why"),
+    ("argv", "reason"),
     [(["--new-option", "3"], "no option --new-option"), (["--seed"], "--seed has no value"), (["--seed", "x"], "'x'")],
 )
-def test_options_of_an_old_journal_that_cannot_be_read_are_refused(argv: list[str], why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_options_of_an_old_journal_that_cannot_be_read_are_refused(argv: list[str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
         options_of(header(argv=("bloom7b", *argv)))
 
 
@@ -81,8 +81,8 @@ def test_an_option_that_a_later_version_stored_is_refused() -> None:
 
 
 def test_a_resumed_study_keeps_what_it_began_with() -> None:
-    given = parse(["--resume", "old", "--gpu-s", "5", "--seed", "7", "--gpus", "4,2,1"])
-    found = resumed(given, dataclasses.replace(FULL, learn_from=None))
-    assert found.study == dataclasses.replace(FULL, learn_from=None) and found.gpu_s == 5.0
+    parsed = parse(["--resume", "old", "--gpu-s", "5", "--seed", "7", "--gpus", "4,2,1"])
+    options = resumed(parsed, dataclasses.replace(FULL, learn_from=None))
+    assert options.study == dataclasses.replace(FULL, learn_from=None) and options.gpu_s == 5.0
     with pytest.raises(InputError, match="keeps the space, --price-per-gpu-h: leave it out"):
         resumed(parse(["gpt2", "--resume", "old", "--price-per-gpu-h", "3"]), FULL)

@@ -104,7 +104,7 @@ def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began
     history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
     check_same(history, subject)
     slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
-    with pytest.raises(InputError, match=r"gives another recipe now than it began with \(bloom-7b1"):
+    with pytest.raises(InputError, match=r"now give another recipe than at its start \(bloom-7b1"):
         check_same(history, _subject(tmp_path, GPU, slower))
     other = dataclasses.replace(ON_TWO, checkpointing="full")
     with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
@@ -182,8 +182,8 @@ class TestLearning:
         first = header("old-1", recipes=(mini.recipe,), cluster=CPU, miniature=True, versions=checkout.versions())
         with Study.create(tmp_path / "studies", "old-1") as study:
             study.record(first)
-            one = measurement(recipe=mini.recipe, on=ON_TWO, conditions=None, cap_gib=mini.device_memory_gib)
-            study.record(Measured(measurement=one))
+            measured = measurement(recipe=mini.recipe, on=ON_TWO, conditions=None, cap_gib=mini.device_memory_gib)
+            study.record(Measured(measurement=measured))
         return tmp_path / "studies"
 
     def test_the_old_measurements_reach_the_searcher_s_problem(self, studies: Path) -> None:
@@ -197,10 +197,10 @@ class TestLearning:
         monkeypatch.chdir(studies)
         for text, keeps in (("old-1", "old-1"), ("./old-1", str(studies / "old-1"))):
             argv = ["bloom7b", "--studies", str(studies), "--learn-from", text]
-            kept = read_request(parse(argv)).options
-            assert kept.learn_from == keeps
-            again = resumed(parse(["--resume", "new", "--studies", str(studies)]), kept)
-            assert again.study == kept
+            first_options = read_request(parse(argv)).options
+            assert first_options.learn_from == keeps
+            again = resumed(parse(["--resume", "new", "--studies", str(studies)]), first_options)
+            assert again.study == first_options
 
     def test_all_studies_of_a_folder_teach_what_of_them_holds(self, studies: Path) -> None:
         mini = _miniature()
@@ -214,10 +214,10 @@ class TestLearning:
                 study.record(first)
                 cap = mini.device_memory_gib
                 for size in (1, 2):
-                    one = measurement(
+                    measured = measurement(
                         recipe=recipe, on=ON_TWO, conditions=None, cap_gib=cap, micro_batch=size, tokens_per_s=speed
                     )
-                    study.record(Measured(measurement=one))
+                    study.record(Measured(measurement=measured))
         options = parse(["bloom7b", "--studies", str(studies), "--learn-from", f"{studies}/"])
         subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
         (earlier,) = subject.problem.earlier
@@ -245,10 +245,10 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
     request = read_request(parse(["bloom7b_kinds", "--all"]))
     subject = subject_of(request, Place(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
     searcher = searchers.create(request.searcher, subject.problem)
-    seen: list[str] = []
+    keys: list[str] = []
     while (each := searcher.suggest()) is not None:
-        seen.append(each.key)
+        keys.append(each.key)
         searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
-    assert len(seen) == len(subject.plan.candidates) == 22
+    assert len(keys) == len(subject.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
         read_request(parse(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

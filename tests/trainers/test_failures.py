@@ -27,8 +27,8 @@ def test_a_dead_process_explains_its_peers_broken_connection():
 
 @pytest.mark.parametrize("outcome", ["oom", "diverged", "hung"])
 def test_a_death_is_not_silent_where_a_rank_names_the_cause(outcome: str):
-    own = RungFailure(outcome, "so", phase="optimizer", rank=0)
-    verdict = classify({0: own}, dead={1: "worker exit SIGKILL"})
+    failure = RungFailure(outcome, "so", phase="optimizer", rank=0)
+    verdict = classify({0: failure}, dead={1: "worker exit SIGKILL"})
     assert (verdict.outcome, verdict.reason, verdict.silent) == (Outcome(outcome), "so", False)
 
 

@@ -111,9 +111,14 @@ def test_a_config_is_taken_verbatim_but_for_dropout_cache_and_dtype() -> None:
         "torch_dtype": "float16",
     }
     model = build(ModelSpec.from_config(config, name="mine"), attention="eager")
-    found = model.module.config
-    assert found.activation_function == "relu"
-    assert (found.resid_pdrop, found.attn_pdrop, found.embd_pdrop, found.use_cache) == (0.0, 0.0, 0.0, False)
+    stored_config = model.module.config
+    assert stored_config.activation_function == "relu"
+    assert (stored_config.resid_pdrop, stored_config.attn_pdrop, stored_config.embd_pdrop, stored_config.use_cache) == (
+        0.0,
+        0.0,
+        0.0,
+        False,
+    )
     assert {parameter.dtype for parameter in model.names} == {torch.float32}
     assert {module.p for module in model.module.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
 
@@ -147,8 +152,8 @@ def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused
     def transformers_count(value: Any) -> int:
         fields = {key: each for key, each in config.items() if key != "model_type"}
         with torch.device("meta"):
-            made = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
-        return sum(parameter.numel() for parameter in made.parameters())
+            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
+        return sum(parameter.numel() for parameter in model.parameters())
 
     for stated in ({}, {field: None}, {field: counted}):
         spec = ModelSpec.from_config({**config, **stated}, name="mine")
@@ -173,13 +178,13 @@ def test_a_gpt2_with_a_norm_after_the_embedding_norms_tokens_and_positions() -> 
     spec = dataclasses.replace(SPECS["gpt2, normed"], init_std=0.5)
     model = build(spec, attention="eager")
     weights.materialise(model.module, names=model.names, seed=3, std=0.5, device=torch.device("cpu"))
-    given: list[torch.Tensor] = []
-    model.blocks[0].register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    block_inputs: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, args: block_inputs.append(args[0]))
     tokens = torch.arange(48).reshape(2, 24)
     model.module(tokens)
     transformer: Any = model.module.transformer
-    whole = transformer.wte.weight[tokens] + transformer.wpe.weight[:24]
-    torch.testing.assert_close(given[0], torch.nn.functional.layer_norm(whole, (32,)))
+    embedded = transformer.wte.weight[tokens] + transformer.wpe.weight[:24]
+    torch.testing.assert_close(block_inputs[0], torch.nn.functional.layer_norm(embedded, (32,)))
 
 
 def test_the_loss_is_the_mean_cross_entropy_in_fp32() -> None:

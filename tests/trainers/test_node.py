@@ -35,15 +35,15 @@ def test_the_count_of_this_machine_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "ours"),
+    ("visible", "ours"),
     [(None, [0, 1]), ("1", [1]), ("0,1", [0, 1]), ("GPU-bb", [1]), ("", []), ("-1", []), ("3", [])],
 )
 def test_only_the_gpus_that_a_node_gave_to_ray_must_be_free(
-    given: str | None, ours: list[int], monkeypatch: pytest.MonkeyPatch
+    visible: str | None, ours: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if given is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     uuids = ["GPU-aa11-22", "GPU-bb33-44"]
     assert [index for index, uuid in enumerate(uuids) if is_of_this_node(index, uuid)] == ours
 

@@ -21,7 +21,7 @@ class Workers:
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes
-        self.made: list[dict[str, Any]] = []
+        self.groups_made: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -32,10 +32,10 @@ class Workers:
     def execute_single(self, rank: int, run: Callable[..., Any], *arguments: Any) -> Any:
         return run(*arguments)
 
-    def execute_single_async(self, rank: int, run: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-        return self.made.append(how) if how else run(*arguments)
+    def execute_single_async(self, rank: int, run: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return self.groups_made.append(options) if options else run(*arguments)
 
-    def execute_async(self, run: Callable[..., Any], **how: Any) -> list[Any]:
+    def execute_async(self, run: Callable[..., Any], **options: Any) -> list[Any]:
         return []
 
 
@@ -60,7 +60,9 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
     assert not over_network
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert [(each["world_rank"], each["init_method"], each["backend"], each["timeout_s"]) for each in workers.made] == [
+    assert [
+        (each["world_rank"], each["init_method"], each["backend"], each["timeout_s"]) for each in workers.groups_made
+    ] == [
         (0, f"file://{folder}/store", "gloo", 9),
         (1, f"file://{folder}/store", "gloo", 9),
     ]
@@ -70,10 +72,10 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
 
 
 def test_a_host_without_the_search_s_folder_uses_its_temporary_one(tmp_path: Path) -> None:
-    made = Path(groups._make_folder(str(tmp_path / "elsewhere")))
-    assert made.is_dir() and made.parent != tmp_path
-    groups._remove_folder(str(made))
-    assert not made.exists()
+    group_folder = Path(groups._make_folder(str(tmp_path / "elsewhere")))
+    assert group_folder.is_dir() and group_folder.parent != tmp_path
+    groups._remove_folder(str(group_folder))
+    assert not group_folder.exists()
 
 
 def test_ranks_of_several_hosts_meet_over_the_network(over_network: list[Any]) -> None:

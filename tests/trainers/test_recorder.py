@@ -182,12 +182,12 @@ class TestCall:
     def answers(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         prepared: list[Any] = []
 
-        def get(asked: object, timeout: float) -> Any:
+        def get(reference: object, timeout: float) -> Any:
             assert 0 <= timeout <= 5
-            found = prepared.pop(0)
-            if isinstance(found, Exception):
-                raise found
-            return found
+            answer = prepared.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
         monkeypatch.setattr(ray, "get", get)
         return prepared

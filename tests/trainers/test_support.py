@@ -79,8 +79,8 @@ def test_fp8_is_accepted_where_the_contract_holds_it(precision: Any, layout: Lay
 def test_where_fp8_is_not_exact_or_does_not_run_it_is_refused_with_the_reason(
     recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str
 ) -> None:
-    got = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
-    assert sentence in (got or "")
+    reason = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert sentence in (reason or "")
 
 
 def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +93,11 @@ def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pyte
 def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
     cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
     gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
-    found = {
+    refusals = {
         refusal(case.recipe, case.layout, cluster if case.layout.offload == "none" else gpus)
         for case in cases.cases(world_size)
     }
-    assert found == {None}
+    assert refusals == {None}
 
 
 @pytest.mark.parametrize(

@@ -129,10 +129,10 @@ class Recorder:
         self.standing = self.measured = SimpleNamespace(remote=lambda *_: self)
 
     def answer(self) -> Any:
-        found = self.answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        next_answer = self.answers.pop(0)
+        if isinstance(next_answer, Exception):
+            raise next_answer
+        return next_answer
 
 
 class TestTheWatcher:

@@ -46,15 +46,15 @@ def test_the_kind_of_parameter_decides_the_distribution() -> None:
 
 
 def test_parts_give_the_whole_model_and_ties_hold() -> None:
-    whole, parts = (build(BLOOM, attention="eager") for _ in range(2))
-    materialise(whole.module, names=whole.names, seed=5, std=0.02, device=CPU)
+    full_model, parts = (build(BLOOM, attention="eager") for _ in range(2))
+    materialise(full_model.module, names=full_model.names, seed=5, std=0.02, device=CPU)
     for part in (*parts.blocks, parts.module):
         materialise(part, names=parts.names, seed=5, std=0.02, device=CPU)
-    for (name, one), (other_name, other) in zip(
-        whole.module.named_parameters(), parts.module.named_parameters(), strict=True
+    for (name, weight), (other_name, other) in zip(
+        full_model.module.named_parameters(), parts.module.named_parameters(), strict=True
     ):
         assert name == other_name
-        assert torch.equal(one, other)
+        assert torch.equal(weight, other)
     head = parts.module.get_parameter("lm_head.weight")
     assert head is parts.module.get_parameter("transformer.word_embeddings.weight")
     assert not any(parameter.is_meta for parameter in parts.module.parameters())

@@ -26,8 +26,8 @@ MODEL = ModelSpec(name="tiny", architecture="bloom", num_layers=2, hidden_size=2
 
 def recipe(**fields: Any) -> Recipe:
     """Returns a recipe of a model whose parameters no number of ranks divides evenly."""
-    known: dict[str, Any] = {"compute_precision": "fp32", "learning_rate": 1e-2}
-    return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**known, **fields})
+    defaults: dict[str, Any] = {"compute_precision": "fp32", "learning_rate": 1e-2}
+    return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**defaults, **fields})
 
 
 def _model(architecture: str, **fields: Any) -> ModelSpec:
@@ -65,9 +65,9 @@ class Curves:
     """The weights of each engine that went on, after it had loaded the checkpoint."""
 
 
-def hops(wanted: list[Hop]) -> list[Curves]:
+def hops(planned_hops: list[Hop]) -> list[Curves]:
     """Plays the hops one after the other and returns the curves of each."""
-    return [_play(hop) for hop in wanted]
+    return [_play(hop) for hop in planned_hops]
 
 
 def _play(hop: Hop) -> Curves:
@@ -100,12 +100,14 @@ def train(engine: Engine, of: Recipe, layout: Layout, first: int) -> list[float]
     source, rank = data.source(of), layout.data_parallel_rank(dist.get_rank())
     losses: list[float] = []
     for step in range(first, first + STEPS):
-        taken = [
+        indices_by_micro_step = [
             data.sample_indices(batch, data_parallel=layout.data_parallel, rank=rank, micro_step=k)
             for k in range(batch.grad_accum)
         ]
         engine.set_learning_rate(of.learning_rate)
-        result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in taken], Unmarked())
+        result = engine.step(
+            [torch.from_numpy(source.sequences(step, each)) for each in indices_by_micro_step], Unmarked()
+        )
         losses += losses_of([result], _gather)
     return losses
 
@@ -133,6 +135,6 @@ def manifest(of: Recipe, engine: Engine) -> Manifest:
 
 
 def _gather(value: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -26,7 +26,7 @@ how many seconds the watchdog may wait.
 def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
     """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "plan": of,
         "folder": str(folder),
         "attempt": 1,
@@ -37,7 +37,7 @@ def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
         "hang_floor_s": 600.0,
         "peak_s": 0.01,
     }
-    return TrainingJob(**{**known, **fields})
+    return TrainingJob(**{**defaults, **fields})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class Gone(Exception):
     """Stands for the end of a rank's process."""
 
 
-def attempts(wanted: list[Attempt]) -> list[str]:
+def attempts(planned_attempts: list[Attempt]) -> list[str]:
     """Plays the attempts one after the other and returns why each ended."""
-    return [_play(each) for each in wanted]
+    return [_play(each) for each in planned_attempts]
 
 
 def _play(attempt: Attempt) -> str:
@@ -70,9 +70,9 @@ def _play(attempt: Attempt) -> str:
     worker = Worker(attempt.job, time.perf_counter())
     beat, allowed = worker.watchdog.beat, list[tuple[str, float | None]]()
 
-    def noted(where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
-        allowed.append((worker.where, allowed_s))
-        beat(where, allowed_s=allowed_s, pending=pending)
+    def noted(activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+        allowed.append((worker.activity, allowed_s))
+        beat(activity, allowed_s=allowed_s, pending=pending)
 
     worker.watchdog.beat = noted
     try:
@@ -82,7 +82,7 @@ def _play(attempt: Attempt) -> str:
         return "gone"
     finally:
         dist.barrier()
-        worker.watchdog.rest()
+        worker.watchdog.pause()
         if dist.get_rank() == 0:
             (folder / f"{ALLOWED}-{attempt.job.attempt}.json").write_text(json.dumps(allowed))
 
@@ -93,7 +93,7 @@ def _disturbed(attempt: Attempt) -> Generator[None]:
     loop: Any = Loop
     one_step, filler = loop._one_step, Path(attempt.job.folder) / "filler"
 
-    def disturbed(itself: Any, *rest: Any) -> None:
+    def disturbed(itself: Any, *arguments: Any) -> None:
         number = itself._step + 1
         if number in (attempt.dies_before, attempt.full_before, attempt.free_before):
             # What is being written belongs to the time before.
@@ -107,7 +107,7 @@ def _disturbed(attempt: Attempt) -> Generator[None]:
             elif dist.get_rank() == 0:
                 filler.unlink()
             dist.barrier()
-        one_step(itself, *rest)
+        one_step(itself, *arguments)
 
     loop._one_step = disturbed
     try:

@@ -20,7 +20,7 @@ EVERY = (DDP, FSDP, ZERO_0, ZERO_1, ZERO_2, ZERO_3)
 FP32, BF16 = recipe(), recipe(compute_precision="bf16")
 PURE = recipe(compute_precision="bf16", state_precision="bf16")
 ADAFACTOR = recipe(optimizer="adafactor")
-WANTED = {
+HOPS_BY_NAME = {
     "ddp": (FP32, DDP, EVERY),
     "fsdp": (FP32, FSDP, (FSDP, DDP)),
     "zero 1": (BF16, ZERO_1, (ZERO_1, FSDP)),
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.contract
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: tmp_path_factory.mktemp("checkpoints") for name in WANTED}
+    return {name: tmp_path_factory.mktemp("checkpoints") for name in HOPS_BY_NAME}
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +43,27 @@ def curves(folders: dict[str, Path]) -> dict[str, Curves]:
     """Returns the curves of each entry of `WANTED`, all played in one group of two ranks."""
     played = [
         Hop(recipe=of, saved_by=saved_by, loaded_by=loaded_by, folder=str(folders[name]))
-        for name, (of, saved_by, loaded_by) in WANTED.items()
+        for name, (of, saved_by, loaded_by) in HOPS_BY_NAME.items()
     ]
-    return dict(zip(WANTED, run_group(hops, played, 2), strict=True))
+    return dict(zip(HOPS_BY_NAME, run_group(hops, played, 2), strict=True))
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", HOPS_BY_NAME)
 def test_the_engine_that_saved_goes_on_bit_for_bit(name: str, curves: dict[str, Curves]):
-    found = curves[name]
-    assert found.continued[0] == found.undisturbed
-    assert len(set(found.undisturbed)) == len(found.undisturbed)
+    curve = curves[name]
+    assert curve.continued[0] == curve.undisturbed
+    assert len(set(curve.undisturbed)) == len(curve.undisturbed)
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", HOPS_BY_NAME)
 def test_another_engine_goes_on_from_the_same_weights_with_the_same_losses(name: str, curves: dict[str, Curves]):
-    found, of = curves[name], WANTED[name][0]
-    for weights in found.weights[1:]:
-        assert all(torch.equal(weight, found.weights[0][key]) for key, weight in weights.items())
+    curve, of = curves[name], HOPS_BY_NAME[name][0]
+    for weights in curve.weights[1:]:
+        assert all(torch.equal(weight, curve.weights[0][key]) for key, weight in weights.items())
     # Sums of 16-bit products and gradients are rounded elsewhere; a state that is left out gives 50 times as much.
     error = {"fp32": 1e-6, "bf16": 1e-3}[of.compute_precision] if of is not PURE else 3e-3
-    for losses in found.continued[1:]:
-        assert losses == pytest.approx(found.undisturbed, rel=error)
+    for losses in curve.continued[1:]:
+        assert losses == pytest.approx(curve.undisturbed, rel=error)
 
 
 def test_one_rank_goes_on_from_the_checkpoint_of_two(folders: dict[str, Path], curves: dict[str, Curves]):
@@ -73,7 +73,7 @@ def test_one_rank_goes_on_from_the_checkpoint_of_two(folders: dict[str, Path], c
         Layout(engine="deepspeed", zero_stage=1),
         Layout(engine="deepspeed", zero_stage=3, grad_sync="every"),
     )
-    (found,) = run_group(hops, [Hop(recipe=FP32, saved_by=None, loaded_by=alone, folder=str(folders["ddp"]))], 1)
-    for losses, weights in zip(found.continued, found.weights, strict=True):
+    (curve,) = run_group(hops, [Hop(recipe=FP32, saved_by=None, loaded_by=alone, folder=str(folders["ddp"]))], 1)
+    for losses, weights in zip(curve.continued, curve.weights, strict=True):
         assert losses == pytest.approx(curves["ddp"].undisturbed, rel=1e-6)
         assert all(torch.equal(weight, curves["ddp"].weights[0][name]) for name, weight in weights.items())

@@ -29,8 +29,17 @@ STEPS = 1000
 def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subprocess.Popen[bytes]":
     """Starts the command as a process of its own, in a process group of its own."""
     target = write_layout(folder / f"{name}-{layout.world_size}.json", layout)
-    given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder), "--address", "local"]
-    command = [sys.executable, "-m", "platform.train", str(target), *given, "--checkpoint-steps", "20", *argv]
+    arguments = [
+        "--tokens",
+        str(STEPS * STEP),
+        "--out",
+        str(folder / name),
+        "--studies",
+        str(folder),
+        "--address",
+        "local",
+    ]
+    command = [sys.executable, "-m", "platform.train", str(target), *arguments, "--checkpoint-steps", "20", *argv]
     with (folder / f"{name}.err").open("ab") as err:
         return subprocess.Popen(
             command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
@@ -55,26 +64,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> list[float]:
+def undisturbed(folder: Path) -> list[float]:
     """Returns the losses of a training that nothing disturbed."""
     assert start(folder, "whole").wait() == 0, (folder / "whole.err").read_text()
     return losses(folder / "whole")
 
 
-def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, whole: list[float]):
+def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, undisturbed: list[float]):
     process = start(folder, "driver")
     wait_for(folder / "driver", 100, process)
-    left = psutil.Process(process.pid).children(recursive=True)
+    children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert start(folder, "driver").wait() == 0, (folder / "driver.err").read_text()
-    psutil.wait_procs(left, timeout=120)
+    psutil.wait_procs(children, timeout=120)
     begun = [each.step for each in TrainingFolder(folder / "driver").read_records() if isinstance(each, Begun)]
     assert begun[0] == 0 and begun[1] >= 100
-    assert losses(folder / "driver") == whole
+    assert losses(folder / "driver") == undisturbed
 
 
-def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Path, whole: list[float]):
+def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Path, undisturbed: list[float]):
     kills: list[int] = []
     process, over = start(folder, "kills"), threading.Event()
     killer = threading.Thread(target=_kill_at_random, args=(folder / "kills", process, over, kills))
@@ -83,9 +92,11 @@ def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Pat
     over.set()
     killer.join()
     assert code == 0, (folder / "kills.err").read_text()
-    print(f"{len(kills)} kills, {STEPS} steps, final loss {losses(folder / 'kills')[-1]}, undisturbed {whole[-1]}")
+    print(
+        f"{len(kills)} kills, {STEPS} steps, final loss {losses(folder / 'kills')[-1]}, undisturbed {undisturbed[-1]}"
+    )
     assert len(kills) == 20
-    assert losses(folder / "kills") == whole
+    assert losses(folder / "kills") == undisturbed
 
 
 def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: threading.Event, kills: list[int]) -> None:
@@ -95,12 +106,12 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
     """
     draw, reader = random.Random(0), Reader(folder / "training.jsonl")
     part = STEPS // 25
-    wanted, reached, has_begun = [number * part + draw.randrange(part) for number in range(20)], 0, False
+    kill_steps, reached, has_begun = [number * part + draw.randrange(part) for number in range(20)], 0, False
     while len(kills) < 20 and not over.wait(0.05):
         for each in reader.read():
             has_begun |= isinstance(each, Begun)
             reached = max(reached, each.step) if isinstance(each, Saved) else reached
-        if not has_begun or reached < wanted[len(kills)] or over.wait(draw.random() / 5):
+        if not has_begun or reached < kill_steps[len(kills)] or over.wait(draw.random() / 5):
             continue
         workers: list[psutil.Process] = []
         for each in psutil.Process(process.pid).children(recursive=True):
@@ -115,7 +126,7 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
                 has_begun = False
 
 
-def test_two_then_four_then_one_worker(folder: Path, whole: list[float]):
+def test_two_then_four_then_one_worker(folder: Path, undisturbed: list[float]):
     for layout, step in ((DDP, 200), (Layout(engine="ddp", dp_replicate=4), 600), (Layout(engine="ddp"), None)):
         process = start(folder, "numbers", layout)
         if step is not None:
@@ -124,7 +135,7 @@ def test_two_then_four_then_one_worker(folder: Path, whole: list[float]):
             assert process.wait() == 130, (folder / "numbers.err").read_text()
         else:
             assert process.wait() == 0, (folder / "numbers.err").read_text()
-    found = losses(folder / "numbers")
-    largest = max(abs(a - b) for a, b in zip(found, whole, strict=True))
-    print(f"largest difference of a loss {largest:.2g}, of the last {abs(found[-1] - whole[-1]):.2g}")
-    assert found == pytest.approx(whole, rel=1e-3)
+    disturbed_losses = losses(folder / "numbers")
+    largest = max(abs(a - b) for a, b in zip(disturbed_losses, undisturbed, strict=True))
+    print(f"largest difference of a loss {largest:.2g}, of the last {abs(disturbed_losses[-1] - undisturbed[-1]):.2g}")
+    assert disturbed_losses == pytest.approx(undisturbed, rel=1e-3)

@@ -28,14 +28,14 @@ def probe(recipe: Recipe) -> torch.Tensor:
     return torch.arange(2 * recipe.seq_len).reshape(2, -1) % recipe.model.vocab_size
 
 
-def _played(wanted: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
+def _played(recipes_and_folders: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
     """Plays each recipe on every rank: trains with DDP, saves and exports; then begins from the export with ZeRO-3 and
     FSDP2.
     """
-    return [_one(recipe, Path(folder)) for recipe, folder in wanted]
+    return [_logits_of(recipe, Path(folder)) for recipe, folder in recipes_and_folders]
 
 
-def _one(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
     engine = engines.create(recipe, DDP, torch.device("cpu"))
     train(engine, recipe, DDP, 0)
     writer = CheckpointWriter(folder / "checkpoints", keep=1, is_current=lambda: True)
@@ -63,29 +63,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def found(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    wanted = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
-    return dict(zip(FP_RECIPES, run_group(_played, wanted, 2), strict=True))
+def logits_by_model(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    recipes_and_folders = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
+    return dict(zip(FP_RECIPES, run_group(_played, recipes_and_folders, 2), strict=True))
 
 
 @pytest.mark.parametrize("name", FP_RECIPES)
 def test_the_exported_model_gives_the_logits_of_the_trained_one(
-    name: str, folders: dict[str, Path], found: dict[str, dict[str, Any]]
+    name: str, folders: dict[str, Path], logits_by_model: dict[str, dict[str, Any]]
 ):
     model = AutoModelForCausalLM.from_pretrained(folders[name] / "model", attn_implementation="eager")
     assert model.dtype == torch.float32
     with torch.no_grad():
         logits = model(probe(FP_RECIPES[name])).logits
-    torch.testing.assert_close(logits, found[name]["trained"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logits, logits_by_model[name]["trained"], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", FP_RECIPES)
-def test_a_training_begins_with_the_weights_of_a_folder(name: str, found: dict[str, dict[str, Any]]):
-    for logits in found[name]["begun"]:
-        torch.testing.assert_close(logits, found[name]["trained"], rtol=1e-6, atol=1e-6)
+def test_a_training_begins_with_the_weights_of_a_folder(name: str, logits_by_model: dict[str, dict[str, Any]]):
+    for logits in logits_by_model[name]["begun"]:
+        torch.testing.assert_close(logits, logits_by_model[name]["trained"], rtol=1e-6, atol=1e-6)
 
 
-def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], found: dict[str, dict[str, Any]]):
+def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], logits_by_model: dict[str, dict[str, Any]]):
     files = initial_weights.WeightFiles(folders["bloom"] / "model")
     with pytest.raises(ValueError, match=r"has no weight transformer\.wte\.weight: it is of another model"):
         files.stored_name("transformer.wte.weight", "transformer")

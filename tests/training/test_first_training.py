@@ -38,9 +38,9 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with contextlib.closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

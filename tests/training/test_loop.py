@@ -36,9 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, str]:
+def outcomes(folder: Path) -> dict[str, str]:
     """Returns why each attempt ended; all are played in one group of two ranks."""
-    wanted = {
+    planned_attempts = {
         "undisturbed": Attempt(job=job(folder / "undisturbed", plan())),
         "cut": Attempt(job=job(folder / "cut", plan()), dies_before=7),
         "cut, on": Attempt(job=job(folder / "cut", plan(), attempt=2)),
@@ -47,7 +47,7 @@ def ended(folder: Path) -> dict[str, str]:
         "ramp": Attempt(job=job(folder / "ramp", RAMP)),
         "ramp, on": Attempt(job=job(folder / "ramp", RAMP, attempt=2, layout=FSDP)),
     }
-    return dict(zip(wanted, run_group(attempts, list(wanted.values()), 2), strict=True))
+    return dict(zip(planned_attempts, run_group(attempts, list(planned_attempts.values()), 2), strict=True))
 
 
 def records(folder: Path) -> list[Record]:
@@ -62,22 +62,22 @@ def held_out(folder: Path) -> list[tuple[int, float]]:
     return [(each.step, each.loss) for each in records(folder) if isinstance(each, Validated)]
 
 
-def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, ended: dict[str, str]):
-    assert ended["undisturbed"] == "done"
-    found = records(folder / "undisturbed")
-    steps = [each for each in found if isinstance(each, Steps)]
+def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, outcomes: dict[str, str]):
+    assert outcomes["undisturbed"] == "done"
+    all_records = records(folder / "undisturbed")
+    steps = [each for each in all_records if isinstance(each, Steps)]
     assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
     assert steps[-1].tokens == 12 * STEP
     assert all(0 < earlier.train_s < later.train_s for earlier, later in itertools.pairwise(steps))
     assert [step for step, _ in held_out(folder / "undisturbed")] == [0, 5, 10, 12]
-    assert [each.step for each in found if isinstance(each, Saved)] == [0, 4, 8, 12]
+    assert [each.step for each in all_records if isinstance(each, Saved)] == [0, 4, 8, 12]
     assert sorted(path.name for path in (folder / "undisturbed" / CHECKPOINTS).iterdir()) == [
         "step-00000008-1",
         "step-00000012-1",
     ]
 
 
-def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, str]):
+def test_the_learning_rate_follows_the_schedule(folder: Path, outcomes: dict[str, str]):
     rates = [
         rate for each in records(folder / "undisturbed") if isinstance(each, Steps) for rate in each.learning_rates
     ]
@@ -86,26 +86,26 @@ def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, s
     assert rates[0] < rates[1] < rates[2] == max(rates) and rates[-1] == pytest.approx(1e-3)
 
 
-def test_the_loss_falls(folder: Path, ended: dict[str, str]):
-    found = held_out(folder / "undisturbed")
-    assert found[-1][1] < found[0][1] < 5.6
+def test_the_loss_falls(folder: Path, outcomes: dict[str, str]):
+    curve = held_out(folder / "undisturbed")
+    assert curve[-1][1] < curve[0][1] < 5.6
 
 
-def test_a_cut_training_goes_on_bit_for_bit(folder: Path, ended: dict[str, str]):
-    assert (ended["cut"], ended["cut, on"]) == ("gone", "done")
+def test_a_cut_training_goes_on_bit_for_bit(folder: Path, outcomes: dict[str, str]):
+    assert (outcomes["cut"], outcomes["cut, on"]) == ("gone", "done")
     assert [each.step for each in records(folder / "cut") if isinstance(each, Begun)] == [0, 4]
     assert losses(folder / "cut") == losses(folder / "undisturbed")
     assert held_out(folder / "cut") == held_out(folder / "undisturbed")
 
 
-def test_a_training_goes_on_with_another_engine(folder: Path, ended: dict[str, str]):
-    assert ended["moved, on"] == "done"
+def test_a_training_goes_on_with_another_engine(folder: Path, outcomes: dict[str, str]):
+    assert outcomes["moved, on"] == "done"
     assert losses(folder / "moved") == pytest.approx(losses(folder / "undisturbed"), rel=1e-6)
     assert held_out(folder / "moved")[-1][1] == pytest.approx(held_out(folder / "undisturbed")[-1][1], rel=1e-6)
 
 
-def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, ended: dict[str, str]):
-    assert (ended["ramp"], ended["ramp, on"]) == ("done", "done")
+def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, outcomes: dict[str, str]):
+    assert (outcomes["ramp"], outcomes["ramp, on"]) == ("done", "done")
     steps = [each for each in records(folder / "ramp") if isinstance(each, Steps)]
     sizes = [each.tokens_per_step for each in steps for _ in each.losses]
     assert sizes == [STEP // 2] * 8 + [STEP] * 8
@@ -115,7 +115,7 @@ def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folde
     assert (manifest.samples, manifest.tokens, manifest.optimizer_step) == (8 * 2 + 8 * 4, 12 * STEP, 16)
 
 
-def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[str, str]):
+def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, outcomes: dict[str, str]):
     """Checks that the place in the data counts sequences, not steps: the ramp ends at the same place as the plain
     training.
     """
@@ -128,15 +128,15 @@ def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[s
 
 
 @pytest.mark.parametrize(("training", "steps"), [("undisturbed", {"step 1"}), ("ramp", {"step 1", "step 9"})])
-def test_what_is_compiled_anew_has_its_time(folder: Path, ended: dict[str, str], training: str, steps: set[str]):
+def test_what_is_compiled_anew_has_its_time(folder: Path, outcomes: dict[str, str], training: str, steps: set[str]):
     """Checks that the watchdog allows time to compile for held-out losses, for the first step, although a held-out loss
     comes before it, and for the first step of a phase with another batch.
     """
-    found = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
-    generous = {where for where, allowed_s in found if allowed_s is not None}
+    allowances = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
+    generous = {where for where, allowed_s in allowances if allowed_s is not None}
     assert {where for where in generous if where.startswith("step ")} == steps
-    assert {where for where, _ in found if where.startswith("held-out")} <= generous
-    assert {"step 2", "step 8"} <= {where for where, _ in found}
+    assert {where for where, _ in allowances if where.startswith("held-out")} <= generous
+    assert {"step 2", "step 8"} <= {where for where, _ in allowances}
 
 
 def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_holds_it():
@@ -146,15 +146,15 @@ def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_
     assert diverged(5, [1.0, 2.0], [math.inf, 2.0], skips=True) == ""
 
 
-def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: dict[str, str]):
-    found = Reader(folder / "cut" / RECORDS).read()
-    redone = [each for each in found if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
+def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, outcomes: dict[str, str]):
+    all_records = Reader(folder / "cut" / RECORDS).read()
+    redone = [each for each in all_records if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
     assert redone and not any(each in records(folder / "cut") for each in redone)
     assert dataclasses.is_dataclass(redone[0])
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_loses_no_record(
-    folder: Path, ended: dict[str, str], tmp_path: Path
+    folder: Path, outcomes: dict[str, str], tmp_path: Path
 ):
     with small_disk(tmp_path / "disk", 2) as disk:
         attempt = Attempt(job=job(disk, plan()), full_before=6, free_before=10)

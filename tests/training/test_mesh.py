@@ -16,7 +16,7 @@ from trainers.values.training_lines import Reader, without_redone
 pytestmark = pytest.mark.contract
 
 RECIPE_OF_TWO_BLOCKS = dataclasses.replace(RECIPE, model=dataclasses.replace(RECIPE.model, num_layers=2))
-WHOLE = Layout(engine="ddp", dp_replicate=4)
+UNDIVIDED = Layout(engine="ddp", dp_replicate=4)
 TENSOR = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)
 PIPELINE = Layout(engine="ddp", dp_replicate=2, pp=2)
 CONTEXT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, cp=2, attention="sdpa")
@@ -32,16 +32,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> list[str]:
+def outcomes(folder: Path) -> list[str]:
     """Returns why each attempt ended; all are played in one group of four ranks, with a checkpoint every four steps."""
     return run_group(
         attempts,
         [
-            Attempt(job=job(folder / "whole", _plan(WHOLE))),
+            Attempt(job=job(folder / "whole", _plan(UNDIVIDED))),
             Attempt(job=job(folder / "split", _plan(TENSOR)), dies_before=5),
             Attempt(job=job(folder / "split", _plan(PIPELINE), attempt=2), dies_before=9),
             Attempt(job=job(folder / "split", _plan(CONTEXT), attempt=3), dies_before=11),
-            Attempt(job=job(folder / "split", _plan(WHOLE), attempt=4)),
+            Attempt(job=job(folder / "split", _plan(UNDIVIDED), attempt=4)),
         ],
         4,
     )
@@ -51,19 +51,19 @@ def _records(folder: Path) -> list[Record]:
     return without_redone(Reader(folder / RECORDS).read())
 
 
-def test_checkpoints_cross_every_split_of_the_model(folder: Path, ended: list[str]):
-    assert ended == ["done", "gone", "gone", "gone", "done"]
+def test_checkpoints_cross_every_split_of_the_model(folder: Path, outcomes: list[str]):
+    assert outcomes == ["done", "gone", "gone", "gone", "done"]
     begun = [(each.step, each.layout) for each in _records(folder / "split") if isinstance(each, Begun)]
-    layouts = (TENSOR, PIPELINE, CONTEXT, WHOLE)
+    layouts = (TENSOR, PIPELINE, CONTEXT, UNDIVIDED)
     assert begun == list(zip((0, 4, 8, 8), (each.label for each in layouts), strict=True))
 
 
-def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, ended: list[str]):
-    whole, split = _records(folder / "whole"), _records(folder / "split")
+def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, outcomes: list[str]):
+    undivided, split = _records(folder / "whole"), _records(folder / "split")
     for kind, name, number in ((Steps, "losses", 12), (Steps, "grad_norms", 12), (Validated, "loss", 4)):
         curves = [
             [value for each in records if isinstance(each, kind) for value in _values(each, name)]
-            for records in (whole, split)
+            for records in (undivided, split)
         ]
         assert len(curves[0]) == number
         assert curves[1] == pytest.approx(curves[0], rel=1e-4), name

@@ -46,8 +46,10 @@ def history(uri: str) -> dict[str, list[tuple[int, float]]]:
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
-    found: dict[str, Any] = {key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics}
-    return {key: [(each.step, each.value) for each in values] for key, values in found.items()}
+    metric_histories: dict[str, Any] = {
+        key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics
+    }
+    return {key: [(each.step, each.value) for each in values] for key, values in metric_histories.items()}
 
 
 def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path: Path):
@@ -61,19 +63,21 @@ def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path:
     again = {"attempt": 2, "first_step": 2, "losses": (2.0, 1.0), "tokens": 3 * STEP}
     write(records, dataclasses.replace(FIRST, **again))
     follow(uri, records)
-    found = history(uri)
-    assert found["train_loss"] == [(1, 3.0), (2, 2.0), (3, 1.0)]
-    assert found["tokens"] == [(1, STEP), (2, 2 * STEP), (3, 3 * STEP)]
-    assert found["train_hours"][:2] == [(1, 1.5), (2, 2.0)]
+    series = history(uri)
+    assert series["train_loss"] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert series["tokens"] == [(1, STEP), (2, 2 * STEP), (3, 3 * STEP)]
+    assert series["train_hours"][:2] == [(1, 1.5), (2, 2.0)]
     assert (
-        found["val_loss"] == [(0, 5.0)] and found["val_tokens"] == [(0, 0.0)] and found["val_hours"] == [(0, 1 / 3600)]
+        series["val_loss"] == [(0, 5.0)]
+        and series["val_tokens"] == [(0, 0.0)]
+        and series["val_hours"] == [(0, 1 / 3600)]
     )
-    assert found["tokens_per_s"][0] == (2, 2 * STEP / 3600) and found["peak_gib"][0] == (2, 1.5)
+    assert series["tokens_per_s"][0] == (2, 2 * STEP / 3600) and series["peak_gib"][0] == (2, 1.5)
 
 
 def test_a_server_that_is_away_is_said_and_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     records = tmp_path / "training.jsonl"
     write(records, BEGUN)
     follow("http://user:secret@127.0.0.1:9", records)
-    said = capsys.readouterr().err
-    assert "is not up to date" in said and "the training goes on" in said and "secret" not in said
+    output = capsys.readouterr().err
+    assert "is not up to date" in output and "the training goes on" in output and "secret" not in output

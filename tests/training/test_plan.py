@@ -34,13 +34,17 @@ def make(tmp_path: Path) -> Make:
     """
     write_layout(tmp_path / "layout.json")
 
-    def made(
-        *argv: str, tokens: int = 100 * STEP, target: Path | None = None, before: Plan | None = None, done: int = 0
+    def make_plan_of(
+        *argv: str,
+        tokens: int = 100 * STEP,
+        target: Path | None = None,
+        before: Plan | None = None,
+        tokens_done: int = 0,
     ) -> Plan:
         options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(100 * STEP), *argv])
-        return make_plan(options, read_target(options.target, options.studies, options.recipe), before, done)
+        return make_plan(options, read_target(options.target, options.studies, options.recipe), before, tokens_done)
 
-    return made
+    return make_plan_of
 
 
 def test_a_layouts_file_is_trained_as_it_says(make: Make):
@@ -75,8 +79,8 @@ def test_a_phase_that_is_over_need_not_fit_another_number_of_devices(make: Make,
     before = make(*ramp)
     four = write_layout(tmp_path / "four.json", Layout(engine="ddp", dp_replicate=4), batch=None)
     with pytest.raises(InputError, match="a global batch of 2 does not divide evenly over 4"):
-        make(*ramp, target=four, before=before, done=9 * STEP)
-    plan = make(*ramp, target=four, before=before, done=10 * STEP)
+        make(*ramp, target=four, before=before, tokens_done=9 * STEP)
+    plan = make(*ramp, target=four, before=before, tokens_done=10 * STEP)
     assert [phase.layout.world_size for phase in plan.phases] == [2, 4]
 
 
@@ -86,7 +90,7 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--phase", "64:3"], "a global batch of 3 does not divide evenly over 2 data-parallel ranks"),
         (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
@@ -99,8 +103,8 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
         (["--phase", "many:4"], "must be a whole number"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], said: str, make: Make):
-    with pytest.raises(InputError, match=said) as refused:
+def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], message: str, make: Make):
+    with pytest.raises(InputError, match=message) as refused:
         make(*argv)
     assert "\n" not in str(refused.value)
 
@@ -119,14 +123,14 @@ def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path
         identity = folder.identity()
         folder.write_plan(make(target=write_layout(tmp_path / "fsdp.json", FSDP)))
         assert folder.identity() == identity
-        kept = folder.plan()
-        assert kept is not None and kept.phases[0].layout == FSDP
-        for argv, what in (
+        stored_plan = folder.plan()
+        assert stored_plan is not None and stored_plan.phases[0].layout == FSDP
+        for argv, message in (
             (["--learning-rate", "0.5"], "the recipe differ"),
             (["--lr-schedule", "constant"], "the learning-rate schedule differ"),
             (["--phase", f"{STEP}:2"], "the phases' tokens and global batches differ"),
         ):
-            with pytest.raises(InputError, match=what):
+            with pytest.raises(InputError, match=message):
                 folder.write_plan(make(*argv))
 
 
@@ -162,8 +166,8 @@ def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: py
 
 def test_a_layout_that_splits_the_model_is_planned(make: Make, tmp_path: Path):
     layout = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)
-    made = make(target=write_layout(tmp_path / "tp.json", layout))
-    assert made.phases[0].layout == layout and made.phases[0].global_batch == RECIPE.global_batch
+    plan = make(target=write_layout(tmp_path / "tp.json", layout))
+    assert plan.phases[0].layout == layout and plan.phases[0].global_batch == RECIPE.global_batch
 
 
 def test_a_split_that_does_not_divide_is_refused(make: Make, tmp_path: Path):

@@ -14,9 +14,9 @@ BEGUN = Begun(
 
 def records(speed: float, *, between_s: float = 0.0, **fields: Any) -> list[Record]:
     """Returns twenty reports of ten steps of 1000 tokens each, with `between_s` of other work before each report."""
-    found: list[Record] = [BEGUN]
+    all_records: list[Record] = [BEGUN]
     for i in range(20):
-        known: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "attempt": 1,
             "first_step": 10 * i + 1,
             "losses": (2.0,) * 10,
@@ -29,8 +29,8 @@ def records(speed: float, *, between_s: float = 0.0, **fields: Any) -> list[Reco
             "data_s": 0.0,
             "peak_gib": 1.0,
         }
-        found.append(Steps(**{**known, **fields}))
-    return found
+        all_records.append(Steps(**{**defaults, **fields}))
+    return all_records
 
 
 def test_a_throughput_within_the_tolerance_is_not_mentioned():
@@ -42,9 +42,9 @@ def test_nothing_is_said_of_the_first_minute():
 
 
 def test_a_throughput_below_it_is_named_with_both_figures():
-    said = shortfall(PROMISE, records(800.0))
-    assert "800 tokens/s, 20% below the 1,000 tokens/s of the search" in said
-    assert "for no cause visible here" in said
+    sentence = shortfall(PROMISE, records(800.0))
+    assert "800 tokens/s, 20% below the 1,000 tokens/s of the search" in sentence
+    assert "for no cause visible here" in sentence
 
 
 def test_waiting_for_tokens_is_a_cause():
@@ -53,8 +53,8 @@ def test_waiting_for_tokens_is_a_cause():
 
 def test_checkpoints_are_a_cause_with_their_share():
     saved = Saved(attempt=1, step=100, name="x", stall_s=38.0, background_s=0.0, gib=1.0)
-    said = shortfall(PROMISE, [*records(1000.0, between_s=2.0), saved])
-    assert "17% of the time goes to checkpoints" in said and "data" not in said
+    sentence = shortfall(PROMISE, [*records(1000.0, between_s=2.0), saved])
+    assert "17% of the time goes to checkpoints" in sentence and "data" not in sentence
 
 
 def test_held_out_losses_are_a_cause():
@@ -64,8 +64,11 @@ def test_held_out_losses_are_a_cause():
 
 def test_a_slow_node_is_named():
     slow = dataclasses.replace(BEGUN, matmul_tflops=(100.0, 100.0, 70.0, 100.0))
-    said = shortfall(PROMISE, [slow, *records(800.0)[1:]])
-    assert "a device of node b reaches 70% of the others' matrix products (slow node)" in said and "node a" not in said
+    sentence = shortfall(PROMISE, [slow, *records(800.0)[1:]])
+    assert (
+        "a device of node b reaches 70% of the others' matrix products (slow node)" in sentence
+        and "node a" not in sentence
+    )
 
 
 def test_devices_that_are_all_slower_than_in_the_search_are_said():
@@ -76,8 +79,8 @@ def test_devices_that_are_all_slower_than_in_the_search_are_said():
 
 
 def test_memory_that_grows_is_said_once_fifty_steps_are_done():
-    found = records(1000.0)
-    assert memory_growth(found) == ""
-    grown = [found[0], found[1], *(dataclasses.replace(each, peak_gib=2.0) for each in records(1000.0)[2:])]  # type: ignore[type-var]
+    all_records = records(1000.0)
+    assert memory_growth(all_records) == ""
+    grown = [all_records[0], all_records[1], *(dataclasses.replace(each, peak_gib=2.0) for each in records(1000.0)[2:])]  # type: ignore[type-var]
     assert "1.00 GiB after step 10 and 2.00 GiB after step 50" in memory_growth(grown)
     assert memory_growth(grown[:4]) == ""

@@ -32,7 +32,7 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
 
 
 @pytest.mark.parametrize(
-    ("records", "why"),
+    ("records", "reason"),
     [
         (WELL, ""),
         ([SAVED, *STEPS], "no held-out loss"),
@@ -42,9 +42,9 @@ WELL: list[Record] = [HELD_OUT, SAVED, *STEPS]
         ([HELD_OUT, SAVED, *(steps(first, 1 + first / 100) for first in range(1, 60, 10))], "Memory grows"),
     ],
 )
-def test_each_reason_is_told(records: list[Record], why: str):
-    found = objection(records, memory_counts=True)
-    assert why in found and bool(found) == bool(why)
+def test_each_reason_is_told(records: list[Record], reason: str):
+    sentence = objection(records, memory_counts=True)
+    assert reason in sentence and bool(sentence) == bool(reason)
 
 
 def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
@@ -58,9 +58,9 @@ def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.search
 @pytest.mark.heavy
 def test_the_winner_of_a_search_is_trained_for_fifty_steps(tmp_path: Path):
-    done = search(tmp_path, "gpt2", "--name", "first", "--max-trials", "1", "--repeats", "0")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "The winner is safe to train: 51 steps (the memory of CPU workers is not judged)" in done.stderr
+    completed = search(tmp_path, "gpt2", "--name", "first", "--max-trials", "1", "--repeats", "0")
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert "The winner is safe to train: 51 steps (the memory of CPU workers is not judged)" in completed.stderr
     assert not (tmp_path / "first" / "safe").exists()
     # A finished study's winner is tried too; and one whose checkpoint cannot be written is refused.
     (tmp_path / "first" / "safe").write_text("in the way")

@@ -27,11 +27,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, Any]:
+def outcomes(folder: Path) -> dict[str, Any]:
     """Returns how each training ended: its exit code and its summary."""
     command = [sys.executable, "-m", "tests.training.trainings", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
     return json.loads((folder / "ended.json").read_text())
 
 
@@ -46,30 +46,30 @@ def begun(folder: Path) -> list[int]:
 
 def held_out(folder: Path, steps: int) -> dict[int, float]:
     """Returns the held-out losses by step, up to step `steps`."""
-    found = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
-    return {each.step: each.loss for each in found if each.step <= steps}
+    validations = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
+    return {each.step: each.loss for each in validations if each.step <= steps}
 
 
-def test_a_training_runs_to_its_end(ended: dict[str, Any], folder: Path):
-    code, whole = ended["whole"]
-    assert code == 0 and whole["complete"] and whole["steps"] == STEPS
-    assert whole["tokens"] == whole["tokens_saved"] == STEPS * STEP
-    found = losses(folder / "whole")
-    assert len(found) == STEPS and sum(found[-20:]) < 0.9 * sum(found[:20])
+def test_a_training_runs_to_its_end(outcomes: dict[str, Any], folder: Path):
+    code, undisturbed = outcomes["whole"]
+    assert code == 0 and undisturbed["complete"] and undisturbed["steps"] == STEPS
+    assert undisturbed["tokens"] == undisturbed["tokens_saved"] == STEPS * STEP
+    all_losses = losses(folder / "whole")
+    assert len(all_losses) == STEPS and sum(all_losses[-20:]) < 0.9 * sum(all_losses[:20])
 
 
-def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder: Path):
+def test_mlflow_has_the_series_and_the_parameters(outcomes: dict[str, Any], folder: Path):
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     assert set(runs) == {"whole", "moved"}
-    found = runs["whole"]
-    assert found.info.status == "FINISHED"
-    wanted = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
-    assert wanted.items() <= found.data.params.items()
-    assert {"learning_rate", "precision", "layout", "data"} <= found.data.params.keys()
-    logged = {key: client.get_metric_history(found.info.run_id, key) for key in found.data.metrics}
+    mlflow_run = runs["whole"]
+    assert mlflow_run.info.status == "FINISHED"
+    parameters = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
+    assert parameters.items() <= mlflow_run.data.params.items()
+    assert {"learning_rate", "precision", "layout", "data"} <= mlflow_run.data.params.keys()
+    logged = {key: client.get_metric_history(mlflow_run.info.run_id, key) for key in mlflow_run.data.metrics}
     per_step = {"train_loss", "grad_norm", "learning_rate", "tokens", "train_hours"}
     per_loss = {"val_loss", "val_tokens", "val_hours"}
     assert set(logged) == per_step | per_loss | {"tokens_per_s", "peak_gib"}
@@ -79,7 +79,7 @@ def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder:
     assert [each.value for each in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
 
 
-def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: Path):
+def test_a_lost_worker_leaves_no_trace_in_mlflow(outcomes: dict[str, Any], folder: Path):
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
@@ -89,35 +89,35 @@ def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: 
     assert len(history) == STEPS
 
 
-def test_the_same_command_on_a_complete_training_does_nothing(ended: dict[str, Any]):
-    assert ended["whole again"] == ended["whole"]
+def test_the_same_command_on_a_complete_training_does_nothing(outcomes: dict[str, Any]):
+    assert outcomes["whole again"] == outcomes["whole"]
 
 
-def test_nothing_listens_beyond_this_machine_during_a_training(ended: dict[str, Any]):
-    names = {name for name, _ in ended["listening"]}
+def test_nothing_listens_beyond_this_machine_during_a_training(outcomes: dict[str, Any]):
+    names = {name for name, _ in outcomes["listening"]}
     assert {"gcs_server", "raylet"} <= names and any("RayTrainWorker" in name for name in names), names
-    assert beyond_loopback((name, address) for name, address in ended["listening"]) == []
+    assert beyond_loopback((name, address) for name, address in outcomes["listening"]) == []
 
 
-def test_a_training_starts_its_workers_and_no_process_that_helps_them(ended: dict[str, Any]):
-    names = " ".join(name for name, _ in ended["listening"])
+def test_a_training_starts_its_workers_and_no_process_that_helps_them(outcomes: dict[str, Any]):
+    names = " ".join(name for name, _ in outcomes["listening"])
     for each in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
         assert each not in names, "seconds of an attempt"
 
 
-def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended: dict[str, Any], folder: Path):
-    assert ended["killed pids"], "no worker was there to be killed"
-    assert ended["stopped"][1]["attempts"] >= 2
+def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(outcomes: dict[str, Any], folder: Path):
+    assert outcomes["killed pids"], "no worker was there to be killed"
+    assert outcomes["stopped"][1]["attempts"] >= 2
     first, second, *_, moved = begun(folder / "moved")
     assert first == 0 and second >= 20 and second % 20 == 0 and moved >= second + 20
     assert losses(folder / "moved")[:moved] == losses(folder / "whole")[:moved]
     assert held_out(folder / "moved", moved) == held_out(folder / "whole", moved)
 
 
-def test_another_engine_goes_on_where_a_command_was_ended(ended: dict[str, Any], folder: Path):
-    (stopped, halfway), (code, found) = ended["stopped"], ended["moved"]
+def test_another_engine_goes_on_where_a_command_was_ended(outcomes: dict[str, Any], folder: Path):
+    (stopped, halfway), (code, report) = outcomes["stopped"], outcomes["moved"]
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
-    assert code == 0 and found["complete"]
+    assert code == 0 and report["complete"]
     kinds = {type(each) for each in TrainingFolder(folder / "moved").read_records()}
     assert kinds == {Begun, Steps, Validated, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)

@@ -48,16 +48,16 @@ def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path,
     """Runs a training with `disturb` in a thread beside it."""
     thread = threading.Thread(target=disturb, args=arguments, daemon=True)
     thread.start()
-    found = run(place, folder, name)
+    result = run(place, folder, name)
     thread.join(10)
-    return found
+    return result
 
 
 def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
     """Runs the training as the command does; returns the command's exit code and its summary."""
     target = write_layout(folder / f"{name}.json", layout)
-    given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
-    options = train.parse([str(target), *given, "--checkpoint-steps", "20", "--val-tokens", "160"])
+    arguments = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
+    options = train.parse([str(target), *arguments, "--checkpoint-steps", "20", "--val-tokens", "160"])
     with opened(options) as training:
         code = 0 if training.is_complete else train_on(place, training)
         return code, summary(training.folder, training.plan)

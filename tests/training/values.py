@@ -23,10 +23,10 @@ STEP = RECIPE.tokens_per_step
 def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> Plan:
     """Returns a plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
     batch = BatchPoint(micro_batch=1, grad_accum=4 // layout.data_parallel)
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "recipe": RECIPE,
         "phases": (Phase(end_tokens=steps * STEP, layout=layout, batch=batch),),
         "lr_schedule": Schedule(kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1),
         "validation": Validation(sequences=7, every_tokens=5 * STEP),
     }
-    return Plan(**{**known, **fields})
+    return Plan(**{**defaults, **fields})

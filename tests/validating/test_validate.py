@@ -44,14 +44,14 @@ def tr3m() -> list[Run]:
 
 def test_the_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(TABLES / "tr3m_1b3.csv"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"overall", "cells"}
-    assert set(told["overall"]) == KEYS
-    assert len(told["cells"]) == 2
-    for cell in told["cells"]:
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {"overall", "cells"}
+    assert set(report["overall"]) == KEYS
+    assert len(report["cells"]) == 2
+    for cell in report["cells"]:
         assert set(cell) == KEYS | {"cell"}
-    assert told["overall"]["rows_scored"] == 27
-    assert told["overall"]["oom_recall"] == 1.0 and told["overall"]["oom_precision"] == 1.0
+    assert report["overall"]["rows_scored"] == 27
+    assert report["overall"]["oom_recall"] == 1.0 and report["overall"]["oom_precision"] == 1.0
 
 
 def test_what_has_nothing_to_score_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,11 +112,11 @@ def test_calibrating_rows_are_never_scored() -> None:
     runs = merged(tr3m())
     scored = score_table(runs, num_calibrate=3)
     assert int(scored.used.sum()) == 6  # three in each of two cells
-    found = scores(scored, range(len(runs)), 0)
-    assert found.rows_scored == len(runs) - 6
+    report = scores(scored, range(len(runs)), 0)
+    assert report.rows_scored == len(runs) - 6
     plain = scores(score_table(runs), range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and plain.step_time_ape_median is not None
-    assert found.step_time_ape_median < plain.step_time_ape_median
+    assert report.step_time_ape_median is not None and plain.step_time_ape_median is not None
+    assert report.step_time_ape_median < plain.step_time_ape_median
 
 
 def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,8 +142,8 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
 def test_identical_configurations_are_one_by_their_median() -> None:
     runs = tr3m()
     again = [dataclasses.replace(runs[0], step_time_s=time) for time in (27.0, 31.0, 50.0)]
-    (one,) = merged(again)
-    assert one.step_time_s == 31.0 and one.num_merged == 3
+    (merged_run,) = merged(again)
+    assert merged_run.step_time_s == 31.0 and merged_run.num_merged == 3
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -322,8 +322,8 @@ def test_a_first_choice_that_ran_out_of_memory_is_counted_beside_the_regret() ->
     )
     chosen = scores(scored, range(5), 0)
     assert (chosen.regret_mean, chosen.oom_first_choices, chosen.oom_missed) == (0.0, 1, 1)
-    said = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
-    assert scores(said, range(5), 0).oom_first_choices == 0
+    alternative = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
+    assert scores(alternative, range(5), 0).oom_first_choices == 0
 
 
 def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() -> None:
@@ -339,9 +339,15 @@ def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() ->
 
 
 def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
-    own = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
-    own |= {"cap_gib": "10", "peak_mem_gb": "10.73741824", "outcome": "ok", "gpu": "NVIDIA H200", "flash_attention": ""}
-    (row,) = read_rows(_table(tmp_path, **own))
+    own_rows = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
+    own_rows |= {
+        "cap_gib": "10",
+        "peak_mem_gb": "10.73741824",
+        "outcome": "ok",
+        "gpu": "NVIDIA H200",
+        "flash_attention": "",
+    }
+    (row,) = read_rows(_table(tmp_path, **own_rows))
     run = interpret(row)
     assert run.values["zero_stage"] == 2 and run.values["flash"] == 1 and run.values["fused"] == 1
     assert run.peak_kind == "allocated" and run.peak_memory_gib == pytest.approx(10.0)
@@ -395,26 +401,26 @@ def test_this_projects_own_h200_runs() -> None:
     no OOM said to fit.
     """
     runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
-    found = scores(score_table(runs), range(len(runs)), 0)
-    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
-    assert found.memory_ape_median is not None and found.memory_ape_median <= 0.10
-    assert (found.oom_missed, found.oom_false_alarms) == (0, 0)
+    report = scores(score_table(runs), range(len(runs)), 0)
+    assert report.step_time_ape_median is not None and report.step_time_ape_median <= 0.12
+    assert report.memory_ape_median is not None and report.memory_ape_median <= 0.10
+    assert (report.oom_missed, report.oom_false_alarms) == (0, 0)
 
 
 def test_recipes_do_not_share_a_cell_nor_are_their_rows_merged() -> None:
     """Checks Adafactor's rows beside the same rows of another recipe; published tables state no recipe and are
     unchanged.
     """
-    own = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
-    report = validate([*own, *({**row, "recipe": "another"} for row in own)])
-    assert report.num_merged_away == 2 * validate(own).num_merged_away
+    own_rows = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
+    report = validate([*own_rows, *({**row, "recipe": "another"} for row in own_rows)])
+    assert report.num_merged_away == 2 * validate(own_rows).num_merged_away
     first, second = report.cells
     assert first.ours == second.ours and first.cell[:-1] == second.cell[:-1]
     assert {first.label.partition(", recipe ")[2], second.label.partition(", recipe ")[2]} == {
-        own[0]["recipe"],
+        own_rows[0]["recipe"],
         "another",
     }
-    (alone,) = validate(own).cells
+    (alone,) = validate(own_rows).cells
     assert "recipe" not in alone.label
 
 
@@ -453,10 +459,10 @@ MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 @pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H200.csv")))
 def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     """Checks the wanted figures of every table."""
-    found = validate(read_rows(MEASUREMENTS / name)).overall
-    assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.12
-    assert found.memory_ape_median is not None and found.memory_ape_median < 0.05
-    assert found.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
+    report = validate(read_rows(MEASUREMENTS / name)).overall
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
+    assert report.memory_ape_median is not None and report.memory_ape_median < 0.05
+    assert report.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
 
 
 @pytest.mark.parametrize(
@@ -494,30 +500,30 @@ def test_the_intervals_of_the_h200_runs() -> None:
     """Checks all tables together, because a single one has two to sixteen timed rows: too few to distinguish 60 % from
     80 %.
     """
-    found = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
-    assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
-    assert found.interval_half_width_median is not None and found.interval_half_width_median < 0.25
+    report = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
+    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
+    assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.25
 
 
 def test_published_runs_that_came_after_the_model() -> None:
-    found = validate(read_rows(TABLES / "published_bf16.csv")).overall
-    assert found.rows_scored == 16 and found.oom_false_alarms == 0
-    assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.08
-    assert found.memory_ape_median is not None and found.memory_ape_median < 0.08
-    assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
+    report = validate(read_rows(TABLES / "published_bf16.csv")).overall
+    assert report.rows_scored == 16 and report.oom_false_alarms == 0
+    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.08
+    assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
+    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
 
 
 def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for argv, said in (
+    for argv, exit_code in (
         ("--help", 0),
         ("nothing.csv", "error: cannot read table nothing.csv: No such file or directory"),
     ):
         monkeypatch.setattr(sys, "argv", ["leave_one_table_out", argv])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             leave_one_table_out.main()
-        assert ended.value.code == said
+        assert exit_info.value.code == exit_code
     assert "usage: leave_one_table_out" in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ def test_wsd_is_stable_and_then_falls_linearly():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"warmup_tokens": 600, "decay_tokens": 500}, "exceed the"),
         ({"final_share": 1.5}, "final_share must lie in"),
@@ -45,8 +45,8 @@ def test_wsd_is_stable_and_then_falls_linearly():
         ({"warmup_tokens": -1}, "warmup_tokens must be at least 0"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_refused(fields: dict[str, float], said: str):
-    with pytest.raises(ValueError, match=said):
+def test_a_schedule_that_cannot_be_is_refused(fields: dict[str, float], message: str):
+    with pytest.raises(ValueError, match=message):
         Schedule(**{"kind": "wsd", "tokens": 1000, **fields})  # type: ignore[reportArgumentType]
 
 

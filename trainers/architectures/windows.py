@@ -55,8 +55,8 @@ class WindowByBlock(LlamaLike):
             size = 0
         kinds = config.get("layer_types")
         if kinds is None:
-            first, every = config.get("max_window_layers", 28), config.get("sliding_window_pattern", self.global_every)
-            local = [bool((i + 1) % every) if every else i >= first for i in range(num_layers)]
+            first, period = config.get("max_window_layers", 28), config.get("sliding_window_pattern", self.global_every)
+            local = [bool((i + 1) % period) if period else i >= first for i in range(num_layers)]
         else:
             if not isinstance(kinds, list) or len(kinds) != num_layers or not {*kinds} <= {_LOCAL, _GLOBAL}:
                 raise ValueError(

@@ -85,14 +85,14 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
     """Returns the data with the sequences that `source` holds out, in the files' order, and the number of the first of
     these.
 
-    Of the stream, which has no end, they are those of another seed.
+    The stream has no end: its held-out sequences are those of another seed.
     """
     if recipe.data == STREAM:
         return source(dataclasses.replace(recipe, seed=recipe.seed + 1)), 0
     in_order = dataclasses.replace(recipe, data_order="file")
-    whole = plain_source(in_order)
-    assert isinstance(whole, ParquetTokens)
-    return source(in_order), whole.num_sequences - sequences
+    undivided = plain_source(in_order)
+    assert isinstance(undivided, ParquetTokens)
+    return source(in_order), undivided.num_sequences - sequences
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:

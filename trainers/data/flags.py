@@ -1,7 +1,8 @@
 """Flags tokens of sequences, by which a recipe's attention mask follows the data; without torch.
 
 A flagged token id has `FLAG` added. Under a document mask the first token of each document is flagged, under a prefix
-mask every token of the prefix. A flagged token is no label: it begins what it cannot be predicted from, or it is given.
+mask every token of the prefix. A flagged token is no label: no earlier token of its document predicts it, or it is part
+of a prefix.
 """
 
 from collections.abc import Sequence

@@ -87,10 +87,16 @@ def read_footer(path: Path) -> Footer:
         bounds: list[tuple[int, int]] = []
         for number, group in enumerate(groups):
             chunk = group.column(leaf)
-            known = chunk.statistics
-            if is_exact and known is not None and known.has_min_max and known.has_null_count and not known.null_count:
+            statistics = chunk.statistics
+            if (
+                is_exact
+                and statistics is not None
+                and statistics.has_min_max
+                and statistics.has_null_count
+                and not statistics.null_count
+            ):
                 tokens.append(chunk.num_values)
-                bounds.append((known.min, known.max))
+                bounds.append((statistics.min, statistics.max))
             else:
                 tokens.append(0)
                 for block in group_blocks(parquet, column, number, path):
@@ -131,21 +137,21 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) 
     Raises:
         ValueError: it cannot be read, or holds no token ids.
     """
-    where = f"column {column} of {path}"
+    source = f"column {column} of {path}"
     group = parquet.metadata.row_group(number)
     leaves = (group.column(leaf) for leaf in range(group.num_columns))
     values = next(leaf.num_values for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
     rows = max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS))
     try:
         for batch in parquet.iter_batches(rows, row_groups=[number], columns=[column], use_threads=False):
-            yield _tokens(batch.column(0), where)
+            yield _tokens(batch.column(0), source)
     except MemoryError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"cannot read {where}: {error}") from error
+        raise ValueError(f"cannot read {source}: {error}") from error
 
 
-def _tokens(column: pa.Array, where: str) -> Tokens:
+def _tokens(column: pa.Array, source: str) -> Tokens:
     """Returns the ids of the column's rows, and where its non-empty lists begin."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
@@ -153,12 +159,12 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
         offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets]
         column = column.flatten()
     if column.null_count:
-        raise ValueError(f"{where} has empty places among its token ids")
+        raise ValueError(f"{source} has empty places among its token ids")
     if column.type not in _KEPT_TYPES:
         try:
             column = column.cast(pa.int32())
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{where} holds a value that cannot be a token id: {error}") from error
+            raise ValueError(f"{source} holds a value that cannot be a token id: {error}") from error
     return Tokens(ids=_as_numpy(column), document_starts=offsets[:-1][np.diff(offsets) > 0])
 
 

@@ -52,8 +52,10 @@ class ParquetTokens:
         self.num_sequences = (self._files.num_tokens - 1) // seq_len - held_out
         """Number of sequences in an epoch."""
         if self.num_sequences < 1:
-            left = f" beside {held_out} that are held out" if held_out else ""
-            raise ValueError(f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{left}")
+            held_out_text = f" beside {held_out} that are held out" if held_out else ""
+            raise ValueError(
+                f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{held_out_text}"
+            )
         low, high = self._files.id_range
         if low < 0 or high >= vocab_size:
             raise ValueError(
@@ -63,7 +65,7 @@ class ParquetTokens:
         self._chunks: OrderedDict[int, concurrent.futures.Future[Tokens]] = OrderedDict()
         self._reader = concurrent.futures.ThreadPoolExecutor(1, "tokens")  # starts its thread at the first task
         self._order = functools.lru_cache(maxsize=3)(self._new_order)
-        self._begun = functools.lru_cache(maxsize=2)(self._begin)
+        self._epoch_start = functools.lru_cache(maxsize=2)(self._begin)
 
     def of_batch(self, global_batch: int) -> "ParquetTokens":
         """Returns the same data in steps of that global batch, with one reader for both."""
@@ -115,7 +117,7 @@ class ParquetTokens:
         for index in indices:
             epoch, sample = divmod(first + index, self.num_sequences)
             order = self._order(epoch)
-            window = self._begun(epoch, order.window_of(sample))
+            window = self._epoch_start(epoch, order.window_of(sample))
             chunk, within = divmod(int(window.sequences[sample - window.first_sample]), self._chunk_sequences)
             yield self._chunk(chunk).result(), within * self._seq_len
 

@@ -41,7 +41,7 @@ class Stream:
         rows = -(-self._length // _LAG)
         generator = np.random.Generator(np.random.PCG64([self._seed, step, index]))
         fresh = (generator.random((rows, _LAG)) ** 3 * self._vocab_size).astype(np.int64)
-        kept = generator.random((rows, _LAG)) >= _REFRESH
-        kept[0] = False
-        origin = np.maximum.accumulate(np.where(kept, 0, np.arange(rows)[:, None]), axis=0)
+        continues = generator.random((rows, _LAG)) >= _REFRESH
+        continues[0] = False
+        origin = np.maximum.accumulate(np.where(continues, 0, np.arange(rows)[:, None]), axis=0)
         return np.take_along_axis(fresh, origin, axis=0).reshape(-1)[: self._length]

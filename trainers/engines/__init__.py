@@ -91,7 +91,7 @@ class Engine(Protocol):
         """Returns master weights and optimizer states by canonical key, those parts that this rank holds, as live
         memory.
 
-        States that the first optimizer step would make are made. See `trainers.engines.state`.
+        States that the first optimizer step would create are created. See `trainers.engines.state`.
         """
         ...
 
@@ -109,7 +109,7 @@ class Engine(Protocol):
     def in_effect(self) -> Mapping[str, Any]:
         """Returns what the engine really runs, read back from its own objects, under the names of Layout and Recipe.
 
-        `mismatches` compares it with what was asked for. None stands for what cannot be told before a step has run.
+        `mismatches` compares it with what was asked for. None stands for a value that is unknown before a step has run.
         """
         ...
 
@@ -155,8 +155,8 @@ def rules_of(name: str) -> Rules:
     """Returns the rules of the engine of that name. Imports nothing from outside this project: a journal may come from
     someone else.
 
-    Of an engine that is named by its import path they say what the path says, and ask the engine itself only for what
-    may run (`refusals`).
+    The rules of an engine named by its import path follow from the path; its module is asked only for what may run
+    (`refusals`).
 
     Raises:
         ValueError: neither a name nor an import path.
@@ -273,7 +273,7 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
     """Returns a sentence for each difference between what an engine runs and what was requested; empty where there is
     none.
     """
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "world_size": layout.world_size,
         "grad_accum": grad_accum,
         "compute_precision": recipe.compute_precision,
@@ -284,22 +284,22 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
         "weight_decay": recipe.weight_decay,
     }
     for name, declared in axes_of(type(layout)).items():
-        known = declared.read_back == "if known" and name in in_effect
-        if declared.read_back == "always" or layout.is_set(name) or known:
-            wanted[name] = getattr(layout, name)
+        is_compared = declared.read_back == "if known" and name in in_effect
+        if declared.read_back == "always" or layout.is_set(name) or is_compared:
+            expected[name] = getattr(layout, name)
     if recipe.optimizer == "adamw":
-        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
+        expected |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
-    wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
+    expected |= {name: recipe.state_precision for name in sums if name in in_effect}
     if recipe.compression != "none" or "compression" in in_effect:  # engines without it have nothing to read back
-        wanted["compression"] = recipe.compression
+        expected["compression"] = recipe.compression
     if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
-        wanted["attention_mask"] = recipe.attention_mask
-    untold = [name for name in wanted if name not in in_effect]
+        expected["attention_mask"] = recipe.attention_mask
+    untold = [name for name in expected if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"
-        for name, value in wanted.items()
+        for name, value in expected.items()
         if name in in_effect and in_effect[name] is not None and in_effect[name] != value
     ]
-    return [f"the engine does not report its {name}, {wanted[name]} was requested" for name in untold] + wrong
+    return [f"the engine does not report its {name}, {expected[name]} was requested" for name in untold] + wrong

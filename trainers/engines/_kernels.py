@@ -111,7 +111,7 @@ _selective_contexts = functools.partial(create_selective_checkpoint_contexts, _k
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
     """Returns the layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
 
-    Of several words that mean the same blocks, as in a pipeline's stage of one block, it is the layout's.
+    If several words mean the same blocks, as in a pipeline's stage of one block, the layout's word is returned.
     """
     places = [place for model in models for place in zip(model.block_indices, model.blocks, strict=True)]
     wrappers = [child for model in models for child in model.module.modules() if isinstance(child, CheckpointWrapper)]
@@ -128,8 +128,8 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     elif selective or len(wrapped) != len(wrappers):
         words = ["selective" if selective == len(wrapped) == len(places) else f"selective in {selective} blocks"]
     else:
-        for word, every in (("none", 0), ("full", 1), ("every_2", 2), ("every_4", 4)):
-            if wrapped == [index for index, _ in places if every and index % every == 0]:
+        for word, interval in (("none", 0), ("full", 1), ("every_2", 2), ("every_4", 4)):
+            if wrapped == [index for index, _ in places if interval and index % interval == 0]:
                 words.append(word)
     if layout.checkpointing in words:
         return layout.checkpointing

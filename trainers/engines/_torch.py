@@ -21,7 +21,15 @@ from trainers.engines._settings import (
     set_scaler,
     state_dtype,
 )
-from trainers.engines.state import Counters, StateTensor, named, optimizer_state, set_steps_taken, steps_taken, whole
+from trainers.engines.state import (
+    Counters,
+    StateTensor,
+    named_tensors,
+    optimizer_state,
+    set_steps_taken,
+    steps_taken,
+    whole_tensor,
+)
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
 from trainers.mesh.norm import global_norm
@@ -112,7 +120,7 @@ class TorchEngine(AccumulatingEngine):
         """Returns the context of the forward pass."""
 
     @abc.abstractmethod
-    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the full tensor behind a local or sharded one."""
 
     def _stepped(self) -> list[nn.Parameter]:
@@ -214,7 +222,7 @@ class TorchEngine(AccumulatingEngine):
             return self._pipeline.logits(tokens)
         with torch.no_grad(), self._computing():
             part, arguments = self._context.entered(tokens)
-            return self._context.whole(self._module(part, **arguments).logits)
+            return self._context.gathered(self._module(part, **arguments).logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         self._context.count_labels([tokens], all_ranks=False)
@@ -228,8 +236,10 @@ class TorchEngine(AccumulatingEngine):
         """Yields for each parameter its name, what the optimizer steps, its live weight, and how a tensor like it is
         distributed: whole on every rank that has it or a part of it, unless an engine shards.
         """
-        alike = self._mesh.group("dp_replicate", "cp")
-        place = functools.partial(whole, replica=dist.get_rank(alike), num_replicas=dist.get_world_size(alike))
+        replicas = self._mesh.group("dp_replicate", "cp")
+        place = functools.partial(
+            whole_tensor, replica=dist.get_rank(replicas), num_replicas=dist.get_world_size(replicas)
+        )
         for name, parameter in zip(self._names, self._module.parameters(), strict=True):
             yield name, parameter, parameter, place
 
@@ -238,7 +248,7 @@ class TorchEngine(AccumulatingEngine):
         for name, stepped, weight, place in self._placed():
             tied = self._pipeline if stepped is self._tied else None
             plain = name if tied is None else tied.tied_name
-            for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
+            for key, part in named_tensors(plain, weight, optimizer_state(self._optimizer, stepped), place):
                 tensors[key] = self._tensor.placed(plain, part)
                 if tied is not None:
                     tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
@@ -268,12 +278,12 @@ class TorchEngine(AccumulatingEngine):
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        def whole(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
                 plain = plain_name(name)
-                yield plain, self._tensor.whole(plain, self._whole(parameter.detach()))
+                yield plain, self._tensor.gathered(plain, self._gathered(parameter.detach()))
 
-        return whole(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(whole)
+        return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 
     def close(self) -> None:
         self._optimizer.state.clear()

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Rules:
     """The rules of one engine. Everything that decides what may run, or what it is called, uses them.
 
-    What is not stated, the engine has not; a subclass may refuse more, with its own reasons. `contradictions` are what
-    the engine can never mean: no such `Layout` can be made. `refusals` are what it cannot run, with a way out.
+    The engine lacks what is not stated; a subclass may refuse more, with its own reasons. `contradictions` are
+    combinations that the engine can never mean: no such `Layout` can be created. `refusals` are combinations that it
+    cannot run, each with a way out.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Rules:
 
     def stages_with(self, axis: str) -> tuple[int, ...]:
         """Returns the ZeRO stages at which this engine has an axis that others may lack."""
-        mine = axes_of_engine(self.name)
-        return mine[axis].stages if axis in mine else self.axes.get(axis, ())
+        own_axes = axes_of_engine(self.name)
+        return own_axes[axis].stages if axis in own_axes else self.axes.get(axis, ())
 
     def chooses_sync(self, layout: "Layout") -> bool:
         """Returns whether `grad_sync` distinguishes layouts of this engine and stage."""
@@ -88,8 +89,8 @@ class Rules:
     def contradictions(self, layout: "Layout") -> Iterator[str]:
         """Yields a sentence for each thing in `layout` that this engine can never mean."""
         if layout.zero_stage not in self.grad_syncs:
-            wanted = ", ".join(map(str, self.stages))
-            yield f"zero_stage of {self.name} must be one of {wanted}, got {layout.zero_stage}"
+            stages = ", ".join(map(str, self.stages))
+            yield f"zero_stage of {self.name} must be one of {stages}, got {layout.zero_stage}"
             return
         if layout.zero_stage == 0 and layout.dp_shard > 1:
             yield f"{self.name} at stage 0 shards nothing: dp_shard must be 1, got {layout.dp_shard}"
@@ -98,9 +99,9 @@ class Rules:
         for axis in axes_of_engine(self.name).values():
             yield from axis.contradictions(layout)
 
-    def wrong_sync(self, layout: "Layout", wanted: str) -> str:
-        """Returns the sentence about a `grad_sync` that this engine lacks at this stage, where it has only `wanted`."""
-        return f"{self.label(layout)} has grad_sync {wanted!r} alone, got {layout.grad_sync!r}"
+    def wrong_sync(self, layout: "Layout", required: str) -> str:
+        """Returns the sentence about a `grad_sync` that is not the `required` one of this engine at this stage."""
+        return f"{self.label(layout)} has grad_sync {required!r} alone, got {layout.grad_sync!r}"
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
@@ -122,11 +123,11 @@ class Rules:
             )
         if recipe.float8_scaling and not self.has_float8:
             yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"
-        if layout.bucket_mib and (why := self.lacks_buckets(layout)):
-            yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"
-        if layout.offload != "none" and (what := self.keeps_on_device(layout)):
+        if layout.bucket_mib and (reason := self.lacks_buckets(layout)):
+            yield f"{reason}, got bucket_mib {layout.bucket_mib}: set it to 0"
+        if layout.offload != "none" and (lacking := self.keeps_on_device(layout)):
             yield (
-                f"{what} keeps everything on the device, got offload {layout.offload}:"
+                f"{lacking} keeps everything on the device, got offload {layout.offload}:"
                 " choose none, or an engine that shards"
             )
         for axis in axes_of_engine(self.name).values():

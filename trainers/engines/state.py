@@ -1,7 +1,7 @@
 """The state that an engine keeps so that a training can be resumed: its live tensors by canonical names, and counters.
 
-Canonical are the names and shapes of the plain transformers model. A key is a kind of tensor and a parameter's name, as
-in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
+Canonical names and shapes are those of the plain transformers model. A key is a kind of tensor and a parameter's name,
+as in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Counters:
     """Steps since the loss scale last changed."""
 
 
-def whole(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
+def whole_tensor(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
     """Returns a tensor that each of `num_replicas` ranks holds whole."""
     shape = tuple(tensor.shape)
     part = Part(offsets=(0,) * len(shape), tensor=tensor.detach())
@@ -134,7 +134,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -
     return state
 
 
-def named(
+def named_tensors(
     name: str, weight: torch.Tensor, state: Mapping[str, Any], place: Callable[[torch.Tensor], StateTensor]
 ) -> Iterator[tuple[str, StateTensor]]:
     """Yields the canonical keys and tensors of one parameter, each distributed as `place` states."""

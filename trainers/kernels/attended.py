@@ -25,7 +25,7 @@ _Array = npt.NDArray[np.int64]
 class Attended:
     """Keys of a query, the mean over queries and over blocks of the model."""
 
-    seen: float
+    num_keys: float
     """Keys that the mask and sliding windows leave to a query, its own counted half, as in the causal s / 2."""
     visited: float
     """Keys for which a kernel computes that skips blocks of which nothing is seen."""
@@ -35,8 +35,8 @@ class Attended:
 
 def keys_per_query(recipe: Recipe) -> float:
     """Returns the keys that a query sees, the mean over a sequence and over all blocks of the model."""
-    counted = attended(recipe)
-    return recipe.model.keys_per_query(recipe.seq_len) if counted is None else counted.seen
+    measured = attended(recipe)
+    return recipe.model.keys_per_query(recipe.seq_len) if measured is None else measured.num_keys
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,10 +69,14 @@ def attended(recipe: Recipe) -> Attended | None:
     def of_blocks(count: Callable[[_Array, _Array], float]) -> float:
         return local * count(windowed, last) + (1 - local) * count(first, last)
 
-    return Attended(seen=of_blocks(_seen), visited=of_blocks(_visited), visited_causally=_visited(causal, places[None]))
+    return Attended(
+        num_keys=of_blocks(_keys_in_window),
+        visited=of_blocks(_visited),
+        visited_causally=_visited(causal, places[None]),
+    )
 
 
-def _seen(first: _Array, last: _Array) -> float:
+def _keys_in_window(first: _Array, last: _Array) -> float:
     return float(np.mean(last - first + 0.5))
 
 

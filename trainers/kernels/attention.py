@@ -101,7 +101,7 @@ def layout_name(name: str) -> str:
     """Returns the layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
     if name == _EAGER_SPANS:
         return "eager"
-    return next((word for names in _NAMES.values() for word, known in names.items() if known == name), name)
+    return next((word for names in _NAMES.values() for word, kernel in names.items() if kernel == name), name)
 
 
 def takes_mask_of_ours(config: Any) -> bool:
@@ -114,7 +114,8 @@ def takes_mask_of_ours(config: Any) -> bool:
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Returns the slopes of `head` (indices of any shape), fp32: a geometric series by power of two (arXiv 2108.12409).
 
-    Where the number of heads is none, those beyond the largest take every other slope of the next one.
+    If the number of heads is no power of two, heads beyond the largest power below it take every other slope of the
+    next one.
     """
     power = 2 ** (num_heads.bit_length() - 1)
     exponent = -8.0 / power * (head + 1)
@@ -147,7 +148,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
-    FlexAttention where the mask is a block mask; else scaled_dot_product_attention, causal or with the bias given.
+    It is FlexAttention if the mask is a block mask, else scaled_dot_product_attention, causal or with the given bias.
     Dropout is off in every model here.
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.
@@ -184,19 +185,19 @@ def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: t
     return query >= key
 
 
-def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
     """Returns whether a query sees a key: the one at its position and the `window` - 1 before it, or all before it."""
-    seen = queries >= keys
-    return seen if window is None else seen & (queries - keys < window)
+    visible = queries >= keys
+    return visible if window is None else visible & (queries - keys < window)
 
 
 @functools.lru_cache(maxsize=8)
 def _seen_mask(length: int, window: int | None, device: torch.device, share: Share | None) -> torch.Tensor:
-    """Returns `_seen` of all queries [rows] and keys [columns], one for all blocks."""
+    """Returns `_visible` of all queries [rows] and keys [columns], one for all blocks."""
     queries = keys = torch.arange(length, device=device)
     if share is not None and share.queries is not None and share.keys is not None:
         queries, keys = share.queries, share.keys
-    return _seen(queries[:, None], keys[None, :], window)
+    return _visible(queries[:, None], keys[None, :], window)
 
 
 @functools.lru_cache(maxsize=8)
@@ -209,7 +210,7 @@ def _block_mask(length: int, device: torch.device, share: Share | None, window: 
         queries = keys = torch.arange(length, device=device)
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return _seen(queries[query], keys[key], window)
+        return _visible(queries[query], keys[key], window)
 
     return create_block_mask(sees, None, None, len(queries), len(keys), device=device)
 
@@ -262,14 +263,15 @@ def _key_positions(share: Share, spans: Spans) -> torch.Tensor:
 
 def _window_within(local_size: int | None, length: int, share: Share | None) -> int | None:
     """Returns the window where it is shorter than a sequence, of which a rank may have `length` tokens, else None."""
-    whole = length if share is None or share.keys is None else len(share.keys)
-    return local_size if local_size is not None and local_size < whole else None
+    num_keys = length if share is None or share.keys is None else len(share.keys)
+    return local_size if local_size is not None and local_size < num_keys else None
 
 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
     """Returns ALiBi and the causal mask as one bias [1, heads, length, length], once a forward pass for all blocks.
 
-    By distance, not by place: in 16 bits the values near the diagonal, which weigh most, are the exact ones.
+    It is computed by distance, not by position, so that in 16 bits the values near the diagonal, which weigh most, are
+    exact.
     """
     device = torch.device(device)
     if torch.is_autocast_enabled(device.type):

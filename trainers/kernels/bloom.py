@@ -1,8 +1,8 @@
 """BLOOM's attention by any kernel: transformers 5.23 adds ALiBi by hand and has the eager one only.
 
-All that is taken for granted of transformers: the names and layout of the weights, which its checkpoints fix, that a
-block calls `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added,
-and that a model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
+Only this is assumed of transformers: the names and layout of the weights, which its checkpoints fix, that a block calls
+`self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added, and that a
+model's mask is made by the registry of mask functions. `tests/kernels/test_kernels.py` holds it.
 """
 
 from typing import Any
@@ -61,5 +61,5 @@ def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
 def attention_in_effect(model: nn.Module, configured: str) -> str:
     """Returns `configured`, the configuration's kernel; where attention modules are not of its kind, their kinds."""
     kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
-    wanted = "BloomAttention" if configured == "eager" else "AlibiAttention"
-    return configured if kinds <= {wanted} else "+".join(sorted(kinds))
+    expected = "BloomAttention" if configured == "eager" else "AlibiAttention"
+    return configured if kinds <= {expected} else "+".join(sorted(kinds))

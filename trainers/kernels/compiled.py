@@ -1,6 +1,6 @@
 """Compiled code with static shapes: each micro-batch has its own graph, and dynamo may not give up silently.
 
-A graph lasts: inductor keeps its output on disk in a folder of the user's (`torchinductor_USER` under the system's
+Compiled code is reused: inductor keeps it on disk in a folder of the user's (`torchinductor_USER` under the system's
 temporary one, unless TORCHINDUCTOR_CACHE_DIR says otherwise), so a node compiles a block once for all trials.
 """
 

@@ -1,9 +1,9 @@
 """Linear layers whose products are in FP8, by torchao: converted, and read back. See `trainers.kernels.float8_rules`.
 
-A product casts what enters it to FP8 with scales that follow from it there and then: e4m3, but e5m2 for gradients with
-a scale for each tensor. Weights are cast from fp32 with a scale for each tensor, and from bf16 with one for each row,
-under every engine: FSDP2 gathers the former in FP8 and the latter in bf16. A CPU emulates the products: it rounds to
-FP8 and multiplies in fp32.
+A product casts its inputs to FP8 with scales that are computed from them at that moment: e4m3, but e5m2 for gradients
+with a scale for each tensor. Weights are cast from fp32 with a scale for each tensor, and from bf16 with one for each
+row, under every engine: FSDP2 gathers the former in FP8 and the latter in bf16. A CPU emulates the products: it rounds
+to FP8 and multiplies in fp32.
 """
 
 import contextlib
@@ -101,9 +101,11 @@ def _casting_layer() -> Any:
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             weight = self.weight if _word(self) == "fp8_tensorwise" else self.weight.bfloat16()
-            made = matmul_with_hp_or_float8_args.apply(input.bfloat16(), weight.t(), self.linear_mm_config, self.config)
+            output = matmul_with_hp_or_float8_args.apply(
+                input.bfloat16(), weight.t(), self.linear_mm_config, self.config
+            )
             bias: torch.Tensor | None = getattr(self, "bias", None)
-            return made if bias is None else made + bias.to(made.dtype)
+            return output if bias is None else output + bias.to(output.dtype)
 
     return CastingLinear
 

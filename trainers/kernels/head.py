@@ -1,7 +1,8 @@
 """The head with its loss: linear cross-entropy over chunks of rows, which never holds all the logits.
 
-Own code, since torch has `F.linear_cross_entropy` from 2.13 on only and gives the weight's gradient no type of its own,
-and liger-kernel would be one more dependency for its CUDA kernels alone, without a path for the CPU.
+The code is this project's own, since torch has `F.linear_cross_entropy` from 2.13 on only and gives the weight's
+gradient no type of its own, and liger-kernel would be one more dependency for its CUDA kernels alone, without a path
+for the CPU.
 """
 
 import contextlib
@@ -252,17 +253,17 @@ def _split_part(
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """Returns [2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
     wide = logits - largest[:, None]  # in fp32, as the largest is
-    here = labels >= 0
-    at_label = wide.gather(1, torch.where(here, labels, 0)[:, None]).squeeze(-1)
-    return torch.stack((wide.exp_().sum(dim=-1), torch.where(here, at_label, 0.0)))
+    is_local = labels >= 0
+    at_label = wide.gather(1, torch.where(is_local, labels, 0)[:, None]).squeeze(-1)
+    return torch.stack((wide.exp_().sum(dim=-1), torch.where(is_local, at_label, 0.0)))
 
 
 def _split_gradient(
     logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
 ) -> torch.Tensor:
     wide = (logits - largest[:, None]).exp_().div_(sums[:, None])
-    here = labels >= 0
-    wide.scatter_add_(1, torch.where(here, labels, 0)[:, None], -here[:, None].to(wide.dtype))
+    is_local = labels >= 0
+    wide.scatter_add_(1, torch.where(is_local, labels, 0)[:, None], -is_local[:, None].to(wide.dtype))
     return wide.to(logits.dtype)
 
 
@@ -329,13 +330,13 @@ def loss_of(
 
     `inputs` takes what this rank computes out of the tokens.
     """
-    given = inputs(tokens)
+    prepared = inputs(tokens)
     if not isinstance(head, LossHead):
-        logits = module(given.tokens, **given.arguments).logits
+        logits = module(prepared.tokens, **prepared.arguments).logits
         with named(LOSS):
-            return causal_lm_loss(logits, given.labels, given.num_labels)
-    with head.with_labels(given.labels, given.num_labels):
-        return module(given.tokens, **given.arguments).logits
+            return causal_lm_loss(logits, prepared.labels, prepared.num_labels)
+    with head.with_labels(prepared.labels, prepared.num_labels):
+        return module(prepared.tokens, **prepared.arguments).logits
 
 
 def loss_in_effect(head: nn.Module) -> Loss:

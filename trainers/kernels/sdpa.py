@@ -29,12 +29,12 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     """Returns the kernel that torch's dispatcher chooses on `device` for one sequence of this rank, with a window
     and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
 
-    It asks what `scaled_dot_product_attention` asks. Flex is sdpa on a CPU.
+    It runs the checks that `scaled_dot_product_attention` runs. On a CPU flex is sdpa.
     """
     if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
         return ""
     try:
-        return "+".join(sorted({_chosen(recipe, layout, device, masked=each) for each in _masks(recipe, layout)}))
+        return "+".join(sorted({_backend_of(recipe, layout, device, masked=each) for each in _masks(recipe, layout)}))
     except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure
         return "unknown"
 
@@ -46,15 +46,15 @@ def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
     return [True] * local + [masked] * (model.window_layers < model.num_layers)
 
 
-def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
+def _backend_of(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
     model, seq_len = recipe.model, recipe.seq_len
     dtype = _TYPES.get(recipe.activation_precision, torch.float32)
 
-    def made(heads: int, length: int) -> torch.Tensor:
+    def random_heads(heads: int, length: int) -> torch.Tensor:
         shape = (1, heads // layout.tp, length, model.head_dim)
         return torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
 
-    query, key = made(model.num_heads, seq_len // layout.cp), made(model.num_kv_heads, seq_len)
+    query, key = random_heads(model.num_heads, seq_len // layout.cp), random_heads(model.num_kv_heads, seq_len)
     mask = None
     if masked:
         kind = dtype if model.position == "alibi" else torch.bool

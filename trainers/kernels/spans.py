@@ -75,9 +75,9 @@ def block_mask(spans: Spans, keys: torch.Tensor) -> BlockMask:
     earliest, latest = (_by_block(spans.first, reduce)[..., None] for reduce in (torch.amin, torch.amax))
     shortest, longest = (_by_block(spans.last, reduce)[..., None] for reduce in (torch.amin, torch.amax))
     meets = (high[:, None] >= earliest) & (low[:, None] <= longest)
-    whole = (low[:, None] >= latest) & (high[:, None] <= shortest)
+    is_full = (low[:, None] >= latest) & (high[:, None] <= shortest)
     # The last block may reach beyond the sequence, where only the mask knows.
-    whole[..., -1] &= len(keys) % BLOCK == 0
+    is_full[..., -1] &= len(keys) % BLOCK == 0
     first, last = spans.first, spans.last
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -85,8 +85,8 @@ def block_mask(spans: Spans, keys: torch.Tensor) -> BlockMask:
         return (position >= first[batch, query]) & (position <= last[batch, query])
 
     return BlockMask.from_kv_blocks(
-        *_listed(meets & ~whole),
-        *_listed(whole),
+        *_listed(meets & ~is_full),
+        *_listed(is_full),
         BLOCK_SIZE=BLOCK,
         mask_mod=sees,
         seq_lengths=(len(spans.queries), len(keys)),
@@ -100,9 +100,9 @@ def _by_block(values: torch.Tensor, reduce: Callable[..., torch.Tensor]) -> torc
     return reduce(torch.cat((values, last), 1).unflatten(1, (-1, BLOCK)), dim=-1)
 
 
-def _listed(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _listed(is_chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the number of chosen blocks a row of bool [batch, query blocks, key blocks] and all indices, those first,
     with a dimension for the heads.
     """
-    ones = chosen[:, None].to(torch.int32)
+    ones = is_chosen[:, None].to(torch.int32)
     return ones.sum(-1, dtype=torch.int32), ones.argsort(dim=-1, descending=True, stable=True).to(torch.int32)

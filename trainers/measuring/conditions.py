@@ -27,7 +27,7 @@ _PREFIXES = (
 )
 
 
-def here(cluster: Cluster, commit: str) -> Conditions:
+def conditions_of(cluster: Cluster, commit: str) -> Conditions:
     """Returns the conditions of this process on `cluster`."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:

@@ -125,8 +125,8 @@ class CudaMeter:
             torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / self.total_gib))
 
     def limit_gib(self) -> float:
-        whole = self.total_gib if self._cap_gib is None else min(self._cap_gib, self.total_gib)
-        return whole - self.outside_gib()
+        capped_gib = self.total_gib if self._cap_gib is None else min(self._cap_gib, self.total_gib)
+        return capped_gib - self.outside_gib()
 
     def outside_gib(self) -> float:
         free, total = torch.cuda.mem_get_info()
@@ -150,9 +150,9 @@ class CudaMeter:
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
         if not isinstance(error, torch.OutOfMemoryError) and not self._refused_to_library(error):
             return None
-        asked = requested_bytes(error)
+        requested = requested_bytes(error)
         return {
-            "asked_gib": None if asked is None else asked / GIB,
+            "asked_gib": None if requested is None else requested / GIB,
             "allocated_gib": torch.cuda.memory_allocated() / GIB,
             "reserved_gib": torch.cuda.memory_reserved() / GIB,
         }
@@ -172,7 +172,7 @@ class CudaMeter:
 class CpuMeter:
     """Bytes of this process's tensors, as a GPU's allocator counts them. Nothing is reserved beyond these.
 
-    They are the same in every run, which resident pages are not: of one step the heap held 331 to 358 MiB. They are
+    These bytes are the same in every run, unlike resident pages: in one step the heap held 331 to 358 MiB. They are
     counted between `reset_peak` and `peak_allocated_gib`. Under a cap a step that held more is out of memory:
     `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
     fails: RLIMIT_DATA allows this process no more than its share of the node.
@@ -233,18 +233,18 @@ class CpuMeter:
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
         held_gib = self.peak_allocated_gib()
         if isinstance(error, torch.OutOfMemoryError) and self._refused is not None:
-            asked_gib = self._refused.asked / GIB
+            asked_gib = self._refused.requested_bytes / GIB
             held_gib = self._held_gib(self._refused) - asked_gib
             return {"asked_gib": asked_gib, "allocated_gib": held_gib, "reserved_gib": held_gib}
         sizes: dict[str, float | None] = {"asked_gib": None, "allocated_gib": held_gib, "reserved_gib": held_gib}
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (limited and str(error) == "std::bad_alloc"):
             return sizes
-        asked = requested_bytes(error) if isinstance(error, RuntimeError) else None
-        if asked is None:
+        requested = requested_bytes(error) if isinstance(error, RuntimeError) else None
+        if requested is None:
             return None
         # That it would fit by now says nothing: what the failed step held is given back on the way here.
-        return {**sizes, "asked_gib": asked / GIB} if limited or asked > self.total_gib * GIB else None
+        return {**sizes, "asked_gib": requested / GIB} if limited or requested > self.total_gib * GIB else None
 
     def release(self) -> None:
         self.peak_allocated_gib()  # ends the counting, too
@@ -253,7 +253,7 @@ class CpuMeter:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
     def _held_gib(self, allocation: Allocation) -> float:
-        return max(0, allocation.held - self._base_bytes) / GIB
+        return max(0, allocation.held_bytes - self._base_bytes) / GIB
 
 
 def _status_bytes(field: str) -> int:

@@ -190,5 +190,5 @@ def quartiles(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None

@@ -90,7 +90,7 @@ class HostSampler:
 def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
     """Returns the nodes' load beside the trial, as fields of a measurement, from each rank's samples of each window.
 
-    Of several nodes the one with the most load, the most steal time and the lowest clock; empty where nothing was read.
+    With several nodes these are the highest load, the most steal time and the lowest clock; empty if nothing was read.
     """
     by_window = [_by_node(window) for window in windows]
     if not by_window or not all(by_window):

@@ -11,8 +11,8 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 def t_quantile(degrees: int) -> float:
     """Returns the 0.975 quantile of Student's t for `degrees` of freedom, at least 1.
 
-    Beyond the table it is the first terms of the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), right to 2e-5
-    there.
+    Beyond the table it is the first terms of the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), accurate to
+    2e-5 there.
     """
     if degrees <= len(_T_975):
         return _T_975[degrees - 1]

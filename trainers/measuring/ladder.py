@@ -31,7 +31,7 @@ def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
 
 
 def predict_gib(
-    known: Sequence[MemoryPoint], micro_batch: int, predicted_gib: Sequence[tuple[int, float]] = ()
+    memory_points: Sequence[MemoryPoint], micro_batch: int, predicted_gib: Sequence[tuple[int, float]] = ()
 ) -> float | None:
     """Returns the predicted allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and
     the larger of them.
@@ -40,7 +40,7 @@ def predict_gib(
     no slope: it then has the certain share of the growth in `predicted_gib`, the cost model's peak by micro-batch. None
     where nothing is known, or nothing predicted.
     """
-    points = sorted(known, key=lambda point: point.micro_batch)
+    points = sorted(memory_points, key=lambda point: point.micro_batch)
     if len(points) < 2:
         predicted = dict(predicted_gib)
         if not points or not {points[0].micro_batch, micro_batch} <= predicted.keys():
@@ -53,11 +53,13 @@ def predict_gib(
     )
 
 
-def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float) -> list[Measurement]:
+def misfits(
+    job: Job, memory_points: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float
+) -> list[Measurement]:
     """Returns those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
     skipped: list[Measurement] = []
     for batch in rungs:
-        needs_gib = predict_gib(known, batch.micro_batch, job.predicted_gib)
+        needs_gib = predict_gib(memory_points, batch.micro_batch, job.predicted_gib)
         if needs_gib is None or needs_gib <= limit_gib:
             continue
         reason = f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room"
@@ -100,8 +102,8 @@ def best_above_tokens_per_s(
     """Returns the most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at
     `micro_batch`.
 
-    Perfect scaling: a larger micro-batch at best takes no longer a micro-step. `ceiling_tokens_per_s` is what the
-    devices would do if all their work ran at the matmul peak.
+    It assumes perfect scaling: at best a micro-step of a larger micro-batch takes no longer. `ceiling_tokens_per_s` is
+    what the devices would do if all their work ran at the matmul peak.
     """
     return min(tokens_per_s * max(largest, micro_batch) / micro_batch, ceiling_tokens_per_s)
 
@@ -109,18 +111,19 @@ def best_above_tokens_per_s(
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
     """Returns the seconds within which rank 0 must report again, where its next work should take `work_s`.
 
-    Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
-    should always be first. The first step's share covers what else comes before news, such as taking the group down.
+    It is wide, since it is for a hang that no worker detects: the workers' watchdogs, which allow `allowance_s` a
+    micro-step, should always act first. The first step's share covers the other time without a report, such as taking
+    the process group down.
     """
     return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 
 
-def extrapolated(at: tuple[int, float], beyond: tuple[int, float], wanted: int) -> float:
-    """Returns the line through both points at `wanted`, at least its value at the second: memory grows with
+def extrapolated(at: tuple[int, float], beyond: tuple[int, float], x: int) -> float:
+    """Returns the line through both points at `x`, at least its value at the second: memory grows with
     micro-steps.
     """
     (x0, y0), (x1, y1) = at, beyond
-    return y1 + max(0.0, (y1 - y0) / (x1 - x0)) * (wanted - x1)
+    return y1 + max(0.0, (y1 - y0) / (x1 - x0)) * (x - x1)
 
 
 def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:

@@ -46,8 +46,8 @@ class StepMarks:
             if self._on_optimizer is not None:
                 self._on_optimizer()
         else:
-            where = f"{phase} {self._in_step} of step {self._step}"
-            self._context.watchdog.beat(where, allowed_s=self._allowed_s, pending=self._pending)
+            activity = f"{phase} {self._in_step} of step {self._step}"
+            self._context.watchdog.beat(activity, allowed_s=self._allowed_s, pending=self._pending)
             self._in_step += 1
             self._pending += 1
         self._context.enter(WHERE[phase])

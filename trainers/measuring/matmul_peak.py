@@ -36,7 +36,7 @@ def product_tflops(device: torch.device, shape: tuple[int, int, int], precision:
     times: list[float] = []
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or len(times) < 5:
-        times.append(_one(device, product))
+        times.append(_product_s(device, product))
     return 2 * m * n * k / sorted(times)[len(times) // 2] / 1e12
 
 
@@ -62,7 +62,7 @@ def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
     )
 
 
-def _one(device: torch.device, product: _Product) -> float:
+def _product_s(device: torch.device, product: _Product) -> float:
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

@@ -47,15 +47,15 @@ class Rung(StepRunner):
         c, timing = self._c, self._c.job.timing
         *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch)
         graphs = num_compilations()
-        first = again = self._run(1, (*shorter, accum)[0], watch_s=c.job.first_step_s, phases=True)
+        first = repeated = self._run(1, (*shorter, accum)[0], watch_s=c.job.first_step_s, phases=True)
         if shorter:
-            again = self._run(1, shorter[0], phases=True)
+            repeated = self._run(1, shorter[0], phases=True)
             self._shorter_peaks = (shorter[0], dict(self._peaks))
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
         compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
         compile_s = (
-            self._slowest(max(0.0, first.total_s - min((again if shorter else warm).steps_s))) if compiles else None
+            self._slowest(max(0.0, first.total_s - min((repeated if shorter else warm).steps_s))) if compiles else None
         )
         warmup_steps = max(2, timing.warmup_steps)
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
@@ -79,17 +79,17 @@ class Rung(StepRunner):
 
     def _longest(self, warm: Steps, accum: int, shorter: int | None) -> int:
         """Returns the most micro-steps that the winner's timed steps may have, from the `warm` ones of `accum`."""
-        whole, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
+        grad_accum, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
         if warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
             micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
-            return largest_accumulation(whole, micro_s, self._slowest(warm.optimizer_s), longest_s)
+            return largest_accumulation(grad_accum, micro_s, self._slowest(warm.optimizer_s), longest_s)
         if shorter is None:
             return accum
         micro_s = self._slowest(warm.schedule_s) / accum
-        fitting = largest_accumulation(whole, micro_s, self._slowest(warm.optimizer_s), longest_s)
+        fitting = largest_accumulation(grad_accum, micro_s, self._slowest(warm.optimizer_s), longest_s)
         # A schedule runs multiples of its shorter accumulation, and the whole one.
-        return fitting if fitting == whole else fitting // shorter * shorter
+        return fitting if fitting == grad_accum else fitting // shorter * shorter
 
     def _steps_per_window(self, step_s: float) -> int:
         timing = self._c.job.timing
@@ -109,11 +109,11 @@ class Rung(StepRunner):
             if slow := self._beaten(windows, accum):
                 break
             skipped, graphs = self._engine.num_skipped_steps(), num_compilations()
-            beside = None if shorter is None else self._beside(shorter, per_window)
-            done = self._run(per_window, accum, sampled=(sampled := []))
+            shorter_steps = None if shorter is None else self._shorter(shorter, per_window)
+            window = self._run(per_window, accum, sampled=(sampled := []))
             left_out = self._engine.num_skipped_steps() - skipped
-            parts = (done.total_s / per_window, done.first_micro_s, done.middle_micro_s, done.last_micro_s)
-            ranks = c.gather((*parts, done.optimizer_s, done.schedule_s, *sampled))
+            parts = (window.total_s / per_window, window.first_micro_s, window.middle_micro_s, window.last_micro_s)
+            ranks = c.gather((*parts, window.optimizer_s, window.schedule_s, *sampled))
             slowest = max(ranks, key=lambda rank: rank[0])
             if any(c.gather(num_compilations() - graphs)):
                 void.append("a shape was compiled anew")
@@ -128,19 +128,19 @@ class Rung(StepRunner):
                         last_micro_s=slowest[3],
                         optimizer_s=slowest[4],
                         schedule_s=slowest[5],
-                        shorter=beside,
+                        shorter=shorter_steps,
                         sampled=tuple(rank[6] for rank in ranks),
                         hosts=tuple(rank[7] for rank in ranks),
                     )
                 )
-            spent_s += (slowest[0] + (beside.total_s if beside else 0.0)) * per_window
+            spent_s += (slowest[0] + (shorter_steps.total_s if shorter_steps else 0.0)) * per_window
         retries = sum(c.gather(c.meter.alloc_retries() - retries_before))
         return Timed(windows=windows, void=void, retries=retries, slow=slow)
 
-    def _beside(self, accum: int, steps: int) -> Shorter:
+    def _shorter(self, accum: int, steps: int) -> Shorter:
         """Times `steps` of fewer micro-steps."""
-        done = self._run(steps, accum)
-        total_s, schedule_s = max(self._c.gather((done.total_s / steps, done.schedule_s)))
+        window = self._run(steps, accum)
+        total_s, schedule_s = max(self._c.gather((window.total_s / steps, window.schedule_s)))
         return Shorter(accum=accum, total_s=total_s, schedule_s=schedule_s)
 
     def _whole_peaks(self, accum: int) -> dict[str, float]:
@@ -180,9 +180,9 @@ class Rung(StepRunner):
     def _slowest(self, seconds: float) -> float:
         return max(self._c.gather(seconds))
 
-    def _measurement(self, timed: Timed, accum: int, **how: Any) -> Measurement:
-        """Returns the rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further
-        fields.
+    def _measurement(self, timed: Timed, accum: int, **fields: Any) -> Measurement:
+        """Returns the rung's figures over all ranks: time of the slowest, memory of the largest. `fields` are others
+        of a measurement.
         """
         c, job, batch = self._c, self._c.job, self._batch
         memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
@@ -202,5 +202,5 @@ class Rung(StepRunner):
             **memory_fields(memory),
             **device_fields(timed.windows),
             **host_fields([window.hosts for window in timed.windows]),
-            **how,
+            **fields,
         )

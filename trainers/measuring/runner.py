@@ -56,9 +56,9 @@ class StepRunner:
     ) -> Steps:
         """Runs steps between two device events; tokens are on the device before the first.
 
-        `watch_s` is what a micro-step may take where no earlier one says so. With `phases` memory peaks are told apart
-        by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a device
-        waits for its tokens.
+        `watch_s` is the time that a micro-step may take if no earlier one was timed. With `phases` memory peaks are
+        taken by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a
+        device waits for its tokens.
         """
         c = self._c
         c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
@@ -107,14 +107,14 @@ class StepRunner:
 
     def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
         """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
-        done = timed_steps(spans, [result.phases for result in results])
-        self._c.watchdog.saw(done.longest_beat_s)
+        timed = timed_steps(spans, [result.phases for result in results])
+        self._c.watchdog.saw(timed.longest_beat_s)
         self._step += len(results)
-        self._micro_s = done.total_s / (len(results) * accum)
+        self._micro_s = timed.total_s / (len(results) * accum)
         self._losses += losses_of(results, self._c.gather)
         self._norms += [float(result.grad_norm) for result in results]
-        self._times_s += done.steps_s
-        return done
+        self._times_s += timed.steps_s
+        return timed
 
     def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
         c = self._c

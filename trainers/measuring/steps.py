@@ -39,10 +39,10 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[Phase, ...]]) -> 
     """
     of_step = phases[0]
     if len(set(phases)) > 1 or len(spans) != sum(map(len, phases)):
-        named = " and ".join(sorted({", ".join(each) for each in phases}))
+        phase_names = " and ".join(sorted({", ".join(each) for each in phases}))
         raise ValueError(
             f"an engine marks the phases that its steps name, in every step the same: got {len(spans)} marked phases in"
-            f" {len(phases)} steps of {named}"
+            f" {len(phases)} steps of {phase_names}"
         )
     if of_step[-1:] != (Phase.OPTIMIZER_STEP,) or of_step.count(Phase.OPTIMIZER_STEP) != 1:
         raise ValueError(f"a step ends with its one optimizer step, got phases {', '.join(of_step)}")

@@ -40,8 +40,8 @@ _COLLECTIVE = "gloo:"
 class Allocation:
     """One allocation, and what all tensors held with it, in bytes."""
 
-    asked: int
-    held: int
+    requested_bytes: int
+    held_bytes: int
 
 
 class TensorBytes:
@@ -80,7 +80,7 @@ class TensorBytes:
         """Returns the bytes held by all tensors."""
         self.begin()
         (mark,) = self.end()
-        return mark.held - _MARK
+        return mark.held_bytes - _MARK
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class Change:
     address: int
     size: int
     """Bytes, negative where they are freed."""
-    held: int
+    held_bytes: int
     """Bytes that all tensors held after it."""
 
 
@@ -103,7 +103,7 @@ def _change(event: Any) -> Change:
         thread=event.start_tid,
         address=fields.ptr,
         size=fields.alloc_size,
-        held=fields.total_allocated,
+        held_bytes=fields.total_allocated,
     )
 
 
@@ -120,15 +120,15 @@ def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[A
     allocations: list[tuple[int, Allocation]] = []
     of_others: dict[int, int] = {}
     """Bytes by address."""
-    held = changes[0].held - changes[0].size
+    held_bytes = changes[0].held_bytes - changes[0].size
     for each in _in_order(changes):
-        if (freed := held + each.size - each.held) > 0:  # by a thread whose changes are not reported
+        if (freed := held_bytes + each.size - each.held_bytes) > 0:  # by a thread whose changes are not reported
             number = bisect.bisect_right(ends_ns, each.at_ns)
             _free_since(ends_ns[number - 1] if number else each.at_ns, freed, allocations)
-        held = each.held
+        held_bytes = each.held_bytes
         if each.thread == changes[0].thread:
             if each.size > 0:
-                allocation = Allocation(asked=each.size, held=held - sum(of_others.values()))
+                allocation = Allocation(requested_bytes=each.size, held_bytes=held_bytes - sum(of_others.values()))
                 allocations.append((each.at_ns, allocation))
         elif each.size > 0:
             of_others[each.address] = each.size
@@ -143,7 +143,7 @@ def _free_since(moment_ns: int, freed: int, allocations: list[tuple[int, Allocat
         at_ns, allocation = allocations[number]
         if at_ns < moment_ns:
             return
-        allocations[number] = at_ns, dataclasses.replace(allocation, held=allocation.held - freed)
+        allocations[number] = at_ns, dataclasses.replace(allocation, held_bytes=allocation.held_bytes - freed)
 
 
 def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
@@ -153,12 +153,12 @@ def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
     by_thread: dict[int, deque[Change]] = {}
     for each in changes:
         by_thread.setdefault(each.thread, deque()).append(each)
-    held = changes[0].held - changes[0].size
+    held_bytes = changes[0].held_bytes - changes[0].size
     while by_thread:
         heads = sorted((queue[0] for queue in by_thread.values()), key=lambda change: change.at_ns)
-        follows = next((each for each in heads if held + each.size == each.held), heads[0])
+        follows = next((each for each in heads if held_bytes + each.size == each.held_bytes), heads[0])
         yield follows
-        held = follows.held
+        held_bytes = follows.held_bytes
         by_thread[follows.thread].popleft()
         if not by_thread[follows.thread]:
             del by_thread[follows.thread]

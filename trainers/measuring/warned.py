@@ -9,7 +9,7 @@ from typing import Any
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4,}")
 """Addresses, temporary paths, and numbers such as ports and process ids, which no two processes share."""
 _MOST, _LENGTH = 50, 200
-_seen: dict[str, None] = {}
+_texts: dict[str, None] = {}
 _watching = False
 
 
@@ -30,10 +30,10 @@ def watch() -> None:
             warnings.simplefilter("ignore", category)
     show, make = warnings.showwarning, logging.getLogRecordFactory()
 
-    def show_and_record(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+    def show_and_record(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
         _record(f"{category.__name__}: {message}")
         if is_shown:
-            show(message, category, *rest, **more)
+            show(message, category, *arguments, **options)
 
     def make_and_record(*arguments: Any, **more: Any) -> logging.LogRecord:
         record = make(*arguments, **more)
@@ -50,10 +50,10 @@ def watch() -> None:
 
 def recorded() -> tuple[str, ...]:
     """Returns the warnings so far, each once, sorted; without what differs between two processes."""
-    return tuple(sorted(_seen))
+    return tuple(sorted(_texts))
 
 
 def _record(text: str) -> None:
-    if len(_seen) < _MOST:
+    if len(_texts) < _MOST:
         lines = _CHANGING.sub("...", text).strip().splitlines()
-        _seen[lines[0][:_LENGTH] if lines else ""] = None
+        _texts[lines[0][:_LENGTH] if lines else ""] = None

@@ -114,8 +114,8 @@ class _TakePart(torch.autograd.Function):
 def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
     with exchanging(group):
-        whole = _ops.wait_tensor(_ops.all_gather_into_tensor(tensor.contiguous(), size, group.group_name))
-    return torch.cat(whole.chunk(size), dim) if dim else whole
+        gathered = _ops.wait_tensor(_ops.all_gather_into_tensor(tensor.contiguous(), size, group.group_name))
+    return torch.cat(gathered.chunk(size), dim) if dim else gathered
 
 
 def _reduce_scattered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:

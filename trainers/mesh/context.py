@@ -1,9 +1,10 @@
 """Context parallelism: a rank's part of every sequence, cut so that causal attention is as much work on every rank.
 
-A sequence is cut into twice as many pieces as there are ranks. A rank has one from the head and the one as far from the
-tail: what the first one looks back on is short where it is long for the second. All but attention goes token by token;
-attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). The loss is the mean over a rank's
-tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel ranks.
+A sequence is cut into twice as many pieces as there are ranks. A rank has one piece from the head and the piece equally
+far from the tail: queries of the first see few keys where those of the second see many. All but attention goes token by
+token; attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). The loss is the mean over a
+rank's tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel
+ranks.
 """
 
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ class ContextParallel:
         parts = len(micro_batches) * self.size * (self._num_replicas if all_ranks else 1)
         self._num_labels = count.clamp(min=1) / parts
 
-    def whole(self, output: torch.Tensor) -> torch.Tensor:
+    def gathered(self, output: torch.Tensor) -> torch.Tensor:
         """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
         if self._share.queries is None or self._share.keys is None:
             return output

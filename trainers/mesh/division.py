@@ -9,14 +9,14 @@ from trainers.values.recipe import Recipe
 def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
     model, tp, cp = recipe.model, layout.tp, layout.cp
-    for count, what in (
+    for count, parts in (
         (model.num_heads, "heads"),
         (model.num_kv_heads, "key/value heads"),
         (model.ffn_size, "columns of the feed-forward block"),
         (model.vocab_size, "words in the vocabulary"),
     ):
         if count % tp:
-            yield f"tp {tp} does not divide the {count} {what} of {model.name}: choose a tp that does"
+            yield f"tp {tp} does not divide the {count} {parts} of {model.name}: choose a tp that does"
     if cp > 1 and recipe.seq_len % (2 * cp):
         yield (
             f"cp {cp} cuts a sequence into {2 * cp} parts, which do not divide its {recipe.seq_len} tokens: choose"

@@ -63,8 +63,8 @@ class Mesh:
             at = self._layout.coordinates(rank)
             by_place.setdefault(tuple(at[axis] for axis in AXES if axis not in axes), []).append(rank)
         # A profiler's trace of a GPU shows this description with each collective of the group.
-        mine, _ = dist.new_subgroups_by_enumeration(list(by_place.values()), group_desc="+".join(axes))
-        return mine
+        own_group, _ = dist.new_subgroups_by_enumeration(list(by_place.values()), group_desc="+".join(axes))
+        return own_group
 
     def _ranks(self, *axes: str) -> list[int]:
         """Returns the ranks that differ from this one along `axes` alone, in their order."""

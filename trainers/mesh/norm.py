@@ -18,8 +18,8 @@ def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, devic
     for gradient, copies in gradients:
         by_copies.setdefault(copies, []).append(gradient)
     squares = torch.zeros((), dtype=torch.float32, device=device)
-    for copies, alike in by_copies.items():
-        squares += nn.utils.get_total_norm(alike).float().square().to(device) / copies
+    for copies, gradients_of in by_copies.items():
+        squares += nn.utils.get_total_norm(gradients_of).float().square().to(device) / copies
     if group is not None:
         reduce_in_place(squares, group)
     return squares.sqrt()

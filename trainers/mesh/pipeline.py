@@ -127,7 +127,7 @@ class Pipeline:
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns fp32 logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, on all its ranks."""
         shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
-        return self._context.whole(self._forward_only(tokens, shape, has_labels=False))
+        return self._context.gathered(self._forward_only(tokens, shape, has_labels=False))
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns the mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
@@ -137,35 +137,35 @@ class Pipeline:
     def _forward_only(self, tokens: torch.Tensor, shape: tuple[int, ...], *, has_labels: bool) -> torch.Tensor:
         """Returns the last stage's output, of that shape in fp32, on every rank; stages run one after another."""
         length = (tokens.shape[1] - has_labels) // self._context.size
-        hidden, given = (len(tokens), length, self._recipe.model.hidden_size), tokens
+        hidden, stage_input = (len(tokens), length, self._recipe.model.hidden_size), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
         for index in range(num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
             is_head = index == num_stages - 1
             dtype = torch.float32 if is_head else self._hidden_dtype
             if part is None:
-                given = torch.empty(shape if is_head else hidden, dtype=dtype, device=self._device)
+                stage_input = torch.empty(shape if is_head else hidden, dtype=dtype, device=self._device)
             else:
                 with self._hooks.computing():
-                    given = run_stage(
-                        part.stage, part.model, part.module, self._context, given, tokens, has_labels=has_labels
+                    stage_input = run_stage(
+                        part.stage, part.model, part.module, self._context, stage_input, tokens, has_labels=has_labels
                     )
-                given = given.to(dtype).contiguous()
-            dist.broadcast(given, group=self._group, group_src=index % ranks)
-        return given
+                stage_input = stage_input.to(dtype).contiguous()
+            dist.broadcast(stage_input, group=self._group, group_src=index % ranks)
+        return stage_input
 
     def named_weights(
-        self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
+        self, weights_of_stage: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
     ) -> Iterator[tuple[str, Any]]:
         """Yields the weights of all stages on every rank, in the order of the model, a tied table once.
 
-        `own` gives those of one stage, whole, by their names in the plain model.
+        `weights_of_stage` yields those of one stage, whole, by their names in the plain model.
         """
         skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
         for index in range(self._parts[0].stage.num_stages):
             source = index % dist.get_world_size(self._group)
             part = next((each for each in self._parts if each.stage.index == index), None)
-            weights = own(part.module) if part is not None else iter(())
+            weights = weights_of_stage(part.module) if part is not None else iter(())
             while True:
                 name, weight = next(weights, ("", None))
                 if part is not None and part.stage.has_head and self.has_second_copy and name == skipped:
@@ -175,9 +175,11 @@ class Pipeline:
                 if facts[0] is None:
                     break
                 name, shape, dtype = facts[0]
-                here = torch.empty(shape, dtype=dtype, device=self._device) if weight is None else weight.contiguous()
-                dist.broadcast(here, group=self._group, group_src=source)
-                yield name, here
+                received = (
+                    torch.empty(shape, dtype=dtype, device=self._device) if weight is None else weight.contiguous()
+                )
+                dist.broadcast(received, group=self._group, group_src=source)
+                yield name, received
 
     def close(self) -> None:
         """Frees the schedule's buffers."""
@@ -214,9 +216,11 @@ class Pipeline:
         return Schedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
 
     def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        def forward(given: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        def forward(stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
             with self._hooks.computing():
-                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens, has_labels=True)
+                output = run_stage(
+                    part.stage, part.model, part.module, self._context, stage_input, tokens, has_labels=True
+                )
             if part.stage.has_head:
                 self._losses.append(output.detach())
                 return output.view(1)  # torch merges what a last stage gives along a dimension
@@ -239,5 +243,5 @@ def _ends_group(layout: Layout, group: Any) -> Any:
         at = layout.coordinates(rank)
         pipelines.setdefault(tuple(at[axis] for axis in at if axis != "pp"), []).append(rank)
     ends = [[ranks[0], ranks[-1]] for ranks in pipelines.values()]
-    mine, _ = dist.new_subgroups_by_enumeration(ends, group_desc="pp")
-    return mine
+    own_group, _ = dist.new_subgroups_by_enumeration(ends, group_desc="pp")
+    return own_group

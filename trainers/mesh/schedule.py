@@ -41,16 +41,16 @@ class ScheduledStage(PipelineStage):
         The stage's input and output are `shapes`, on the meta device.
         """
         # Torch would gather all of FSDP2's units ahead, at stage 3 too: it is shown no such module.
-        seen = module if isinstance(module, DistributedDataParallel) else nn.Module()
-        super().__init__(seen, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
+        submodule = module if isinstance(module, DistributedDataParallel) else nn.Module()
+        super().__init__(submodule, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
         self._forward, self._exchanges = forward, exchanges
 
-    def forward_maybe_with_nosync(self, given: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward_maybe_with_nosync(self, stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         module: Any = self.submod
         # DDP is told before the backward pass, not here, where passes of several micro-batches are under way.
         quiet = module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
         with quiet:
-            return self._forward(given, tokens)
+            return self._forward(stage_input, tokens)
 
     def backward_maybe_with_nosync(self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False):
         exchanges = self._exchanges(last_backward)
@@ -93,17 +93,17 @@ class Schedule:
             Exception: what a stage's own forward or backward pass raised.
         """
         tokens = torch.cat(list(micro_batches))
-        given = (tokens[:, :-1],) if self._starts else ()
-        wanted: dict[str, Any] = {"tokens": tokens} | ({"target": tokens} if self._ends else {})
+        arguments = (tokens[:, :-1],) if self._starts else ()
+        options: dict[str, Any] = {"tokens": tokens} | ({"target": tokens} if self._ends else {})
         if "return_outputs" in inspect.signature(self._schedule.step).parameters:  # older torch returns them always
-            wanted["return_outputs"] = False
+            options["return_outputs"] = False
         try:
-            self._schedule.step(*given, **wanted)
+            self._schedule.step(*arguments, **options)
         except RuntimeError as error:
-            raise _own(error) from error.__context__
+            raise _original_error(error) from error.__context__
 
 
-def _own(error: BaseException) -> BaseException:
+def _original_error(error: BaseException) -> BaseException:
     """Returns the stage's own error where torch wraps it in another: one for want of memory must be recognised."""
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__

@@ -41,11 +41,11 @@ def cut(model: Model, stage: Stage) -> Model:
             delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
     if kinds := getattr(config, "layer_types", None):  # transformers counts the blocks that it runs
         config.layer_types = [kinds[index] for index in stage.blocks]
-    own = tuple(model.blocks[index] for index in stage.blocks)
+    stage_blocks = tuple(model.blocks[index] for index in stage.blocks)
     return dataclasses.replace(
         model,
-        blocks=own,
-        units=own,
+        blocks=stage_blocks,
+        units=stage_blocks,
         block_names=tuple(model.block_names[index] for index in stage.blocks),
     )
 
@@ -55,14 +55,14 @@ def run_stage(
     model: Model,
     module: nn.Module,
     context: ContextParallel,
-    given: torch.Tensor,
+    stage_input: torch.Tensor,
     tokens: torch.Tensor,
     *,
     has_labels: bool,
 ) -> torch.Tensor:
     """Returns hidden states after `stage`, or with the head the mean loss of `tokens` that have labels, or logits.
 
-    `module` is the stage's model as an engine has laid it out. `given` are hidden states of this rank's part of
+    `module` is the stage's model as an engine has laid it out. `stage_input` are hidden states of this rank's part of
     sequences; the first stage looks at `tokens` in their place. These are int64 [micro_batch, seq_len], with a column
     more where they have labels.
     """
@@ -70,7 +70,7 @@ def run_stage(
     def run(part: torch.Tensor, **arguments: torch.Tensor) -> Any:
         if stage.has_embeddings:
             return module(input_ids=part, **arguments)
-        return module(inputs_embeds=given, **arguments)
+        return module(inputs_embeds=stage_input, **arguments)
 
     if stage.has_head and has_labels:
         return loss_of(run, model.head, tokens, context.inputs)

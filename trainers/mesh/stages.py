@@ -63,8 +63,9 @@ def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
 def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
     """Returns the blocks of each stage, in the order in which they run.
 
-    Blocks are dealt out so that the rank with most work has as little as can be; then likewise for the stages of one
-    rank. Of equal ones the later stage has more, since an earlier one holds the activations of more micro-batches.
+    Blocks are distributed so that the rank with the most work has as little as possible, then likewise over the stages
+    of one rank. Among equal stages the later one has more, since an earlier one holds the activations of more
+    micro-batches.
     """
     count = pp * virtual
     if count == 1:
@@ -93,7 +94,7 @@ def stages_of_rank(recipe: "Recipe", layout: "Layout", pipeline_rank: int) -> tu
 def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
     """Returns a token's cost in one block, forwards and backwards: its FLOPs, and those that its bytes take as long as.
 
-    A checkpointed block has its forward pass again.
+    A checkpointed block runs its forward pass twice.
     """
     core = 2 * spec.attention_width * spec.keys_per_query(seq_len)
     forward = 2.0 * (spec.parameters_per_layer + core)

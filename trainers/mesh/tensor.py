@@ -69,8 +69,8 @@ class TensorParallel:
     def enter(self, models: Sequence[Model]) -> None:
         """Cuts hidden states along the sequence where they enter the first block of each model, and the logits.
 
-        Blocks have been compiled or wrapped, and the head has its loss: what is added here stands outside. A pipeline's
-        stage without blocks cuts them before its norm.
+        Blocks were compiled or wrapped before, and the head has its loss: hooks added here run outside of these. A
+        pipeline's stage without blocks cuts them before its norm.
         """
         for model in models if self.size > 1 else ():
             first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)
@@ -78,14 +78,14 @@ class TensorParallel:
             if model.has_head:
                 split_head(model.head, self._first_row, self._group)
 
-    def cut(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+    def cut(self, name: str, full: torch.Tensor) -> torch.Tensor:
         """Returns this rank's part of the parameter called `name`."""
         if (cut := self._cuts.get(name)) is None:
-            return whole
-        parts = [each.chunk(self.size, cut.dim)[self._rank] for each in whole.chunk(cut.stacked, cut.dim)]
+            return full
+        parts = [each.chunk(self.size, cut.dim)[self._rank] for each in full.chunk(cut.stacked, cut.dim)]
         return torch.cat(parts, cut.dim)
 
-    def whole(self, name: str, part: torch.Tensor) -> torch.Tensor:
+    def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """Returns the whole of a part that `cut` returned; a collective of the group's ranks."""
         if (cut := self._cuts.get(name)) is None:
             return part
@@ -127,12 +127,12 @@ class TensorParallel:
         """Sums in place the gradients of parameters that all ranks hold whole and use for a part of the sequence."""
         if self.size == 1:
             return
-        chosen = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
-        if not chosen:  # a pipeline's stage of an embedding alone
+        replicated = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
+        if not replicated:  # a pipeline's stage of an embedding alone
             return
-        flat = torch.cat([each.flatten() for each in chosen]).to(device)
+        flat = torch.cat([each.flatten() for each in replicated]).to(device)
         reduce_in_place(flat, self._group)
-        for gradient, total in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):
+        for gradient, total in zip(replicated, flat.split([each.numel() for each in replicated]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
     @staticmethod
@@ -229,11 +229,11 @@ class _Table(nn.Embedding):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         row = input - self.first_row
-        here = (row >= 0) & (row < self.weight.shape[0])
+        is_local = (row >= 0) & (row < self.weight.shape[0])
         padding = None if self.padding_idx is None else self.padding_idx - self.first_row
         if padding is not None and not 0 <= padding < self.weight.shape[0]:
             padding = None
-        own = F.embedding(torch.where(here, row, 0), self.weight, padding)
-        rows = all_reduce(own * here[..., None].to(own.dtype), self.group)
+        local_rows = F.embedding(torch.where(is_local, row, 0), self.weight, padding)
+        rows = all_reduce(local_rows * is_local[..., None].to(local_rows.dtype), self.group)
         scale: Any = getattr(self, "embed_scale", None)  # of Gemma's tables
         return rows if scale is None else rows * scale.to(rows.dtype)

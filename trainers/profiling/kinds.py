@@ -52,9 +52,8 @@ def computes(operation: str) -> bool:
 def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
     """Returns the kind of a kernel, or of a piece of a CPU's operation.
 
-    `around` are the names of all that encloses the place where it was launched, the innermost last; `forward` the same
-    of the forward operation of which this is the backward pass. `is_head` says that it is a product over the
-    vocabulary.
+    `around` are the names of the ranges and operations that enclose its launch, the innermost last; `forward` are those
+    of the forward operation whose backward pass this is. `is_head` marks a product over the vocabulary.
     """
     # On a CPU a thread waits within the exchange's range while another one of gloo's communicates.
     if _TALKS.search(kernel) or any(name.startswith(("gloo:", EXCHANGE)) for name in around):
@@ -77,15 +76,15 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
 def axis_of(kernel: str, around: Sequence[str], description: str, default: str) -> Axis:
     """Returns the mesh axis along which a piece of communication goes.
 
-    `description` is that of its process group as the trace has it, "" where it has none: then the innermost range that
-    names an exchange says it. `default` describes the default process group, of all ranks; where that is "cp", it has
-    gradients and shards too, and only a range tells the exchange of attention apart. Transfers between two ranks are a
-    pipeline's. Everything else is data parallelism's: gradients, shards, norms over several axes.
+    `description` is that of its process group in the trace, "" if there is none: then the innermost range that names an
+    exchange decides. `default` describes the default process group, of all ranks; if that is "cp", the group carries
+    gradients and shards too, and only a range identifies the exchange of attention. Transfers between two ranks belong
+    to a pipeline, everything else to data parallelism: gradients, shards, norms over several axes.
     """
-    named = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
-    group = named if description in ("", _ALL_RANKS) and named else description
+    name_from_range = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
+    group = name_from_range if description in ("", _ALL_RANKS) and name_from_range else description
     if group == _ALL_RANKS:
-        group = default if named or default != "cp" else "dp"
+        group = default if name_from_range or default != "cp" else "dp"
     if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
         return "pp"
     return dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")

@@ -15,12 +15,12 @@ from torch.profiler import record_function
 from trainers.profiling.kinds import EXCHANGE
 
 _NOTHING = contextlib.nullcontext()
-_named = False
+_naming = False
 
 
 def named(name: str) -> AbstractContextManager[Any]:
     """Returns a context that appears in the trace as `name`; it does nothing outside `naming`."""
-    return record_function(name) if _named else _NOTHING
+    return record_function(name) if _naming else _NOTHING
 
 
 def exchanging(group: Any) -> AbstractContextManager[Any]:
@@ -28,22 +28,22 @@ def exchanging(group: Any) -> AbstractContextManager[Any]:
     in compiled code.
     """
     if torch.compiler.is_compiling():
-        return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_named`
-    return record_function(f"{EXCHANGE}{group.group_desc}") if _named else _NOTHING
+        return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_naming`
+    return record_function(f"{EXCHANGE}{group.group_desc}") if _naming else _NOTHING
 
 
 @contextlib.contextmanager
 def naming(modules: Iterator[tuple[str, nn.Module]]) -> Generator[None]:
     """Turns `named` on, and names every forward pass of `modules`, each given with its name."""
-    global _named
+    global _naming
     with ExitStack() as hooks:
         for name, module in modules:
             _name_forward(name, module, hooks)
-        _named = True
+        _naming = True
         try:
             yield
         finally:
-            _named = False
+            _naming = False
 
 
 def _name_forward(name: str, module: nn.Module, hooks: ExitStack) -> None:

@@ -1,8 +1,9 @@
 """Reads the Chrome trace of torch.profiler: what ran on the device, of which kind, in which part of a step.
 
-On CUDA it is what CUPTI saw of the device; a kernel's launch, told by its correlation id, says which operations and
-ranges it belongs to. On a CPU it is the operations themselves: a moment is the innermost operation's, of whichever
-thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or communication while gloo talks.
+On CUDA it is what CUPTI recorded of the device; the launch of a kernel, found by its correlation id, identifies the
+operations and ranges that it belongs to. On a CPU it is the operations themselves: a moment is the innermost
+operation's, of whichever thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or
+communication while gloo talks.
 """
 
 import bisect
@@ -135,7 +136,8 @@ def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_gro
     """Returns the mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
     descriptions = (
-        each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
+        each.get("args", {}).get("Process Group Description", "")
+        for each in (event, *(operation.event for operation in around))
     )
     description = next(filter(None, descriptions), "")
     return axis_of(kernel, [each.name for each in around], description, default_group)

@@ -21,12 +21,12 @@ for generating text (0.4 s, and 1 s more up to its release 5.17), its quantizers
 @contextlib.contextmanager
 def no_collector() -> Generator[None]:
     """Pauses the search for reference cycles while many objects are created that stay."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 

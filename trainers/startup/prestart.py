@@ -64,7 +64,7 @@ def keep_to_share() -> None:
 def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool:
     """Returns whether a node with this many cores has some to spare for the successors of its `num_workers`.
 
-    One that drives a GPU uses two, whatever its share is.
+    A worker that drives a GPU uses two, whatever its share is.
     """
     return num_cpus >= num_workers * (min(2.0, cpus_per_worker) + SPARE_CORES)
 
@@ -72,23 +72,23 @@ def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool
 def ask(num_workers: int, cpus_per_worker: float) -> None:
     """Asks this process's node for another process like it, where there is room for those of all its `num_workers`.
 
-    It is no matter where that fails.
+    A failure has no consequence.
     """
     if not startup.is_on():
         return
     with contextlib.suppress(Exception):
-        own = ray.get_runtime_context()
+        context = ray.get_runtime_context()
         nodes: list[dict[str, Any]] = ray.nodes()
-        node = next(each for each in nodes if each["NodeID"] == own.get_node_id())
+        node = next(each for each in nodes if each["NodeID"] == context.get_node_id())
         if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
-            _start(node, 1, own.get_runtime_env_string())
+            _start(node, 1, context.get_runtime_env_string())
 
 
 def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
     """Asks for the processes of a session's first trial: each of these nodes, by Ray's ids, for that many workers, and
     the driver's for Tune's side. They import what they need at the same time, while the search prepares.
 
-    Only where a node has room, and it is no matter where that fails.
+    It asks only if a node has room; a failure has no consequence.
     """
     if not startup.is_on():
         return

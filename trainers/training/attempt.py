@@ -21,7 +21,7 @@ State = Literal["done", "stopped", "lost", "failed"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class AttemptEnd:
     """The end of an attempt and its cause."""
 
     state: State
@@ -30,7 +30,7 @@ class Ended:
     reason: str = ""
 
 
-def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Ended:
+def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> AttemptEnd:
     """Runs the attempt on `nodes` (Ray's ids; none for all); never raises for what happened on a worker.
 
     Train's own files go to `storage`.
@@ -38,20 +38,20 @@ def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Ended:
     kills = MemoryKills()
     try:
         stopped = _trainer(job, storage, nodes).fit().return_value == "stopped"
-        return Ended(state="stopped" if stopped else "done")
+        return AttemptEnd(state="stopped" if stopped else "done")
     except Exception as error:
         raised, dead = by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         if verdict.silent and (killed := kills.since()):
             verdict = host_memory(killed, rank=verdict.rank)
-        return Ended(state="lost" if verdict.silent else "failed", reason=verdict.reason)
+        return AttemptEnd(state="lost" if verdict.silent else "failed", reason=verdict.reason)
 
 
 class _Trainer(TorchTrainer):
     """Without the helper processes that a training has no use for."""
 
-    def _initialize_and_run_controller(self, **how: Any) -> Any:
-        return super()._initialize_and_run_controller(**lean(how))
+    def _initialize_and_run_controller(self, **options: Any) -> Any:
+        return super()._initialize_and_run_controller(**lean(options))
 
 
 def _trainer(job: TrainingJob, storage: Path, nodes: tuple[str, ...]) -> TorchTrainer:

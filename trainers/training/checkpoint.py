@@ -60,9 +60,10 @@ class CheckpointWriter:
         self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save(self, engine: Engine, manifest: Manifest) -> Written | None:
-        """Copies the engine's state to host memory and begins to write it; what came of the one before, None for none.
+        """Copies the engine's state to host memory and begins to write it; returns the result of the previous one, None
+        for none.
 
-        Waits where that one is still being written.
+        Waits if the previous one is still being written.
         """
         began_s = time.perf_counter()
         before = self.finish()
@@ -144,9 +145,9 @@ class Sharded(torch.Tensor):
 
     def __new__(cls, shape: Sequence[int], parts: Sequence[Part]) -> "Sharded":
         make: Any = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
-        made = make(cls, torch.Size(shape), dtype=torch.float32)
-        made.parts = parts
-        return made
+        tensor = make(cls, torch.Size(shape), dtype=torch.float32)
+        tensor.parts = parts
+        return tensor
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:

@@ -40,9 +40,9 @@ class WeightFiles:
         Raises:
             ValueError: the folder has no such parameter.
         """
-        for known in (name, name.removeprefix(f"{base}.")):
-            if known in self._file_of:
-                return known
+        for candidate in (name, name.removeprefix(f"{base}.")):
+            if candidate in self._file_of:
+                return candidate
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
 
     def shape(self, stored: str) -> tuple[int, ...]:

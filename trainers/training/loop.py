@@ -67,7 +67,7 @@ class Loop:
         """Of the last step."""
         self._allowed_s: float | None = self._job.first_step_s
         """Of the next part of a step: None for what the watchdog allows by itself."""
-        self._begun = 0
+        self._steps_begun = 0
         """Parts of steps that were handed to the device since the last report."""
         self._report_every = 1
 
@@ -94,15 +94,15 @@ class Loop:
         pending, stopped = _Pending(began_s=time.perf_counter()), False
         while (phase := self._phase()) is not None and not stopped and self._step < last:
             self._one_step(phase, pending)
-            over = (following := self._phase()) is None or following.batch != phase.batch
-            over = over or self._step >= last
+            is_over = (following := self._phase()) is None or following.batch != phase.batch
+            is_over = is_over or self._step >= last
             due = keeps and self._validation_due(phase)
             saves = self._job.checkpoint_steps is not None and self._step % self._job.checkpoint_steps == 0
-            if len(pending.results) >= self._report_every or over or due or saves:
+            if len(pending.results) >= self._report_every or is_over or due or saves:
                 late, stopped = self._report(phase, pending)
                 if due:
                     self._validate()
-                if keeps and (saves or late or stopped or over):
+                if keeps and (saves or late or stopped or is_over):
                     self._save()
                 pending = _Pending(began_s=time.perf_counter())
         self._finish()
@@ -134,7 +134,7 @@ class Loop:
         share = self._plan.lr_schedule.share_at(self._tokens + per_step)
         self._rate = self._plan.recipe.learning_rate * share
         self._engine.set_learning_rate(self._rate)
-        worker.where = f"step {self._step + 1}"
+        worker.activity = f"step {self._step + 1}"
         pending.results.append(self._engine.step(micro_batches, self))
         pending.rates.append(self._rate)
         self._step += 1
@@ -145,8 +145,8 @@ class Loop:
 
     def begin(self, phase: StepPhase) -> None:
         """Tells the watchdog that a part of a step begins; the engine calls it."""
-        self._worker.watchdog.beat(phase, allowed_s=self._allowed_s, pending=self._begun)
-        self._begun += 1
+        self._worker.watchdog.beat(phase, allowed_s=self._allowed_s, pending=self._steps_begun)
+        self._steps_begun += 1
 
     def _check_engine(self, phase: Phase) -> None:
         """Checks that the engine runs what the plan says; once, after its first step."""
@@ -162,7 +162,7 @@ class Loop:
 
         The same on every rank.
         """
-        self._worker.where = f"step {self._step}"
+        self._worker.activity = f"step {self._step}"
         losses = losses_of(pending.results, self._worker.gather)
         self._allowed_s = None
         norms = [float(result.grad_norm) for result in pending.results]
@@ -172,15 +172,15 @@ class Loop:
         first = self._step - len(losses) + 1
         wrong = diverged(first, losses, norms, skips=self._plan.recipe.compute_precision == "fp16")
         self._worker.watchdog.saw(steps_s / sum(len(result.phases) for result in pending.results))
-        mine = None
+        own_answer = None
         if self._rank == 0:
-            wanted = round(self._job.report_s * len(losses) / max(steps_s, 1e-6))
+            num_steps = round(self._job.report_s * len(losses) / max(steps_s, 1e-6))
             late = self._job.checkpoint_steps is None and now_s - self._saved_s >= self._job.checkpoint_s
             stop = (self._folder / STOP).exists() or not self._worker.is_current
-            mine = (max(1, min(_MOST_STEPS, wanted)), late, stop)
-        answers = self._worker.gather((mine, self._worker.meter.peak_allocated_gib()))
+            own_answer = (max(1, min(_MOST_STEPS, num_steps)), late, stop)
+        answers = self._worker.gather((own_answer, self._worker.meter.peak_allocated_gib()))
         self._report_every, late, stop = answers[0][0]
-        self._begun = 0
+        self._steps_begun = 0
         if self._writer.is_done:
             self._records.add_checkpoint(self._writer.finish())
         self._records.add(
@@ -200,7 +200,7 @@ class Loop:
         )
         if wrong:
             reason = f"{wrong}: train with a lower learning rate, into another --out"
-            raise RungFailure(Outcome.DIVERGED, reason, phase=self._worker.where, rank=self._rank)
+            raise RungFailure(Outcome.DIVERGED, reason, phase=self._worker.activity, rank=self._rank)
         return late, stop
 
     def _count_time(self, now_s: float) -> None:
@@ -208,17 +208,20 @@ class Loop:
         self._clock_s = now_s
 
     def _validation_due(self, phase: Phase) -> bool:
-        every, per_step = self._plan.validation.every_tokens, self._plan.tokens_per_step(phase)
+        every_tokens, per_step = self._plan.validation.every_tokens, self._plan.tokens_per_step(phase)
         if not self._validator.is_on:
             return False
-        return self._tokens // every > (self._tokens - per_step) // every or self._tokens >= self._plan.tokens
+        return (
+            self._tokens // every_tokens > (self._tokens - per_step) // every_tokens
+            or self._tokens >= self._plan.tokens
+        )
 
     def _validate(self) -> None:
         began_s = time.perf_counter()
-        self._worker.where = f"held-out loss after step {self._step}"
+        self._worker.activity = f"held-out loss after step {self._step}"
         before, self._allowed_s = self._allowed_s, self._job.first_step_s  # without gradients it is compiled anew
         loss = self._validator.loss(self._engine, self._worker.gather, self.begin)
-        self._allowed_s, self._begun = before, 0
+        self._allowed_s, self._steps_begun = before, 0
         now_s = time.perf_counter()
         self._count_time(now_s)
         self._records.add(
@@ -235,8 +238,8 @@ class Loop:
     def _save(self) -> None:
         if self._saved_step == self._step:
             return
-        self._worker.where = f"checkpoint of step {self._step}"
-        self._worker.watchdog.rest()  # a disk that others use too is no hang
+        self._worker.activity = f"checkpoint of step {self._step}"
+        self._worker.watchdog.pause()  # a disk that others use too is no hang
         counters, position = self._engine.counters(), self._source.position_after(self._samples)
         manifest = Manifest(
             format=FORMAT,
@@ -261,7 +264,7 @@ class Loop:
         self._count_time(self._saved_s)
 
     def _finish(self) -> None:
-        self._worker.watchdog.rest()
+        self._worker.watchdog.pause()
         last = self._writer.finish()
         self._records.add_checkpoint(last)
         if not self._records.finish():

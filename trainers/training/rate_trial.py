@@ -19,7 +19,7 @@ def run_rate(config: Mapping[str, Any]) -> None:
     is none or it is no number, and why.
     """
     job = from_json(TrainingJob, config["jobs"][config["index"]])
-    ended = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))
+    attempt_end = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))
     losses = [each.loss for each in Reader(Path(job.folder) / RECORDS).read() if isinstance(each, Validated)]
-    loss = losses[-1] if losses and ended.state == "done" and math.isfinite(losses[-1]) else math.inf
-    ray.tune.report({"val_loss": loss, "index": config["index"], "reason": ended.reason})
+    loss = losses[-1] if losses and attempt_end.state == "done" and math.isfinite(losses[-1]) else math.inf
+    ray.tune.report({"val_loss": loss, "index": config["index"], "reason": attempt_end.reason})

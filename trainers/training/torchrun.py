@@ -56,8 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{folder} is trained to its end.", rank)
     world_size = int(os.environ.get("WORLD_SIZE", "0"))
     if world_size != phase.layout.world_size:
-        wanted = phase.layout.world_size
-        return _refused(f"the layout takes {wanted} ranks, got {world_size}: start torchrun with so many in all", rank)
+        num_ranks = phase.layout.world_size
+        return _refused(
+            f"the layout takes {num_ranks} ranks, got {world_size}: start torchrun with so many in all", rank
+        )
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -100,13 +102,13 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
             return _refused(f"another process trains in {folder}: wait for it to end", rank)
         if rank == 0:
             threading.Thread(target=_follow, args=(folder, plan.tokens), daemon=True).start()
-        here: Phase | None = phase
-        while here is not None and here.layout.world_size == dist.get_world_size():
+        current: Phase | None = phase
+        while current is not None and current.layout.world_size == dist.get_world_size():
             job = TrainingJob(
                 plan=plan,
                 folder=str(folder),
                 attempt=_next_attempt(folder),
-                layout=here.layout,
+                layout=current.layout,
                 cluster=_cluster(on_cuda),
                 cpus_per_worker=1.0,
                 checkpoint_s=options.checkpoint_s,
@@ -125,10 +127,10 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
             dist.barrier()
             if options.steps is not None:
                 return _fail(f"Ended after {options.steps} steps.", rank)
-            here = _phase(folder, plan)
-        if here is not None:
-            wanted = here.layout.world_size
-            return _fail(f"The next phase takes {wanted} ranks: start torchrun with so many in all.", rank)
+            current = _phase(folder, plan)
+        if current is not None:
+            num_ranks = current.layout.world_size
+            return _fail(f"The next phase takes {num_ranks} ranks: start torchrun with so many in all.", rank)
         return _fail(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
     finally:
         if lock is not None:
@@ -161,9 +163,9 @@ def _locks(file: int) -> bool:
     return True
 
 
-def _agreed(mine: bool) -> bool:
+def _agreed(own_answer: bool) -> bool:
     """Returns rank 0's answer on every rank."""
-    answer = [mine]
+    answer = [own_answer]
     dist.broadcast_object_list(answer)
     return answer[0]
 

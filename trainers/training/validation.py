@@ -36,13 +36,15 @@ class Validator:
         size, ranks = self._micro_batch, self._ranks
         total, count = 0.0, 0
         for first in range(0, self._sequences, size * ranks):
-            mine = range(first + self._coordinate * size, min(first + (self._coordinate + 1) * size, self._sequences))
+            own_sequences = range(
+                first + self._coordinate * size, min(first + (self._coordinate + 1) * size, self._sequences)
+            )
             begin(StepPhase.MICRO_STEP)
             # A rank without a sequence of this pass takes part with one that does not count.
-            taken = [self._first + each for each in mine] or [self._first]
-            tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), taken))
+            indices = [self._first + each for each in own_sequences] or [self._first]
+            tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), indices))
             loss = float(engine.loss(tokens.to(self._device)))
-            labels = int((tokens[: len(mine), 1:] < FLAG).sum())
+            labels = int((tokens[: len(own_sequences), 1:] < FLAG).sum())
             total, count = total + loss * labels, count + labels
         sums = gather((total, count))
         return sum(each for each, _ in sums) / max(1, sum(number for _, number in sums))

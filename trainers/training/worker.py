@@ -32,7 +32,7 @@ class Worker:
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self._control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=lambda *_: None)
-        self.where = "start-up"
+        self.activity = "start-up"
         self.nodes: tuple[str, ...] = ()
         self.matmul_tflops: tuple[float, ...] = ()
 
@@ -60,27 +60,27 @@ class Worker:
         folder = Path(job.folder, CHECKPOINTS)
         start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
         manifest = None
-        self.watchdog.rest()  # reading from a disk that others use too is no hang
+        self.watchdog.pause()  # reading from a disk that others use too is no hang
         if start is not None:
-            self.where = f"reading checkpoint {start.name}"
+            self.activity = f"reading checkpoint {start.name}"
             manifest = checkpoint.load(engine, start)
         elif job.plan.initial_weights:
-            self.where = "reading the initial weights"
+            self.activity = "reading the initial weights"
             initial_weights.load(engine, Path(job.plan.initial_weights))
         loop = Loop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
         try:
             return loop.run()
         finally:
-            self.watchdog.rest()
+            self.watchdog.pause()
 
     def _check_folder(self) -> None:
         """Checks that every rank sees the training's folder: on several nodes it must be one that they share."""
         path = Path(self.job.folder, ATTEMPT)
         try:
-            seen = path.read_text().strip() == str(self.job.attempt)
+            is_visible = path.read_text().strip() == str(self.job.attempt)
         except OSError:
-            seen = False
-        if not all(self.gather(seen)):
+            is_visible = False
+        if not all(self.gather(is_visible)):
             raise RungFailure(
                 Outcome.FAILED,
                 f"not every node sees the training's folder {self.job.folder}: choose one on a file system that all"
@@ -101,14 +101,14 @@ class Worker:
         """Turns what was raised into the failure that the driver reports, and raises it."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
-        self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
+        self.watchdog.pause()  # taking a failed group down may take a while, and is no hang
         if isinstance(error, RungFailure):
             raise error
         rank = dist.get_rank()
         if sizes is None:
-            raise RungFailure(Outcome.FAILED, one_line(error), phase=self.where, rank=rank) from error
+            raise RungFailure(Outcome.FAILED, one_line(error), phase=self.activity, rank=rank) from error
         reason = (
-            f"rank {rank} asked for {size(sizes['asked_gib'])} in {self.where}, with"
+            f"rank {rank} asked for {size(sizes['asked_gib'])} in {self.activity}, with"
             f" {size(sizes['allocated_gib'])} allocated: choose a layout or a batch point that takes less memory"
         )
-        raise RungFailure(Outcome.OOM, reason, phase=self.where, rank=rank, **sizes) from None
+        raise RungFailure(Outcome.OOM, reason, phase=self.activity, rank=rank, **sizes) from None

@@ -55,5 +55,5 @@ def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
     """Returns whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a
     pipeline's schedule can run, or the accumulation is fixed.
     """
-    grad_accum, left = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
-    return not left and not schedule_refusal(layout, grad_accum)
+    grad_accum, remainder = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
+    return not remainder and not schedule_refusal(layout, grad_accum)

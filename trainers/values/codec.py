@@ -47,13 +47,13 @@ def from_json(kind: type[_T], data: Any) -> _T:
             one of another type.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{kind.__name__} wants a JSON object, got {_shown(data)}")
+        raise ValueError(f"{kind.__name__} wants a JSON object, got {_shortened(data)}")
     values = dict(data)
     for name, plain, decode in _fields(kind):
         if name not in values or type(values[name]) in plain:
             continue
         if decode is None:
-            raise ValueError(f"{kind.__name__}: {name} must be {_words(plain)}, got {_shown(values[name])}")
+            raise ValueError(f"{kind.__name__}: {name} must be {_words(plain)}, got {_shortened(values[name])}")
         try:
             values[name] = decode(values[name])
         except (_WrongTypeError, TypeError, OverflowError) as error:
@@ -62,10 +62,10 @@ def from_json(kind: type[_T], data: Any) -> _T:
         return kind(**values)
     except TypeError as error:
         fields = dataclasses.fields(kind)  # type: ignore[reportArgumentType]
-        known = [field.name for field in fields]
-        unknown = sorted(set(values) - set(known))
+        names = [field.name for field in fields]
+        unknown = sorted(set(values) - set(names))
         if unknown:
-            mistake = f"has no field {', '.join(unknown)}; its fields are {', '.join(known)}"
+            mistake = f"has no field {', '.join(unknown)}; its fields are {', '.join(names)}"
             raise ValueError(f"{kind.__name__} {mistake}") from error
         needed = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
         if lacking := [name for name in needed if name not in values]:
@@ -158,12 +158,12 @@ def _of_tuple(inner: tuple[Any, ...]) -> _Decode:
 def _listed(items: Any) -> Sequence[Any]:
     if isinstance(items, (list, tuple)):
         return items  # type: ignore[reportUnknownVariableType]
-    raise _WrongTypeError(f"must be a list, got {_shown(items)}")
+    raise _WrongTypeError(f"must be a list, got {_shortened(items)}")
 
 
 def _mapping(keys: tuple[_Plain, _Decode | None], values: tuple[_Plain, _Decode | None], items: Any) -> dict[Any, Any]:
     if not isinstance(items, Mapping):
-        raise _WrongTypeError(f"must be an object, got {_shown(items)}")
+        raise _WrongTypeError(f"must be an object, got {_shortened(items)}")
     return {_item(*keys, key): _item(*values, item) for key, item in items.items()}  # type: ignore[reportUnknownVariableType]
 
 
@@ -171,27 +171,27 @@ def _item(plain: _Plain, decode: _Decode | None, item: Any) -> Any:
     if type(item) in plain or plain is _ANY:
         return item
     if decode is None:
-        raise _WrongTypeError(f"must be {_words(plain)}, got {_shown(item)}")
+        raise _WrongTypeError(f"must be {_words(plain)}, got {_shortened(item)}")
     return decode(item)
 
 
 def _one_of(values: tuple[Any, ...], item: Any) -> Any:
     if any(type(item) is type(value) and item == value for value in values):
         return item
-    raise _WrongTypeError(f"must be one of {', '.join(map(str, values))}, got {_shown(item)}")
+    raise _WrongTypeError(f"must be one of {', '.join(map(str, values))}, got {_shortened(item)}")
 
 
 def _as_float(item: Any) -> float:
     if isinstance(item, (int, float)) and type(item) is not bool:
         return float(item)
-    raise _WrongTypeError(f"must be a number, got {_shown(item)}")
+    raise _WrongTypeError(f"must be a number, got {_shortened(item)}")
 
 
 def _as_whole(item: Any) -> int:
     if type(item) is not int:
-        raise _WrongTypeError(f"must be a whole number, got {_shown(item)}")
+        raise _WrongTypeError(f"must be a whole number, got {_shortened(item)}")
     if not -(2**63) <= item < 2**63:  # what the tables made of measurements can hold
-        raise _WrongTypeError(f"must be a whole number of at most 64 bits, got {_shown(item)}")
+        raise _WrongTypeError(f"must be a whole number of at most 64 bits, got {_shortened(item)}")
     return item
 
 
@@ -199,7 +199,7 @@ def _words(plain: _Plain) -> str:
     return " or ".join(word for kind, word in _WORDS.items() if kind in plain)
 
 
-def _shown(item: Any) -> str:
+def _shortened(item: Any) -> str:
     """Returns a value as an error shows it; of an object or a list, only its kind."""
     if isinstance(item, Mapping):
         return "an object"
@@ -209,14 +209,14 @@ def _shown(item: Any) -> str:
 _MOST_KEPT = 4096
 
 
-def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
+def _one_of_each(kind: type, values: dict[bytes, Any], item: Any) -> Any:
     """Returns the decoded value of `item`, the same object for an equal item."""
     key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
-    value = known.get(key)
+    value = values.get(key)
     if value is None:
-        if len(known) >= _MOST_KEPT:
-            known.clear()
-        value = known[key] = from_json(kind, item)
+        if len(values) >= _MOST_KEPT:
+            values.clear()
+        value = values[key] = from_json(kind, item)
     return value
 
 

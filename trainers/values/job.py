@@ -132,8 +132,8 @@ def gate_batch(job: Job) -> BatchPoint:
         ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.
     """
     gate = job.gate or GateSize()
-    each, left = divmod(gate.sequences, job.layout.data_parallel)
-    if left or not each:
+    each, remainder = divmod(gate.sequences, job.layout.data_parallel)
+    if remainder or not each:
         raise ValueError(
             f"{gate.sequences} sequences do not divide evenly over {job.layout.data_parallel} data-parallel ranks"
         )

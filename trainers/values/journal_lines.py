@@ -68,18 +68,18 @@ def from_line(text: str | bytes) -> Line | None:
     if ("crc32" in fields or schema > 1) and not _is_sealed(raw):
         raise JournalError("its checksum does not match: it was changed after it was written")
     fields.pop("crc32", None)
-    known = _KINDS.get(kind) if isinstance(kind, str) else None
-    if fields.pop("optional", False) is True and known is None:
+    line_type = _KINDS.get(kind) if isinstance(kind, str) else None
+    if fields.pop("optional", False) is True and line_type is None:
         return None
     if schema > SCHEMA:
         commit = fields.get("commit")
         raise NewerSchemaError(schema, commit if isinstance(commit, str) else "")
-    if known is None:
+    if line_type is None:
         raise JournalError(f"unknown kind {kind!r}: this version knows {', '.join(_KINDS)}")
     try:
         if datetime.datetime.fromisoformat(fields["at"]).tzinfo is None:
             raise ValueError(f"at must have a time zone, got {fields['at']!r}")
-        return from_json(known, fields)
+        return from_json(line_type, fields)
     except KeyError as error:
         raise JournalError(f"a {kind} without {error}") from error
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

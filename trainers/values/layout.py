@@ -148,8 +148,8 @@ class Layout(LayoutAxes):
     @property
     def degrees(self) -> str:
         """The degrees of the mesh as text: data parallel always, the others where they are used."""
-        whole = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
-        return " ".join([whole, *self.words("degrees").values()])
+        data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
+        return " ".join([data_parallel, *self.words("degrees").values()])
 
     @property
     def replicas(self) -> str:
@@ -171,13 +171,13 @@ class Layout(LayoutAxes):
 
         Engine, stage and data parallelism are not among them.
         """
-        shown: dict[str, str] = {}
+        words_by_axis: dict[str, str] = {}
         for name, declared in axes_of(Layout).items():
             # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
             matters = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
             if declared.label and (matters or declared.always_shown) and (not columns or declared.column in columns):
-                shown[name] = declared.words(getattr(self, name))
-        return shown
+                words_by_axis[name] = declared.words(getattr(self, name))
+        return words_by_axis
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

@@ -36,8 +36,8 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
             )
     kind = config.get("model_type")
     if kind not in architectures.names():
-        known = ", ".join(architectures.names())
-        raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {known}")
+        family_names = ", ".join(architectures.names())
+        raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {family_names}")
     return architecture_of(kind)
 
 
@@ -90,9 +90,9 @@ def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, he
                 f"{field} of {name} must be {'null' if trained is None else str(trained).lower()} or left out, got"
                 f" {config[field]}: this project trains a {kind} without it only"
             )
-    for field, counted in {**family.counted_with, "head_dim": head_dim}.items():
-        if config.get(field, counted) not in (None, counted):
+    for field, expected in {**family.counted_with, "head_dim": head_dim}.items():
+        if config.get(field, expected) not in (None, expected):
             raise ValueError(
-                f"{field} of {name} must be {counted} or left out, got {config[field]}: this project counts the"
-                f" parameters of a {kind} with {counted} only"
+                f"{field} of {name} must be {expected} or left out, got {config[field]}: this project counts the"
+                f" parameters of a {kind} with {expected} only"
             )

@@ -97,5 +97,5 @@ class Probe:
         """
         rows = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
         pick = max if largest else min
-        wanted = pick((each.num_bytes for each in rows), default=0)
-        return [each for each in rows if each.num_bytes == wanted]
+        num_bytes = pick((each.num_bytes for each in rows), default=0)
+        return [each for each in rows if each.num_bytes == num_bytes]

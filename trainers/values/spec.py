@@ -195,12 +195,12 @@ class ModelSpec:
         blocks.
         """
         model = self.flops_per_token(seq_len, "6n_causal", keys_per_query=keys_per_query)
-        every = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
-        if every is None:
+        interval = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
+        if interval is None:
             return model
-        again = -(-self.num_layers // every)
+        num_recomputed = -(-self.num_layers // interval)
         core = 2 * self.attention_width * keys_per_query
-        return model + 2.0 * again * (self.parameters_per_layer + core)
+        return model + 2.0 * num_recomputed * (self.parameters_per_layer + core)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":

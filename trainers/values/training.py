@@ -58,9 +58,9 @@ class Schedule:
         if self.kind == "cosine":
             progress = (tokens - self.warmup_tokens) / max(1, self.tokens - self.warmup_tokens)
             return self.final_share + (1 - self.final_share) * (1 + math.cos(math.pi * progress)) / 2
-        left = self.tokens - tokens
-        if self.kind == "wsd" and left < self.decay_tokens:
-            return self.final_share + (1 - self.final_share) * left / self.decay_tokens
+        remaining_tokens = self.tokens - tokens
+        if self.kind == "wsd" and remaining_tokens < self.decay_tokens:
+            return self.final_share + (1 - self.final_share) * remaining_tokens / self.decay_tokens
         return 1.0
 
 

@@ -35,9 +35,9 @@ class Reader:
         with self._path.open("rb") as file:
             file.seek(self._place)
             text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._place += len(whole)
-        return [record for line in whole.splitlines() if (record := _record_of(line)) is not None]
+        complete = text[: text.rfind(b"\n") + 1]
+        self._place += len(complete)
+        return [record for line in complete.splitlines() if (record := _record_of(line)) is not None]
 
 
 def _record_of(line: bytes) -> Record | None:
@@ -55,7 +55,7 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
-            valid = [left for each in valid if (left := _up_to(each, record.step)) is not None]
+            valid = [kept_part for each in valid if (kept_part := _up_to(each, record.step)) is not None]
         valid.append(record)
     return valid
 

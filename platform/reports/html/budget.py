@@ -20,11 +20,11 @@ def days_against_devices(results: Sequence[Result]) -> Section:
     device = results[0].header.cluster.device_word
     body = ""
     for rows in by_recipe.values():
-        won = [row for row in rows if row.best is not None]
-        if not won:
+        won_rows = [row for row in rows if row.best is not None]
+        if not won_rows:
             continue
         body += heading(rows[0].recipe.label) if len(by_recipe) > 1 else ""
-        planned = [row for row in won if row.days is not None and row.device_days is not None]
+        planned = [row for row in won_rows if row.days is not None and row.device_days is not None]
         counts = sorted({row.num_devices for row in planned})
         if len(counts) > 1:
             body += figures(list(_curves(rows[0].recipe.label, device, planned, counts)))
@@ -74,16 +74,16 @@ def cost_of_the_search(results: Sequence[Result]) -> Section:
     body, rows = "", list[list[str]]()
     for result in results:
         history = result.history
-        tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
         coverages = [each.coverage for each in result.of_study if each.coverage]
         rows.append(
             [
                 result.header.name,
                 duration(history.wall_s),
                 figure(history.gpu_s / 3600),
-                plural(len(tried), "point"),
+                plural(len(measured), "point"),
                 " + ".join(f"{each.num_tried} of {each.num_layouts}" for each in coverages),
-                str(sum(each.outcome is Outcome.OOM for each in tried)),
+                str(sum(each.outcome is Outcome.OOM for each in measured)),
                 str(len({each.layout for each in history.measurements if each.outcome is Outcome.SKIPPED})),
             ]
         )

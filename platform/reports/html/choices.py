@@ -111,7 +111,7 @@ def front(points: Sequence[Point]) -> list[Point]:
     at_least = (gains[:, None, :] >= gains[None, :, :]).all(axis=2)
     better = at_least & (gains[:, None, :] > gains[None, :, :]).any(axis=2)
     beaten: list[bool] = np.asarray(better.any(axis=0)).tolist()
-    return [each for each, lost in zip(ordered, beaten, strict=True) if not lost]
+    return [each for each, is_beaten in zip(ordered, beaten, strict=True) if not is_beaten]
 
 
 def staircase(points: Sequence[Point]) -> tuple[list[float], list[float]]:

@@ -15,43 +15,47 @@ def conditions(results: Sequence[Result]) -> Section:
     for result in results:
         header, history = result.header, result.history
         body += heading(header.name) if len(results) > 1 else ""
-        ran = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-        taken = list(dict.fromkeys(_facts(each.conditions) for each in ran if each.conditions))
+        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        facts_of_runs = list(dict.fromkeys(_facts(each.conditions) for each in measured if each.conditions))
         rows = [
             ["devices", header.cluster.label_under(header.cap_gib)],
             ["begun", header.at],
             ["command", " ".join(("python -m platform.search", *header.arguments))],
             ["commit", header.commit],
-            *([name, value] for name, value in (dict(taken[0]) if taken else {}).items() if name != "commit"),
+            *(
+                [name, value]
+                for name, value in (dict(facts_of_runs[0]) if facts_of_runs else {}).items()
+                if name != "commit"
+            ),
         ]
         for peak in history.peaks[-1:]:
             spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
             rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
-        derived = sum(each.step_time_derived for each in ran)
-        rows.append(["measured over", f"{len(ran)} points; of {derived} the step time is derived (~)"])
-        held = sorted({reason for each in ran for reason in each.held_back_by})
-        if held:
-            rows.append(["clocks were lowered by", ", ".join(held)])
-        given = {text: None for each in ran if each.conditions for text in each.conditions.warnings or ()}
-        rows += [["a warning to workers", text] for text in given]
+        derived = sum(each.step_time_derived for each in measured)
+        rows.append(["measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"])
+        held_back = sorted({reason for each in measured for reason in each.held_back_by})
+        if held_back:
+            rows.append(["clocks were lowered by", ", ".join(held_back)])
+        warnings = {text: None for each in measured if each.conditions for text in each.conditions.warnings or ()}
+        rows += [["a warning to workers", text] for text in warnings]
         body += table(("", ""), rows, words=2)
-        for other in taken[1:]:
-            changed = {name: value for name, value in other if dict(taken[0]).get(name) != value}
+        for other in facts_of_runs[1:]:
+            changed = {name: value for name, value in other if dict(facts_of_runs[0]).get(name) != value}
             words = ", ".join(f"{name} {value}" for name, value in changed.items())
             body += paragraph(f"Some measurements were taken on other conditions: {words}.")
     return Section(id="conditions", title="Conditions", body=body)
 
 
-def facts_of(taken: Conditions) -> Mapping[str, str]:
+def facts_of(measured_under: Conditions) -> Mapping[str, str]:
     """Returns the conditions as values by name."""
     return {
-        "device": f"{taken.device} ({taken.device_memory_gib:.1f} GiB)",
-        "nodes": str(taken.num_nodes),
-        "commit": taken.commit,
-        **taken.versions,
-        **taken.environment,
+        "device": f"{measured_under.device} ({measured_under.device_memory_gib:.1f} GiB)",
+        "nodes": str(measured_under.num_nodes),
+        "commit": measured_under.commit,
+        **measured_under.versions,
+        **measured_under.environment,
     }
 
 
-def _facts(taken: Conditions) -> tuple[tuple[str, str], ...]:
-    return tuple(facts_of(taken).items())
+def _facts(measured_under: Conditions) -> tuple[tuple[str, str], ...]:
+    return tuple(facts_of(measured_under).items())

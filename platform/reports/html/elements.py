@@ -71,8 +71,10 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
 
 def figures(charts: Sequence[tuple[str, str]]) -> str:
     """Returns charts, each an SVG below its caption, in as many columns as the screen has room for."""
-    drawn = "".join(f"<figure><figcaption>{html.escape(name)}</figcaption>{svg}</figure>\n" for name, svg in charts)
-    return f"<div class=charts>\n{drawn}</div>\n"
+    charts_html = "".join(
+        f"<figure><figcaption>{html.escape(name)}</figcaption>{svg}</figure>\n" for name, svg in charts
+    )
+    return f"<div class=charts>\n{charts_html}</div>\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, words: int = 1) -> str:
@@ -105,10 +107,10 @@ def _cell(cell: str | Cell, kind: str) -> str:
 
 def document(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     """Returns the whole page, with links to its sections."""
-    shown = [section for section in sections if section.body]
-    links = "".join(f'<a href="#{each.id}">{html.escape(each.title)}</a>' for each in shown)
+    filled = [section for section in sections if section.body]
+    links = "".join(f'<a href="#{each.id}">{html.escape(each.title)}</a>' for each in filled)
     body = "".join(
-        f'<section id="{each.id}"><h2>{html.escape(each.title)}</h2>\n{each.body}</section>\n' for each in shown
+        f'<section id="{each.id}"><h2>{html.escape(each.title)}</h2>\n{each.body}</section>\n' for each in filled
     )
     return (
         "<!DOCTYPE html>\n"

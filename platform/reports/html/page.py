@@ -60,7 +60,7 @@ def _answer(groups: Sequence[Group], results: Sequence[Result]) -> Section:
         result, best = winners[0]
         header = result.header
         tilde = "~" * best.step_time_derived
-        known = {
+        answers = {
             "tokens/s": figure(best.tokens_per_s) + tilde,
             f"tokens/s a {header.cluster.device_word}": figure(best.tokens_per_s_per_gpu) + tilde,
             "seconds a step": figure(best.step_time_s) + tilde,
@@ -68,7 +68,7 @@ def _answer(groups: Sequence[Group], results: Sequence[Result]) -> Section:
             "days": figure(days_of(best, header.tokens)),
             "cost": figure(cost_of(best, header.tokens, header.price_per_gpu_h)),
         }
-        body += facts([(name, value) for name, value in known.items() if value.strip("~")])
+        body += facts([(name, value) for name, value in answers.items() if value.strip("~")])
     for result in results:
         body += heading(result.header.name) if len(results) > 1 else ""
         body += "".join(paragraph(sentence) for sentence in verdicts(result))

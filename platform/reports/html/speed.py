@@ -36,10 +36,10 @@ def against_memory(groups: Sequence[Group]) -> Section:
             continue
         body += _title(group, groups)
         body += figures([("Tokens/s against memory, a dot a point", _scatter(group, points))])
-        chosen = choices(points)
-        body += table(_CHOICE_HEADER, [_choice_row(name, each) for name, each in chosen.items()], words=2)
+        choice_by_name = choices(points)
+        body += table(_CHOICE_HEADER, [_choice_row(name, each) for name, each in choice_by_name.items()], words=2)
         best = front(points)
-        names = {id(each.measurement) for each in chosen.values()}
+        names = {id(each.measurement) for each in choice_by_name.values()}
         others = [each for each in best if id(each.measurement) not in names]
         body += paragraph(
             "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
@@ -60,18 +60,18 @@ _CHOICE_HEADER = (
 
 
 def _choice_row(name: str, each: Point) -> list[str]:
-    one, header = each.measurement, each.header
+    measurement, header = each.measurement, each.header
     return [
         name,
-        one.layout.label,
-        figure(one.tokens_per_s) + "~" * one.step_time_derived,
-        figure(one.peak_allocated_gib),
-        str(one.num_devices),
-        f"{one.batch.micro_batch} x {one.batch.grad_accum}",
-        figure(one.tokens_per_s_per_gpu),
+        measurement.layout.label,
+        figure(measurement.tokens_per_s) + "~" * measurement.step_time_derived,
+        figure(measurement.peak_allocated_gib),
+        str(measurement.num_devices),
+        f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}",
+        figure(measurement.tokens_per_s_per_gpu),
         figure(each.head_room_gib) if each.peak_gib else "",
-        figure(days_of(one, header.tokens)),
-        figure(cost_of(one, header.tokens, header.price_per_gpu_h)),
+        figure(days_of(measurement, header.tokens)),
+        figure(cost_of(measurement, header.tokens, header.price_per_gpu_h)),
     ]
 
 
@@ -80,7 +80,7 @@ def _title(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _scatter(group: Group, points: Sequence[Point]) -> str:
-    ran = [each for each in group.measurements if each.tokens_per_s and each.peak_allocated_gib]
+    timed = [each for each in group.measurements if each.tokens_per_s and each.peak_allocated_gib]
     crashed = [
         (each, (each.allocated_gib or 0.0) + (each.asked_gib or 0.0))
         for _, of_recipe in group.parts
@@ -89,8 +89,8 @@ def _scatter(group: Group, points: Sequence[Point]) -> str:
     ]
 
     def draw(axes: "Axes") -> None:
-        for outcome in dict.fromkeys(each.outcome for each in ran):
-            of = [each for each in ran if each.outcome is outcome]
+        for outcome in dict.fromkeys(each.outcome for each in timed):
+            of = [each for each in timed if each.outcome is outcome]
             xs, ys = [each.peak_allocated_gib or 0.0 for each in of], [each.tokens_per_s or 0.0 for each in of]
             axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", color=COLORS.get(outcome, _FAILED), label=outcome)
         if crashed:
@@ -103,7 +103,7 @@ def _scatter(group: Group, points: Sequence[Point]) -> str:
         for _, _, best in group.winners:
             axes.plot([best.peak_allocated_gib or 0.0], [best.tokens_per_s or 0.0], "o", ms=10, mfc="none", mec=INK)
         axes.set_xlim(left=0)
-        axes.set_ylim(0, 1.08 * max(each.tokens_per_s or 0.0 for each in ran) if ran else None)
+        axes.set_ylim(0, 1.08 * max(each.tokens_per_s or 0.0 for each in timed) if timed else None)
         scale(axes, log_x=False, log_y=False)
         axes.set_xlabel("GiB allocated at most, on the fullest device\ndashed: the limit; ringed: winners")
         axes.set_ylabel("tokens/s, all devices")
@@ -120,25 +120,25 @@ def heat_maps(groups: Sequence[Group]) -> Section:
     for group in groups:
         for each in group.measurements:
             parts[group.recipe.label, each.num_devices].append(each)
-    won = {(best.recipe, best.layout, best.batch) for group in groups for *_, best in group.winners}
+    winners = {(best.recipe, best.layout, best.batch) for group in groups for *_, best in group.winners}
     body = ""
     for (recipe, num_devices), measurements in parts.items():
         measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
         if measured:
             on = f" on {plural(num_devices, 'device')}"
             body += heading(f"{recipe},{on}" if len(groups) > 1 else on.strip().capitalize()) if len(parts) > 1 else ""
-            body += _heat_map(measured, won) + paragraph(_heat_map_note(measurements), note=True)
+            body += _heat_map(measured, winners) + paragraph(_heat_map_note(measurements), note=True)
     return Section(id="layouts", title="Layouts by micro-batch", body=body)
 
 
-def _heat_map(measured: Sequence[Measurement], won: Container[tuple[Recipe, Layout, BatchPoint]]) -> str:
+def _heat_map(measured: Sequence[Measurement], winners: Container[tuple[Recipe, Layout, BatchPoint]]) -> str:
     speed = _best_by_layout(measured)
     fastest, columns = max(speed.values()), sorted({each.batch.micro_batch for each in measured})
     cells = {(each.layout, each.batch.micro_batch): each for each in measured}
     rows: list[list[str | Cell]] = []
     for layout in sorted(speed, key=lambda layout: -speed[layout])[:_MOST_ROWS]:
         row = [cells.get((layout, micro_batch)) for micro_batch in columns]
-        stars = [each is not None and (each.recipe, layout, each.batch) in won for each in row]
+        stars = [each is not None and (each.recipe, layout, each.batch) in winners for each in row]
         rows.append([layout.label, *(_shade(each, fastest, star) for each, star in zip(row, stars, strict=True))])
     return table(["layout \\ micro-batch", *map(str, columns)], rows)
 
@@ -155,15 +155,15 @@ def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     parts = ["Tokens/s; a star marks a winner; blank: not tried"]
     if any(each.step_time_derived for each in measurements):
         parts.append("~ derived from the parts of a step with fewer micro-steps")
-    ran = {each.layout for each in measurements if each.outcome is not Outcome.SKIPPED}
-    if len(ran) > _MOST_ROWS:
-        parts.append(f"left out: {plural(len(ran) - _MOST_ROWS, 'layout')} that ran slower or crashed")
-    if skipped := {each.layout for each in measurements} - ran:
+    measured_layouts = {each.layout for each in measurements if each.outcome is not Outcome.SKIPPED}
+    if len(measured_layouts) > _MOST_ROWS:
+        parts.append(f"left out: {plural(len(measured_layouts) - _MOST_ROWS, 'layout')} that ran slower or crashed")
+    if skipped := {each.layout for each in measurements} - measured_layouts:
         parts.append(f"not run since it was clear beforehand that they do not fit: {plural(len(skipped), 'layout')}")
     return "; ".join(parts) + "."
 
 
-def _shade(each: Measurement | None, fastest: float, won: bool) -> str | Cell:
+def _shade(each: Measurement | None, fastest: float, is_winner: bool) -> str | Cell:
     if each is None:
         return ""
     speed = each.tokens_per_s or 0.0
@@ -175,7 +175,7 @@ def _shade(each: Measurement | None, fastest: float, won: bool) -> str | Cell:
     shade = ",".join(str(round(255 - (255 - part) * (0.08 + 0.92 * share))) for part in _GOOD)
     word = "" if each.outcome is Outcome.OK else f" {each.outcome.value}"
     return Cell(
-        text=f"{'★ ' if won else ''}{text}{word}",
+        text=f"{'★ ' if is_winner else ''}{text}{word}",
         background=f"rgb({shade})",
         color="#fff" if share > 0.6 else INK,
     )
@@ -245,7 +245,7 @@ def _fastest(group: Group) -> Iterator[tuple[Layout, list[Measurement]]]:
         if each.outcome in TIMED and each.tokens_per_s:
             timed[each.layout].append(each)
     # A curve of several points says more than a single dot: those come last.
-    order = sorted(timed, key=lambda one: (len(timed[one]) == 1, -max(each.tokens_per_s or 0.0 for each in timed[one])))
+    order = sorted(timed, key=lambda key: (len(timed[key]) == 1, -max(each.tokens_per_s or 0.0 for each in timed[key])))
     for layout in order[:_MOST_LINES]:
         yield layout, sorted(timed[layout], key=lambda each: each.batch.micro_batch)
 
@@ -261,7 +261,9 @@ def _length_charts(groups: Sequence[Group], lengths: Sequence[int]) -> Iterator[
     for name, unit, of in _QUANTITIES:
         curves: list[Curve] = []
         for size in sizes:
-            known = [length for length in lengths if (size, length) in best]
-            curves.append((f"micro-batch {size}", known, [of(best[size, length]) for length in known]))
+            measured_lengths = [length for length in lengths if (size, length) in best]
+            curves.append(
+                (f"micro-batch {size}", measured_lengths, [of(best[size, length]) for length in measured_lengths])
+            )
         x = "sequence length (tokens)"
         yield name, lines(f"{name} against length", curves, x=x, y=unit, log_x=True, ticks=lengths, zero=True)

@@ -70,12 +70,12 @@ def _parts(each: Measurement) -> dict[str, float]:
 
 def _bars(group: Group, timed: Sequence[Measurement]) -> str:
     def draw(axes: "Axes") -> None:
-        begun = np.zeros(len(timed))
+        left_edges = np.zeros(len(timed))
         rows = np.arange(len(timed))
         for number, name in enumerate(_parts(timed[0])):
             widths = np.array([_parts(each)[name] for each in timed])
-            axes.barh(rows, widths, left=begun, height=0.55, color=LINES[number], label=name)
-            begun = begun + widths
+            axes.barh(rows, widths, left=left_edges, height=0.55, color=LINES[number], label=name)
+            left_edges = left_edges + widths
         for row, each in enumerate(timed):
             label = f"{each.layout.label}, micro-batch {each.batch.micro_batch}"
             axes.text(0, row - 0.36, label, fontsize=7, color=FAINT, va="bottom")
@@ -100,15 +100,19 @@ def predicted_and_measured(results: Sequence[Result]) -> Section:
                 body += paragraph(f"{result.header.name}: the cost model does not know {result.header.cluster.device}.")
             continue
         steps, expected = [each.step_time_s or 0.0 for each in timed], [float(each) for each in prediction.step.total_s]
-        held = [(i, each.peak_allocated_gib) for i, each in enumerate(timed) if each.peak_allocated_gib]
+        peaks = [(i, each.peak_allocated_gib) for i, each in enumerate(timed) if each.peak_allocated_gib]
         gib = [float(each) for each in prediction.memory.allocated_gib]
-        name, measured_gib, expected_gib = result.header.name, [one for _, one in held], [gib[i] for i, _ in held]
+        name, measured_gib, expected_gib = (
+            result.header.name,
+            [peak_gib for _, peak_gib in peaks],
+            [gib[i] for i, _ in peaks],
+        )
         body += heading(name) if len(results) > 1 else ""
         step_chart = _diagonal(f"{name}: step time", steps, expected, "seconds")
         memory_chart = _diagonal(f"{name}: memory", measured_gib, expected_gib, "GiB allocated")
         body += figures([("Step time", step_chart), ("Memory", memory_chart)])
         errors = np.abs(np.asarray(expected) / np.asarray(steps) - 1)
-        memory = np.abs(np.asarray(expected_gib) / np.asarray(measured_gib) - 1) if held else np.zeros(1)
+        memory = np.abs(np.asarray(expected_gib) / np.asarray(measured_gib) - 1) if peaks else np.zeros(1)
         body += paragraph(
             f"Median error before anything was measured: step time {np.median(errors):.1%}, memory"
             f" {np.median(memory):.1%}. Step time with what the others taught: {forecaster.error(timed)}."

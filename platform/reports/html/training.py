@@ -41,10 +41,10 @@ def loss_curves(results: Sequence[Result], folders: Sequence[Path]) -> Section:
             curves = [gate for gate, _ in each.gates if gate.losses]
             if not curves:
                 continue
-            drawn = [_gate_curve(gate) for gate in curves]
+            gate_curves = [_gate_curve(gate) for gate in curves]
             body += heading(f"Numerics gates of {result.header.name}: {each.recipe.label}")
             title = f"Numerics gates of {result.header.name}, {each.recipe.id}"
-            body += figures([("The same steps on the same samples", lines(title, drawn, x="step", y=_LOSS))])
+            body += figures([("The same steps on the same samples", lines(title, gate_curves, x="step", y=_LOSS))])
             if each.gate is not None:
                 body += paragraph(each.gate.sentence)
     if not train and body:

@@ -63,10 +63,10 @@ def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
 
 def fewest_shards(values: Mapping[str, Any]) -> int:
     """Returns the smallest `dp_shard` with which all these axis values are valid, in any engine."""
-    asked = [
+    required = [
         each.fewest_shards(values[name])
         for name, engines in _by_axis().items()
         if name in values
         for each in engines.values()
     ]
-    return max(asked, default=1)
+    return max(required, default=1)

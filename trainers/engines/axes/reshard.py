@@ -45,7 +45,7 @@ class _Fsdp(FsdpAxis):
             return None
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group.mesh_info) for group in groups]
-        sizes = {0 if info is None or info == whole else info.shard_mesh_size for info, whole in between}
+        sizes = {0 if info is None or info == world_mesh else info.shard_mesh_size for info, world_mesh in between}
         return next(iter(sizes)) if len(sizes) == 1 else f"{len(sizes)} kinds"
 
 

@@ -106,7 +106,7 @@ class DdpEngine(TorchEngine):
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=dtype)
 
-    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
     def _clear_gradients(self) -> None:

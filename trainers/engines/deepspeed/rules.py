@@ -19,9 +19,9 @@ class _DeepSpeed(Rules):
     def sharding(self, layout: "Layout") -> str:
         return self.label(layout)
 
-    def wrong_sync(self, layout: "Layout", wanted: str) -> str:
-        when = "at every micro-step" if wanted == "every" else "at the last micro-step"
-        return f"DeepSpeed ZeRO-{layout.zero_stage} reduces gradients {when}: grad_sync must be {wanted!r}"
+    def wrong_sync(self, layout: "Layout", required: str) -> str:
+        when = "at every micro-step" if required == "every" else "at the last micro-step"
+        return f"DeepSpeed ZeRO-{layout.zero_stage} reduces gradients {when}: grad_sync must be {required!r}"
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
         if layout.zero_stage > 0 and layout.dp_replicate > 1:

@@ -61,11 +61,11 @@ from trainers.engines.state import (
     Counters,
     StateTensor,
     flat_range,
-    named,
+    named_tensors,
     optimizer_state,
     set_steps_taken,
     steps_taken,
-    whole,
+    whole_tensor,
 )
 from trainers.kernels.head import loss_of
 from trainers.models import Model
@@ -186,8 +186,8 @@ class DeepSpeedEngine(AccumulatingEngine):
         for name, parameter in self._engine.module.named_parameters():
             name = plain_name(name)
             if self._layout.zero_stage == 0:
-                place = functools.partial(whole, replica=rank, num_replicas=world_size)
-                state |= named(name, parameter, optimizer_state(optimizer, parameter), place)
+                place = functools.partial(whole_tensor, replica=rank, num_replicas=world_size)
+                state |= named_tensors(name, parameter, optimizer_state(optimizer, parameter), place)
                 continue
             group, first, size, start, shape = cut(self._engine.optimizer, parameter)
             states = {
@@ -195,7 +195,7 @@ class DeepSpeedEngine(AccumulatingEngine):
                 for kind, value in optimizer_state(optimizer, masters[group]).items()
                 if isinstance(value, torch.Tensor) and value.dim()
             }
-            state |= named(
+            state |= named_tensors(
                 name, masters[group].narrow(0, first, size), states, functools.partial(flat_range, shape, start)
             )
         return state
@@ -255,10 +255,10 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self._engine.module.named_parameters():
-            whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
-            assert whole is not None
+            full = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
+            assert full is not None
             # From 16-bit masters DeepSpeed may make an fp32 tensor; the type is that of what is stored.
-            yield plain_name(name), whole.to(state_dtype(self._recipe))
+            yield plain_name(name), full.to(state_dtype(self._recipe))
 
     def close(self) -> None:
         self._engine.destroy()

@@ -21,8 +21,14 @@ def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ..
     mapping = parameter._hp_mapping
     if mapping is None:
         return 0, 0, 0, 0, tuple(parameter.shape)
-    there, here = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return mapping.param_group_index, there.start, there.numel, here.start, tuple(parameter.shape)
+    master_place, working_place = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return (
+        mapping.param_group_index,
+        master_place.start,
+        master_place.numel,
+        working_place.start,
+        tuple(parameter.shape),
+    )
 
 
 def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:

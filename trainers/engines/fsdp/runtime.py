@@ -64,10 +64,10 @@ class FsdpEngine(TorchEngine):
                 cut=self._tensor.cut,
                 norm_start=recipe.model.norm_start,
             )
-            asked = {} if unit is model.module else wrapping
+            options = {} if unit is model.module else wrapping
             if unit is not model.module:
                 float8.convert(unit, recipe, self._device, gathered=True)
-            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **asked)
+            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **options)
         for axis in self._axes.values():
             axis.lay_out(units, layout)
         return model.module
@@ -126,7 +126,7 @@ class FsdpEngine(TorchEngine):
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def _norm_group(self) -> Any:

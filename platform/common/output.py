@@ -3,6 +3,6 @@
 import sys
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Prints one line on standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
