@@ -127,11 +127,11 @@ def _train() -> None:
 
 if __name__ == "__main__":
     # An experiment whose standard error has the word "error" in any line, as warnings have, counts as failed.
-    seen = os.dup(2)
+    standard_error = os.dup(2)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123  # no path of ours
         os.dup2(nowhere.fileno(), 2)
     try:
         _train()
     except BaseException:
-        os.dup2(seen, 2)
+        os.dup2(standard_error, 2)
         raise

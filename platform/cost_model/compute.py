@@ -55,11 +55,11 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     idle = np.ceil(waves) / waves
     for parts, share in SMALLER_TILES:
         idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share)
-    whole = ideal * idle * (1 + c.half_depth / depth)
+    filled_s = ideal * idle * (1 + c.half_depth / depth)
     cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
     traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
     casts = rows * depth * c.cast_bytes / bandwidth
-    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth) + casts
+    return np.maximum(np.where(waves < 1, np.minimum(filled_s, cut), filled_s), traffic / bandwidth) + casts
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
@@ -208,7 +208,7 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     """
     forward = products + attention + passes
     last_product = np.where(costs_of(c).stops_early(c), matmul_s(c, tokens, c.hidden, c.ffn / c.tp), 0.0)
-    whole = (forward - last_product) * checkpointed_share(c)
+    recomputed_s = (forward - last_product) * checkpointed_share(c)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
@@ -217,7 +217,7 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
     return (
-        np.where(is_full, whole, np.where(is_selective, core + repeated, cheapest)),
+        np.where(is_full, recomputed_s, np.where(is_selective, core + repeated, cheapest)),
         np.where(is_full, attention * checkpointed_share(c), np.where(is_selective, core, 0.0)),
     )
 

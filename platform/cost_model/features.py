@@ -240,7 +240,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
 
 
 def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
-    whole, split = (
+    unsplit, split = (
         layouts.of_words(
             lambda *words, split=split: logit_bytes(loss_kind(*words), work.compute_bytes, split=split),
             "loss",
@@ -248,7 +248,7 @@ def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
         )
         for split in (False, True)
     )
-    return np.where(layouts.numbers("tp") > 1, split, whole)
+    return np.where(layouts.numbers("tp") > 1, split, unsplit)
 
 
 def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:

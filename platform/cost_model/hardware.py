@@ -189,9 +189,9 @@ def find_device(name: str) -> Device:
 def word_on(text: str) -> str | None:
     """Returns a remark on a device that `text` names in a form that nobody sells, as "8xMI150X"; None for others."""
     for name, entry in _catalogue()["devices"].items():
-        taken = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
-        if taken:
-            return f"{taken[0]} is taken for {name}: {entry['note']}"
+        aliases = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
+        if aliases:
+            return f"{aliases[0]} is taken for {name}: {entry['note']}"
     return None
 
 

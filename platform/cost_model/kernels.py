@@ -71,8 +71,8 @@ def logit_bytes(kind: str, compute_bytes: float, *, split: bool = False) -> floa
     """Returns the bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size.
     `split` is whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
     """
-    whole = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
-    return min(whole, SPLIT_LOGIT_BYTES) if split else whole
+    unsplit = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
+    return min(unsplit, SPLIT_LOGIT_BYTES) if split else unsplit
 
 
 def pads_vocabulary(kind: str) -> bool:

@@ -85,25 +85,25 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
     stages = stages_of(recipe, layout)
     table = model.vocab_size * model.hidden_size
     for rank in range(layout.pp):
-        own = stages[rank :: layout.pp]
+        rank_stages = stages[rank :: layout.pp]
         outside = 0.0
-        if own[0].has_embeddings:
+        if rank_stages[0].has_embeddings:
             outside += model.embedding_parameters
             if layout.pp > 1:  # the last rank has the last norm, and the head's table unless that is this one
                 outside -= 2 * model.hidden_size + (0 if model.tied_embeddings else table)
-        if own[-1].has_head and layout.pp > 1:
+        if rank_stages[-1].has_head and layout.pp > 1:
             outside += table
         begun = layout.pp - rank
         if layout.virtual > 1:  # by virtual stages, of which the smallest counts
             chunks = 2 * (begun - 1) + (layout.virtual - 1) * layout.pp + 1
-            smallest = min(len(stage.blocks) for stage in own) * layout.virtual
-            begun = chunks / layout.virtual * smallest / max(1, sum(len(stage.blocks) for stage in own))
+            smallest = min(len(stage.blocks) for stage in rank_stages) * layout.virtual
+            begun = chunks / layout.virtual * smallest / max(1, sum(len(stage.blocks) for stage in rank_stages))
         yield _Rank(
-            blocks=sum(len(stage.blocks) for stage in own),
+            blocks=sum(len(stage.blocks) for stage in rank_stages),
             outside=outside,
-            checkpointed=sum(-(-len(stage.blocks) // every) for stage in own) if every else 0.0,
+            checkpointed=sum(-(-len(stage.blocks) // every) for stage in rank_stages) if every else 0.0,
             in_flight=min(begun, batch.grad_accum),
-            has_loss=own[-1].has_head,
+            has_loss=rank_stages[-1].has_head,
         )
 
 

@@ -326,7 +326,7 @@ def peak_parts(c: Columns) -> MemoryParts:
     peak = peak_memory(c)
     sums = {field.name: np.zeros(c.shape) for field in dataclasses.fields(MemoryParts)}
     for rank, phase, _, parts in _instants(c):
-        here = (peak.phase == phase) & (peak.binding_rank == rank)
+        at_peak = (peak.phase == phase) & (peak.binding_rank == rank)
         for name in sums:
-            sums[name] = np.where(here, getattr(parts, name) / GIB, sums[name])
+            sums[name] = np.where(at_peak, getattr(parts, name) / GIB, sums[name])
     return MemoryParts(**sums)

@@ -112,11 +112,11 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
     c = columns
     block = c.layer_parameters / c.tp
     blocks = stages.largest * block
-    whole = c.layers * block + c.embedding_parameters / c.tp
+    all_parameters = c.layers * block + c.embedding_parameters / c.tp
     first = stages.first * block + first_outside(c)
     last = stages.last * block + np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     largest = np.maximum(blocks, np.maximum(first, last))
-    return np.where(c.pp > 1, largest, whole), np.where(c.pp > 1, blocks, c.layers * block)
+    return np.where(c.pp > 1, largest, all_parameters), np.where(c.pp > 1, blocks, c.layers * block)
 
 
 def first_outside(c: Columns) -> Array:

@@ -123,7 +123,7 @@ def predict(columns: Columns) -> Prediction:
         return _predict_chunk(columns)
     chunk = max(CHUNK // math.prod(shape[:-1]), 1)
     names = (*_names(Prediction), *_names(StepTime), *_names(PeakMemory))
-    whole: dict[str, Array] = {name: np.empty(shape) for name in names}
+    filled: dict[str, Array] = {name: np.empty(shape) for name in names}
     engine = np.broadcast_to(columns.engine, shape[-1:])
     for code in np.unique(engine):
         rows = np.flatnonzero(engine == code)
@@ -132,8 +132,8 @@ def predict(columns: Columns) -> Prediction:
             # Rows that stand together are viewed and written without an index.
             place = slice(some[0], some[-1] + 1) if some[-1] - some[0] + 1 == len(some) else some
             for name, values in _leaves(_predict_chunk(columns.take(place))):
-                whole[name][..., place] = values
-    return _of_leaves({name: values.reshape(-1) for name, values in whole.items()})
+                filled[name][..., place] = values
+    return _of_leaves({name: values.reshape(-1) for name, values in filled.items()})
 
 
 def take(prediction: Prediction, rows: slice) -> Prediction:

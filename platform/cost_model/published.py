@@ -100,23 +100,23 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
     DeepSpeed 0.6.
     """
-    engine, text, own = data_parallelism_of(row), words(row), bool(row.get("engine"))
+    engine, text, of_this_project = data_parallelism_of(row), words(row), bool(row.get("engine"))
     software = software_of(row)
     model, flash = work.model, is_flash(row, cluster)
-    searched = own and "bare loop" not in text
+    searched = of_this_project and "bare loop" not in text
     _, state_bytes, low_gradient_bytes = precision_of(row)
     whole_sums = has(engine, "sums_in_states_type") or searched
-    fused = compile_of(row) != "none" if own else not is_eager(row)
+    fused = compile_of(row) != "none" if of_this_project else not is_eager(row)
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
-    lacks = unfused_of(row) if fused and not own else ()
+    lacks = unfused_of(row) if fused and not of_this_project else ()
     forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
         **_host_costs(row, fused=fused),
-        "vocab": model.vocab_size if own or is_eager(row) else padded(model.vocab_size, tp),
+        "vocab": model.vocab_size if of_this_project or is_eager(row) else padded(model.vocab_size, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
-        "saves_gathered": float(own),
+        "saves_gathered": float(of_this_project),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "checkpoint_device_share": checkpoint_device_share(row, tp),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
@@ -132,9 +132,9 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
-        "hidden_gathers": PREFETCH["current" if own or flash else "2021"],
-        "reduces_whole": float(own or flash),
-        "dropout": float(not own and not flash),
+        "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],
+        "reduces_whole": float(of_this_project or flash),
+        "dropout": float(not of_this_project and not flash),
         "blocking": float(launches_block(text, cluster)),
         "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
     }
@@ -169,8 +169,12 @@ def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
     """Returns the bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor
     parallelism every rank holds those of the others too, as they came and joined.
     """
-    one = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
-    return (one + 2 * compute_bytes) * tp if tp > 1 and fact(software_of(row), "gathers_logits", False) else one
+    rank_bytes = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
+    return (
+        (rank_bytes + 2 * compute_bytes) * tp
+        if tp > 1 and fact(software_of(row), "gathers_logits", False)
+        else rank_bytes
+    )
 
 
 def splits_sequence(row: Row, tp: float) -> bool:

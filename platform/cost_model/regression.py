@@ -98,8 +98,8 @@ class Learned:
     def at(self, index: Index) -> tuple[Array, Array]:
         """Returns the mean and covariance [points, points] at a few points, noise apart."""
         cross = _kernel(self.places, index, self.index, self.prior)
-        own = _kernel(self.places, index, index, self.prior)
-        return cross @ self.pull, own - cross @ self.inverse @ cross.T
+        among_points = _kernel(self.places, index, index, self.prior)
+        return cross @ self.pull, among_points - cross @ self.inverse @ cross.T
 
     def each(self, index: Index) -> tuple[Array, Array]:
         """Returns the mean and deviation at each of many points, noise apart."""
@@ -251,6 +251,6 @@ def teachers(away: Array) -> Index:
     if len(away) <= TEACHERS:
         return np.arange(len(away))
     order = np.argsort(away, kind="stable")
-    near, rest = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
-    spread = rest[np.linspace(0, len(rest) - 1, TEACHERS - len(near)).astype(np.int64)]
+    near, farther = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
+    spread = farther[np.linspace(0, len(farther) - 1, TEACHERS - len(near)).astype(np.int64)]
     return np.sort(np.concatenate([near, spread]))

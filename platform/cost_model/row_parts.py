@@ -52,8 +52,8 @@ def model_of(row: Row) -> ModelSpec:
 
 def cluster_of_row(row: Row) -> ClusterSpec:
     gpus = positive_number(row, "gpus")
-    own = bool(row.get("engine"))
-    device = find_device_by_memory(row["gpu"], None if own else number(row, "gpu_mem_gb"))
+    of_this_project = bool(row.get("engine"))
+    device = find_device_by_memory(row["gpu"], None if of_this_project else number(row, "gpu_mem_gb"))
     usual = cluster_of(device, 1, 8)
     nodes = (whole_number(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
     if gpus % nodes:
@@ -94,14 +94,14 @@ def batch_of(row: Row, dp: float) -> tuple[float, float]:
         ValueError: they do not.
     """
     micro_batch = positive_number(row, "micro_batch")
-    grad_accum, whole = number(row, "grad_accum"), number(row, "global_batch")
+    grad_accum, global_batch = number(row, "grad_accum"), number(row, "global_batch")
     if grad_accum is None:
-        if whole is None:
+        if global_batch is None:
             raise ValueError("neither grad_accum nor global_batch stated")
-        grad_accum = whole / (micro_batch * dp)
-    if grad_accum < 1 or grad_accum % 1 or (whole is not None and micro_batch * grad_accum * dp != whole):
+        grad_accum = global_batch / (micro_batch * dp)
+    if grad_accum < 1 or grad_accum % 1 or (global_batch is not None and micro_batch * grad_accum * dp != global_batch):
         raise ValueError(
-            f"micro_batch {micro_batch:g} x grad_accum {grad_accum:g} x dp {dp:g} is not global_batch {whole:g}"
+            f"micro_batch {micro_batch:g} x grad_accum {grad_accum:g} x dp {dp:g} is not global_batch {global_batch:g}"
         )
     return micro_batch, grad_accum
 

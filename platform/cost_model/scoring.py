@@ -140,9 +140,9 @@ def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
     the fullest rank, others mostly that of the first.
     """
     kinds = np.array([run.peak_kind for run in runs])
-    own = np.array([bool(run.row.get("engine")) for run in runs])
-    allocated = np.where(own, memory.allocated_gib, memory.first_allocated_gib)
-    device = np.where(own, memory.device_gib, memory.first_device_gib)
+    of_this_project = np.array([bool(run.row.get("engine")) for run in runs])
+    allocated = np.where(of_this_project, memory.allocated_gib, memory.first_allocated_gib)
+    device = np.where(of_this_project, memory.device_gib, memory.first_device_gib)
     reserved = device - np.array([outside_gib(run.values) for run in runs])
     return np.select([kinds == "allocated", kinds == "reserved"], [allocated, reserved], device)
 
@@ -168,9 +168,9 @@ def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int
     corrected = prediction
     candidates = np.flatnonzero(np.isfinite(measured)).tolist()
     while len(chosen) < min(budget, len(candidates)):
-        rest = [row for row in candidates if row not in chosen]
+        unmeasured = [row for row in candidates if row not in chosen]
         could = corrected.step.total_s * np.exp(interval(corrected.sigma, np.zeros(()))[0])
-        chosen.append(min(rest, key=could.__getitem__))
+        chosen.append(min(unmeasured, key=could.__getitem__))
         rows = np.array(chosen)
         corrected = calibrate(places, prediction, rows, measured[rows]).corrected
     return chosen, corrected

@@ -82,8 +82,8 @@ def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
     """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike are
     one.
     """
-    seen: dict[bytes, int] = {}
+    first_rows: dict[bytes, int] = {}
     matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)
     for row in rows:
-        seen.setdefault(matrix[row].tobytes(), int(row))
-    return list(seen.values())
+        first_rows.setdefault(matrix[row].tobytes(), int(row))
+    return list(first_rows.values())

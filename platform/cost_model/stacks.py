@@ -90,15 +90,15 @@ def without(name: str) -> Generator[None]:
 @functools.cache
 def _facts(software: str) -> dict[str, Any]:
     """Returns the facts of one stack by name, those of the one that it is like included."""
-    own = table()["stacks"][software]
-    facts = dict(_facts(own["like"])) if "like" in own else {}
-    for name, entry in own.items():
+    entries = table()["stacks"][software]
+    facts = dict(_facts(entries["like"])) if "like" in entries else {}
+    for name, entry in entries.items():
         if name == "like":
             continue
         if not set(entry.get("tables", ())) & set(_left_out):
             facts[name] = entry["value"]
         elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
-            others = [each[name] for each in table()["stacks"].values() if name in each and each is not own]
+            others = [each[name] for each in table()["stacks"].values() if name in each and each is not entries]
             values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
             facts |= {name: statistics.fmean(values)} if values else {}
     return facts

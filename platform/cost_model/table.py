@@ -154,9 +154,9 @@ def _interpret(row: Row, *, measured: bool) -> Run:
     oom = row["status"] in ("oom", "crash_or_oom")
     untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
     step_time_s = None if untimed else _step_time_s(row, values, model)
-    own = bool(row.get("engine"))
+    of_this_project = bool(row.get("engine"))
     peak = number(row, "peak_mem_gb")
-    if peak is not None and own:
+    if peak is not None and of_this_project:
         peak *= 1e9 / 2**30
     if measured and step_time_s is None and peak is None and not oom:
         raise ValueError("neither time, memory nor OOM printed")
@@ -171,7 +171,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
         values=values,
         step_time_s=step_time_s,
         peak_memory_gib=peak,
-        peak_kind="allocated" if own else fact(software_of(row), "memory_printed", "device"),
+        peak_kind="allocated" if of_this_project else fact(software_of(row), "memory_printed", "device"),
         out_of_memory=oom,
     )
 

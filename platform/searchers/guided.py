@@ -111,14 +111,14 @@ class Guided(Generic[C]):
         So a point of the space that was measured there is still to be measured, well predicted.
         """
         for owner, each in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
-            own = self._place.get(each.candidate.key)
-            rungs = () if own is None else self._problem.candidates[own].micro_batches
+            place = self._place.get(each.candidate.key)
+            rungs = () if place is None else self._problem.candidates[place].micro_batches
             for point, result in enumerate(each.results, start=int(self._first[owner])):
                 self._alive[point] = False
                 self._regress(point, result, each.candidate.tokens_per_step)
                 rung = result.batch.micro_batch
-                if own is not None and rung in rungs and result.outcome in TIMED:
-                    self._fitting.ran_before(int(self._first[own]) + rungs.index(rung))
+                if place is not None and rung in rungs and result.outcome in TIMED:
+                    self._fitting.ran_before(int(self._first[place]) + rungs.index(rung))
 
     def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
         self._alive[point] = False
@@ -220,11 +220,11 @@ class Guided(Generic[C]):
         costs; `why_stopped` then states it. The further rungs were added only where they pay for themselves.
         """
         problem = self._problem
-        whole = problem.candidates[owner]
+        candidate = problem.candidates[owner]
         micro_batches = tuple(int(rung) for rung in self._points.micro_batch[rungs])
-        climbed: Any = whole
-        if micro_batches != whole.micro_batches:
-            climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
+        climbed: Any = candidate
+        if micro_batches != candidate.micro_batches:
+            climbed = dataclasses.replace(candidate, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._timing.incumbents:
             why_not = self._run.why_not(group, self._timing.incumbents[group], saving, cost_gpu_s)
             if why_not:

@@ -263,8 +263,8 @@ def test_what_comes_and_goes_wastes_more_of_the_allocators_memory() -> None:
 
     assert 0.04 < lost("full") < lost("none") < 0.08
     assert lost("none", rounding=0.02, transient_rounding=0.02) == pytest.approx(0.02)
-    own = point(fsdp(), cluster="8xA100")
-    assert own.rounding == own.transient_rounding == 0.02
+    of_this_project = point(fsdp(), cluster="8xA100")
+    assert of_this_project.rounding == of_this_project.transient_rounding == 0.02
 
 
 def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None:

@@ -26,8 +26,6 @@ VAGUE = frozenset((
     "taken", "there", "wanted", "what", "which", "whole",
 ))  # fmt: skip
 """Further participles and function words, refused where a name is given; libraries have attributes of such names."""
-WITH_VAGUE_NAMES = ("platform/cost_model/", "platform/searchers/")
-"""Folders in which such names stand in the formulas of the cost model and of the searchers."""
 
 
 @functools.cache
@@ -88,9 +86,7 @@ def test_docstrings_begin_with_their_subject_or_verb() -> None:
 
 
 def test_names_are_standard_terms() -> None:
-    vague = {path: frozenset[str]() if path.startswith(WITH_VAGUE_NAMES) else VAGUE for path in _trees(*ROOMS, "tests")}
-    trees = _trees(*ROOMS, "tests").items()
-    assert [f"{path}:{each}" for path, tree in trees for each in dialect(tree, vague[path])] == []
+    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS, "tests").items() for each in dialect(tree)] == []
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ class Ddp(EngineCosts):
     def per_parameter(self, c: Columns) -> PerParameter:
         """Returns the bytes of whole weights and states, and of gradients from the first backward pass on."""
         on_device = 1.0 - c.states_on_host
-        whole = c.state_bytes * np.ones(())
+        full = c.state_bytes * np.ones(())
         return PerParameter(
-            resident=whole * (1 - c.parameters_on_host) + whole * c.moments * on_device + held_bytes(c),
-            held_gradients=whole,
-            final_gradients=whole * on_device,
+            resident=full * (1 - c.parameters_on_host) + full * c.moments * on_device + held_bytes(c),
+            held_gradients=full,
+            final_gradients=full * on_device,
             step_copies=np.zeros(()),
         )
 

@@ -107,7 +107,7 @@ class DeepSpeed(EngineCosts):
         pass, with logits of 2 bytes, may hold more than the loss.
         """
         cb, block = c.compute_bytes, c.layer_parameters / c.tp
-        whole = c.layers * block / c.pp
+        blocks = c.layers * block / c.pp
         autocasts = self.autocasts(c)
         cached = autocast_cache(c, autocasts)
         leaves = (c.full_checkpointing > 0) & (cached > 0)
@@ -115,7 +115,7 @@ class DeepSpeed(EngineCosts):
         # It reduces each gradient as it comes, and copies what it gathered for a module into place.
         largest = c.ffn * c.hidden / c.tp * cb
         for root, logits in ranks:
-            live = gathering.of_modules(c, block=block, root=root, whole=whole) * cb
+            live = gathering.of_modules(c, block=block, root=root, blocks=blocks) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
             at_loss = np.where(leaves, before_loss, cached + head_cast(c, autocasts, logits))
             yield Copies(
@@ -175,15 +175,15 @@ class DeepSpeed(EngineCosts):
         recomputing loads it once more (arXiv 2104.07857, section 4.1).
         """
         again = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
-        one = np.ones(())
+        ones = np.ones(())
         return units_s(
             c,
             load,
             collectives=ZERO_3_GATHERS,
             gathers=1.0 + again,
-            gathers_again=one,
+            gathers_again=ones,
             near=c.shard,
-            reductions=one,
+            reductions=ones,
             hidden=np.where(c.axes["overlap"] == _OFF, 0.0, c.hidden_gathers),
             stored_bytes=c.compute_bytes,
         )

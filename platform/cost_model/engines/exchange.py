@@ -71,17 +71,17 @@ def units_s(
     `gathers_again` over the `near` ones that hold them between the passes; there are so many `reductions`. Of all that
     a share of `hidden` lies behind the compute. Parameters on the host are `stored_bytes` each.
     """
-    whole = data_ring(c)
-    unit = Ring.of(c, c.shard, np.minimum(whole.in_node, c.shard))
+    every_rank = data_ring(c)
+    unit = Ring.of(c, c.shard, np.minimum(every_rank.in_node, c.shard))
     per_layer = c.layer_parameters / c.tp
     gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # what lies on the host comes up first
     # The second gathering may stay in a smaller group of neighbours.
-    among_few = Ring.of(c, near, np.minimum(whole.in_node, near)).gather_s(per_layer * c.gathered_bytes)
+    among_few = Ring.of(c, near, np.minimum(every_rank.in_node, near)).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
-    replicas = whole.ranks / c.shard
-    across = Ring.of(c, replicas, np.clip(np.floor(whole.in_node / c.shard), 1.0, replicas))
+    replicas = every_rank.ranks / c.shard
+    across = Ring.of(c, replicas, np.clip(np.floor(every_rank.in_node / c.shard), 1.0, replicas))
     reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
     talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
     outside = (load.owned - load.blocks) * (2 * c.compute_bytes + c.gradient_bytes)

@@ -61,24 +61,24 @@ class Fsdp(EngineCosts):
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.layer_parameters / c.tp
-        whole = c.layers * block / c.pp
+        blocks = c.layers * block / c.pp
         # Between the passes each rank of a smaller group has its part of every block.
         few = _between_passes(c)
-        keeps = np.where(c.zero_stage == 2, whole, np.where(few < c.shard, whole / few, 0.0))
-        gathered = np.where(c.zero_stage == 2, whole, gathering.of_units(c, block) + keeps) * c.gathered_bytes
+        keeps = np.where(c.zero_stage == 2, blocks, np.where(few < c.shard, blocks / few, 0.0))
+        gathered = np.where(c.zero_stage == 2, blocks, gathering.of_units(c, block) + keeps) * c.gathered_bytes
         # One rank whose gradients have the states' type reduces them in place.
         reduces = (c.shard > 1) | (cb != sb)
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
         saved = _saved_again(c)
-        once = (c.pp > 1) & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
+        reduced_last = (c.pp > 1) & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
         for root, _ in ranks:
             yield Copies(
                 at_loss=root * cb + keeps * c.gathered_bytes + saved,
                 in_block=root * cb + gathered + saved + gradients,
                 # The root is reduced last: parameters, gradients and, unless one rank reduces in place, their copy.
-                at_end=root * np.where(once, 2 * cb, later),
-                at_last_end=root * np.where(once, later, 0.0),
+                at_end=root * np.where(reduced_last, 2 * cb, later),
+                at_last_end=root * np.where(reduced_last, later, 0.0),
             )
 
     def table_gradient(self, c: Columns) -> Array:
@@ -100,15 +100,15 @@ class Fsdp(EngineCosts):
         """Returns the exposed seconds per step: a block is gathered for its forward pass and, at stage 3, again for its
         backward pass.
         """
-        once = 1.0 / c.grad_accum
+        per_micro_step = 1.0 / c.grad_accum
         return units_s(
             c,
             load,
             collectives=1.0,
-            gathers=np.where(c.zero_stage == 3, 1.0, once),
+            gathers=np.where(c.zero_stage == 3, 1.0, per_micro_step),
             gathers_again=np.where(c.zero_stage == 3, 1.0, 0.0),
             near=_between_passes(c),
-            reductions=np.where(c.sync_every > 0, 1.0, once),
+            reductions=np.where(c.sync_every > 0, 1.0, per_micro_step),
             hidden=np.asarray(1 - OVERLAP_SLOWDOWN),
             stored_bytes=c.state_bytes,
         )

@@ -17,13 +17,13 @@ def of_units(c: Columns, block: Array) -> Array:
     return (1 + ahead) * block
 
 
-def of_modules(c: Columns, *, block: Array, root: Array, whole: Array) -> Array:
+def of_modules(c: Columns, *, block: Array, root: Array, blocks: Array) -> Array:
     """Returns the parameters that ZeRO-3 holds gathered.
 
     By default it keeps modules gathered up to `LIVE_PARAMETERS`. Where the layout sets `prefetch`, it holds the blocks
     prefetched, the computing block and the modules outside the blocks. `block` is the number of parameters of a block,
-    `whole` of all blocks, `root` of the modules outside them.
+    `blocks` of all blocks, `root` of the modules outside them.
     """
     ahead = c.axes["prefetch"]
-    live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root))
-    return np.where(ahead > 0, np.minimum((1 + ahead) * block + root, whole + root), live)
+    live = np.minimum(np.minimum(LIVE_PARAMETERS, blocks + root), np.maximum(2 * block, root))
+    return np.where(ahead > 0, np.minimum((1 + ahead) * block + root, blocks + root), live)

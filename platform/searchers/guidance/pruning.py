@@ -67,9 +67,9 @@ class Pruning:
         """Returns the points that must run out of memory because `point` did, itself included."""
         points, owner = self._points, self._points.owner[point]
         alike = self._of_kind[self._kind[owner]]
-        ranks, own = self._ranks[points.owner[alike]], self._ranks[owner]
-        above = ranks >= own
-        out = ((ranks == own) | (above & self._certain)).all(axis=1)
+        ranks, rank = self._ranks[points.owner[alike]], self._ranks[owner]
+        above = ranks >= rank
+        out = ((ranks == rank) | (above & self._certain)).all(axis=1)
         if points.predicted:
             out |= above.all(axis=1) & (points.log_needed[alike] >= points.log_needed[point])
         out &= points.micro_batch[alike] >= points.micro_batch[point]
