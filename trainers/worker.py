@@ -295,6 +295,6 @@ class Worker:
 
     def _hung(self, activity: str, waited_s: float) -> None:
         """Records the verdict, called by the watchdog's thread, since this process is about to end."""
-        reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {activity}"
+        reason = f"rank {self.rank} made no progress for {waited_s:.0f} s at {activity}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         self._write(measurement, limit_s=30)

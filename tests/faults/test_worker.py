@@ -280,7 +280,7 @@ class TestHung:
 
     def test_a_stopped_rank(self, disturbed: DisturbedRun) -> None:
         (hung,) = disturbed.of("hang")
-        assert hung.outcome is Outcome.HUNG and f"rank {hung.rank} stood still for" in hung.reason
+        assert hung.outcome is Outcome.HUNG and f"rank {hung.rank} made no progress for" in hung.reason
         (end,) = disturbed.ends("hang")
         assert (end.state, end.fault) == ("done", "hung")
         assert end.reason == hung.reason, "not the death of the process, which the watchdog ended"
@@ -309,7 +309,7 @@ class TestStarved:
     def test_a_compile_that_never_ends(self, starved: DisturbedRun) -> None:
         (hung,) = starved.of("compile that never ends")
         assert hung.outcome is Outcome.HUNG and hung.layout.compile == "block"
-        assert re.search(r"stood still for 9\d s at micro-step 0 of step 0", hung.reason)
+        assert re.search(r"made no progress for 9\d s at micro-step 0 of step 0", hung.reason)
 
     def test_a_loss_that_is_no_number(self, starved: DisturbedRun) -> None:
         (measured,) = starved.of("loss")

@@ -274,11 +274,11 @@ class TestFailures:
         loop = make(max_trials=1)
         job = loop.next_job()
         assert job is not None
-        hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 stood still for 60 s", rank=1)
+        hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 made no progress for 60 s", rank=1)
         study.record(Measured(measurement=hung))
         loop.ended(state="failed", reason="the process of rank 1 died: exit code 86")
         (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
-        assert (end.state, end.reason) == ("done", "rank 1 stood still for 60 s")
+        assert (end.state, end.reason) == ("done", "rank 1 made no progress for 60 s")
         assert backend.step(loop) is None
 
     @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.THRASH, Outcome.DIVERGED])

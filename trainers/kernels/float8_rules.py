@@ -55,6 +55,6 @@ def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.offload != "none":
         yield (
-            f"no test holds FP8 weights that lie in host memory to the dense model, got offload {layout.offload}:"
+            f"FP8 weights in host memory were not compared with the dense model, got offload {layout.offload}:"
             " choose offload none or bf16"
         )

@@ -15,7 +15,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield from float8_refusals(recipe, layout)
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
         yield (
-            f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"
+            f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks equals a smaller distance:"
             f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
         )
     if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
@@ -31,7 +31,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from _mask_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
-            "an activation budget is for a compiler to keep, got compile none:"
+            "an activation budget needs compiled code, got compile none:"
             f" choose compile block or another checkpointing than {layout.checkpointing}"
         )
     if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":

@@ -71,7 +71,9 @@ def step_sums(
             steps.append(sum(schedules, part) if schedules else whole_step(micro_steps, part, grad_accum))
             micro_steps, schedules = [], []
     if len(steps) < 2:
-        raise ValueError(f"the trace holds {len(steps)} whole steps: 2 at least are wanted, the first is left out")
+        raise ValueError(
+            f"the trace holds {len(steps)} whole steps and needs at least 2, of which the first is left out"
+        )
     return mean(steps[1:])
 
 
