@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one peer, in this process
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if Path(options.space).exists():  # Ray's workers have a working folder of their own
+        options.space = str(Path(options.space).absolute())
     changes = tuple(options.set or ["attention=sdpa", "grad_sync=last"])
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.run:

@@ -6,6 +6,7 @@ It tunes only those two axes, so the kernels stay what its script has: SDPA, unc
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -45,6 +46,9 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     environment["PATH"] = os.pathsep.join([str(launcher.parent), os.environ.get("PATH", os.defpath)])
     environment |= {**_mlflow_run(folder), "PYTHONWARNINGS": "ignore"}
+    # DeepSpeed 0.19 reads a capability such as 9.0a as two numbers, and fails.
+    if "TORCH_CUDA_ARCH_LIST" in environment:
+        environment["TORCH_CUDA_ARCH_LIST"] = re.sub(r"(?<=\d)[a-z]", "", environment["TORCH_CUDA_ARCH_LIST"])
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [str(launcher), "--num_gpus", str(gpus), "--autotuning", "tune", *script],

@@ -115,7 +115,11 @@ def _run(case: MeshCase) -> dict[str, Any]:
         wrong.append("the held-out loss is not that of the logits")
     engine.close()
     run = Trained(weights=weights, stepped=stepped, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
-    return {"trained": run, "mismatches": wrong, "whole_logits": getattr(watched, "seen", None)}
+    return {
+        "trained": run,
+        "mismatches": wrong,
+        "whole_logits": watched.widths if isinstance(watched, _Widths) else None,
+    }
 
 
 class _Widths(TorchDispatchMode):
