@@ -325,10 +325,13 @@ def _letters(plain_name: str) -> str:
 
 
 def _with_an_x(name: str) -> str | None:
-    """Returns `8xH100-SXM` for `8h100`; None where the name does not begin with a count, or its rest is no device."""
+    """Returns `8xH100` for `8h100`; None where the name does not begin with a count, or its rest is no device."""
     match = re.fullmatch(r"(\d+)([A-Za-z].*)", name)
+    if match is None:
+        return None
     with contextlib.suppress(InputError):
-        return f"{match[1]}x{find_device(match[2]).name}" if match else None
+        find_device(match[2])
+        return f"{match[1]}x{match[2].upper()}"
     return None
 
 

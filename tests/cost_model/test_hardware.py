@@ -86,7 +86,7 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
         ("", "empty cluster"),
         ("8xZ9", "unknown device 'Z9': no name is near, known are V100-16GB"),
         ("8xRTX4090", "unknown device 'RTX4090': no name is near"),
-        ("8h100", "no x between the count and the device: write it as 8xH100-SXM$"),
+        ("8h100", "no x between the count and the device: write it as 8xH100$"),
         ("8xdgx-h10", "nodes with near names: dgx-h100"),
     ],
 )
