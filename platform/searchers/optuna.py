@@ -7,7 +7,7 @@ from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import TIMED
 
 _MOST_REPEATS = 50
-"""Number of suggestions of candidates already run after which the first remaining one is taken."""
+"""Number of draws of candidates already run after which the first remaining candidate is suggested."""
 
 
 class OptunaSearcher(Generic[C]):
@@ -16,7 +16,7 @@ class OptunaSearcher(Generic[C]):
     why_stopped = TRIED
 
     def __init__(self, problem: Problem[C]) -> None:
-        # Here, since `--list` and the other searchers need not pay for Optuna's import.
+        # Imported here, so that `--list` and the other searchers do not wait for Optuna.
         import optuna
         from ray.tune.search.optuna import OptunaSearch
 
