@@ -71,7 +71,9 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier(Generic[C]):
-    """An earlier study's measurements of one layout, in the space or not: they inform predictions but settle no rung."""
+    """An earlier study's measurements of one layout, in the space or not: they inform predictions and
+    settle no rung.
+    """
 
     candidate: C
     """The layout with the measured rungs."""
