@@ -43,7 +43,7 @@ recorded tables 0.02 to 0.1 serve equally well, and 0.2 to 1 need 4 to 7 % more 
 
 
 class Guided(Generic[C]):
-    """The guided searcher, see the module. It draws no random numbers, so the seed changes nothing."""
+    """The guided searcher, see the module. It draws no random numbers, so the seed has no effect."""
 
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
@@ -187,7 +187,8 @@ class Guided(Generic[C]):
         reference = timing.reference(group, speed)
         # A step that stalls saves nothing.
         fits = self._fitting.chances(front) * (1 - times.stall_chance(front))
-        # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
+        # Before any measurement the error common to all points changes no comparison: only the prediction's own
+        # deviation counts.
         measured = group in timing.incumbents or group in self._earlier_groups
         sigma = math.sqrt(surprise) * sigma if measured else points.sigma[front]
         saving = expected_saving(speed - reference, sigma) * fits

@@ -34,7 +34,9 @@ class OptunaSearcher(Generic[C]):
         )
 
     def suggest(self) -> C | None:
-        """Returns TPE's next draw; a candidate that already ran gets its score again and another one is drawn."""
+        """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and the next draw
+        follows.
+        """
         if not self._remaining:
             return None
         if self._suggestion is not None:
@@ -64,7 +66,7 @@ class OptunaSearcher(Generic[C]):
             self._search.on_trial_complete(suggestion[0], {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
-        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function."""
+        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function does."""
         rows = self._rows
         for axis in rows[0][1]:
             values = sorted({row[1][axis] for row in rows})

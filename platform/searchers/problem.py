@@ -59,7 +59,7 @@ RECIPE = "recipe"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). Estimates."""
+    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). They are estimates."""
 
     num_devices: int = 1
     start_s: float = 18.0

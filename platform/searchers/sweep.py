@@ -1,4 +1,4 @@
-"""All candidates, each once, in the given order or shuffled by the seed."""
+"""Searchers that try all candidates once, in the given order or shuffled by the seed."""
 
 import dataclasses
 import itertools

@@ -16,7 +16,7 @@ from platform.searchers.problem import Result
 from trainers.values.measurement import Outcome
 
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
-"""Prior of the error of predicted peaks."""
+"""Prior for the errors of predicted peaks."""
 NOISE = 0.03
 """Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
 MARGIN = 0.02

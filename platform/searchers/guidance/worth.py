@@ -8,7 +8,7 @@ from platform.cost_model.columns import Array
 from platform.cost_model.predict import normal_cdf
 
 SMALLEST = 1e-6
-"""Deviations below it count as zero."""
+"""Deviations below this count as zero."""
 
 
 def expected_saving(ahead: Array, sigma: Array) -> Array:
