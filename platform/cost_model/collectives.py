@@ -47,7 +47,7 @@ def gather_s(
     inter_hop: Array,
 ) -> Array:
     """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of
-    it passes each link.
+    the bytes pass each link.
     """
     steps = ranks - 1
     hops = steps / np.maximum(ranks_per_node, 1)
@@ -59,7 +59,7 @@ def gather_s(
 def all_reduce_s(
     num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array, inter_hop: Array
 ) -> Array:
-    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency
+    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of the bytes pass each link; between nodes latency
     grows like a tree's depth.
     """
     steps = ranks - 1

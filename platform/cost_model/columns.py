@@ -88,11 +88,11 @@ class Columns:
     offloaded, or where selective checkpointing keeps only some products.
     """
     flash: Array
-    """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
+    """Rate of fused attention relative to causal FlashAttention; 0 for eager attention."""
     mask_bytes: Array
     """Bytes of the attention mask of one sequence, where each sequence has its own mask."""
     wide_softmax: Array
-    """1 where eager attention computes its softmax in fp32, 0 where in the type of the scores."""
+    """1 where eager attention computes its softmax in fp32, 0 where it uses the type of the scores."""
     scales_scores: Array
     """1 where eager attention scales its scores in a pass, 0 where the product that adds the position bias does so."""
     power_activation: Array
@@ -166,7 +166,7 @@ class Columns:
     gradient_bytes: Array
     """Bytes per element of an exchanged gradient."""
     hidden_gathers: Array
-    """Share of ZeRO-3's communication that hides behind compute; see `features.PREFETCH`."""
+    """Share of ZeRO-3's communication that compute hides; see `features.PREFETCH`."""
     reduces_whole: Array
     """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce each gradient to
     its owner.

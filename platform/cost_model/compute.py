@@ -90,7 +90,7 @@ class LayerSeconds:
     again: Array
     """Seconds of the parts that checkpointing recomputes in the backward pass."""
     attention: Array
-    """Seconds between the query-key-value product and the output product, part of the three above."""
+    """Seconds between the query-key-value product and the output product; they are part of the three fields above."""
 
 
 def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:

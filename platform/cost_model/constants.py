@@ -19,7 +19,7 @@ def table() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def number(module: str, name: str) -> float:
-    """Returns the value of a constant that is one number."""
+    """Returns the value of a constant that is a single number."""
     value = table()[module][name]["value"]
     assert isinstance(value, (int, float)), name
     return value

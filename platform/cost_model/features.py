@@ -295,7 +295,7 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
     half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
         "matmul_flops": peak * share * device.scale(precision),
-        # The head stays in 16 bits.
+        # The head's products stay in 16 bits.
         "head_slowdown": peak * share / (device.peak_tflops("bf16") * 1e12 * device.matmul_share)
         if precision == "fp8"
         else 1.0,

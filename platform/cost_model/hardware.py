@@ -55,7 +55,7 @@ class Device:
     units: int
     """Streaming multiprocessors, among which a product's tiles are distributed."""
     context_gib: float
-    """Memory that a bare context takes."""
+    """Memory of a bare device context."""
     source: str
     sigma: float = 0.0
     """Log deviation of the device's rates where no training run on it was available."""

@@ -38,7 +38,7 @@ class LowerBound:
 
     @property
     def total_gib(self) -> float:
-        """All parts together."""
+        """Sum of all parts."""
         return self.states_gib + self.gradients_gib + self.copies_gib + self.activations_gib + self.logits_gib
 
     @property

@@ -175,7 +175,7 @@ class _Rank:
     """A rank of a pipeline's first, middle or last stage; without a pipeline the first stage is the whole model."""
 
     exists: Array
-    """1 or 0."""
+    """1 where the pipeline has such a rank, else 0."""
     parameters: Array
     layers: Array
     in_flight: Array

@@ -49,7 +49,7 @@ class Stages:
     """Blocks of a pipeline's ranks, summed over each rank's virtual stages."""
 
     largest: Array
-    """Parameters of the rank that has most."""
+    """Blocks of the rank that has most."""
     first: Array
     last: Array
 
@@ -136,7 +136,7 @@ def data_ring(c: Columns) -> Ring:
 
 
 def _tensor_ring(c: Columns) -> Ring:
-    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node while they fit."""
+    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node where they fit."""
     return Ring.of(c, c.tp, np.minimum(c.tp, c.devices_per_node))
 
 

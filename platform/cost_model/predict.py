@@ -18,7 +18,7 @@ BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
 MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
-"""Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
+"""Number of points computed at once: arrays of a few thousand of their rows stay in a core's cache."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Prediction:
 
 def normal_cdf(values: Array) -> Array:
     """Returns the standard normal distribution function of each value."""
-    from scipy.special import ndtr  # here: a command's --help need not wait for it
+    from scipy.special import ndtr  # imported here, so that a command's --help does not wait for it
 
     return ndtr(values)
 

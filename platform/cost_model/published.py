@@ -46,7 +46,7 @@ _PRECISIONS = (
 def precision_of(row: Row) -> tuple[str, float, float]:
     """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
     stated, text = row.get("matmul_precision", ""), row["precision"].lower()
-    # "bf16, float8 products" names both: the products' own type is the narrower one.
+    # "bf16, float8 products" names two types: the products have the narrower one.
     precision = stated or text
     compute = next((name for word, name in _PRECISIONS if word in precision), None)
     if compute is None:
@@ -228,7 +228,7 @@ def checkpoint_device_share(row: Row, tp: float) -> float:
 
 
 def is_eager(row: Row) -> bool:
-    """Returns whether the stack runs transformers or PyTorch as they come, without fused kernels or a compiler."""
+    """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
     text = words(row)
     if _EAGER.search(text) or _NO_COMPILE.search(text):
         return True
@@ -269,7 +269,7 @@ def sharing_ranks(row: Row, dp: float) -> float | None:
     """Returns the number of ranks that share one copy of the sharded states, where the row states it.
 
     Raises:
-        ValueError: they do not divide the data-parallel ranks.
+        ValueError: this number does not divide the data-parallel ranks.
     """
     stated = number(row, "zero_group")
     if stated is None:

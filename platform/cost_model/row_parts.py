@@ -1,4 +1,4 @@
-"""Parts of a measured table's row: its model, its cluster, its layout as its software runs it, and its batch."""
+"""Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
 
 import itertools
 import re
@@ -78,7 +78,7 @@ def _degrees(row: Row) -> tuple[float, float, float, float]:
     """Returns (tp, pp, cp, dp), whose product is the number of GPUs.
 
     Raises:
-        ValueError: they do not.
+        ValueError: their product differs from the number of GPUs.
     """
     gpus = positive_number(row, "gpus")
     tp, pp, cp = positive_number(row, "tp"), positive_number(row, "pp"), whole_number(row, "cp") or 1
@@ -92,7 +92,7 @@ def batch_of(row: Row, dp: float) -> tuple[float, float]:
     """Returns (micro_batch, grad_accum), whose product with the data-parallel degree is the global batch.
 
     Raises:
-        ValueError: they do not.
+        ValueError: their product differs from the global batch, or the row states neither number.
     """
     micro_batch = positive_number(row, "micro_batch")
     grad_accum, global_batch = number(row, "grad_accum"), number(row, "global_batch")

@@ -59,7 +59,7 @@ def number(row: Row, name: str) -> float | None:
     """Returns the number in column `name`, None where it is empty.
 
     Raises:
-        ValueError: no number, or none that a run can have.
+        ValueError: the column has no number, or one that no run can have.
     """
     text = row.get(name, "")
     if not text:

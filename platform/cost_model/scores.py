@@ -124,7 +124,7 @@ def near_best(scored: Scored) -> Mask:
 
 def spearman(a: Array, b: Array) -> float | None:
     """Returns the rank correlation, ties at their mean rank; None below three rows or without any spread."""
-    from scipy.stats import spearmanr  # here: a command's --help need not wait for it
+    from scipy.stats import spearmanr  # imported here, so that a command's --help does not wait
 
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None

@@ -133,7 +133,7 @@ def software_of(row: Row) -> str:
     """Returns the software of a row: as stated, else by the words of source, strategy and notes.
 
     Raises:
-        ValueError: it states one that is not known.
+        ValueError: the row states unknown software.
     """
     if row.get("engine"):
         return THIS_PROJECT
@@ -165,7 +165,7 @@ def data_parallelism_of(row: Row) -> str:
         return row["engine"]
     software = software_of(row)
     if software == "megatron-deepspeed" and strategy == "ddp" and "bigscience" in words(row):
-        return "deepspeed"  # its runs have DeepSpeed's engine on at stage 0 too
+        return "deepspeed"  # its runs use DeepSpeed's engine at stage 0 too
     return fact(software, "engines", {})[strategy]
 
 

@@ -35,7 +35,7 @@ def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
     Stalls are rare and far slower: the shortest interval holds more of the usual times before it reaches into the
     stalled ones.
     """
-    from scipy.special import ndtri  # here: a command's --help need not wait for it
+    from scipy.special import ndtri  # imported here, so that a command's --help does not wait for it
 
     usual = np.minimum(HELD / (1 - np.minimum(chance, HELD)), MOST_USUAL)
     width = ndtri((1 + usual) / 2) * sigma

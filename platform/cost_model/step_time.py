@@ -66,7 +66,7 @@ def step_time(columns: Columns) -> StepTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """Seconds of one block and micro-batch."""
+    """Seconds of one block for one micro-batch."""
 
     layer: LayerSeconds
     busy: Array
@@ -106,7 +106,7 @@ def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Ar
     busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
     forward, backward, again = host_layer_s(c)
     launch = forward + backward + np.where(full, again * checkpointed_share(c), 0.0)
-    # While the device is at the head, the host runs ahead into the backward pass.
+    # While the device computes the head, the host runs ahead into the backward pass.
     device = busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers)
     return layer, device, launch, busy, tensor
 

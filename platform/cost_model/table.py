@@ -47,7 +47,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One row that could be interpreted."""
+    """The interpretation of one row."""
 
     row: Row
     cell: tuple[str, ...]
@@ -124,7 +124,7 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
     """Returns the run of a row; with `measured` False the row may lack figures to score.
 
     Raises:
-        ValueError: what is missing, unknown or contradicts itself.
+        ValueError: names what is missing, unknown or contradictory.
     """
     assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
     if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
@@ -179,7 +179,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
 
 
 def axes_of(run: Run) -> dict[str, str | int]:
-    """Returns the axis -> value of one run, the same axes for all runs."""
+    """Returns the values of one run by axis, with the same axes for all runs."""
     return {
         **{name: str(run.layout[name]) for name in AXES["words"]},
         **{name: int(run.layout[name]) for name in AXES["numbers"]},

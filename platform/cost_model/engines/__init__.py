@@ -42,7 +42,7 @@ def import_costs(name: str) -> None:
     """Imports an engine outside this project that a user names, so that the model knows its costs.
 
     Raises:
-        InputError: it cannot be imported, or its rules name no costs.
+        InputError: the engine cannot be imported, or its rules name no costs.
     """
     try:
         engines.imported_rules(name)
@@ -61,7 +61,7 @@ def costs_of(c: Columns) -> EngineCosts:
     """Returns the costs of the one engine that all rows have.
 
     Raises:
-        ValueError: the rows have several; `predict` parts them.
+        ValueError: the rows have several engines; `predict` splits them by engine.
     """
     first = int(c.engine.flat[0]) if c.engine.size else 0
     if np.any(c.engine != first):

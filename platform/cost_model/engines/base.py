@@ -43,9 +43,9 @@ class Load:
     """The amount of data to exchange, and the compute that may hide the exchange."""
 
     owned: Array
-    """Parameters of the largest rank."""
+    """Number of the largest rank's parameters."""
     blocks: Array
-    """Parameters of the blocks, a part of `owned`."""
+    """Number of the parameters in its blocks, a part of `owned`."""
     slot: Array
     """Seconds of one micro-batch."""
     backward: Array

@@ -76,7 +76,7 @@ def units_s(
     per_layer = c.layer_parameters / c.tp
     gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # loads offloaded parameters first
-    # The second gathering may stay in a smaller group of neighbours.
+    # The second gather may stay in a smaller group of neighbours.
     among_few = Ring.of(c, near, np.minimum(every_rank.in_node, near)).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)

@@ -66,7 +66,7 @@ class Fsdp(EngineCosts):
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, blocks, np.where(few < c.shard, blocks / few, 0.0))
         gathered = np.where(c.zero_stage == 2, blocks, gathering.of_units(c, block) + keeps) * c.gathered_bytes
-        # One rank whose gradients have the states' type reduces them in place.
+        # A single rank whose gradients have the states' type reduces them in place.
         reduces = (c.shard > 1) | (cb != sb)
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
