@@ -2,12 +2,12 @@
 is certain.
 
 The next trial is the first layout in the plan's order that the measurements do not pass over: its expected saving over
-the planned run per device second, weighted by the probability that it fits, pays for the trial and is not far below the
-largest. Choosing the largest saving would trust differences that the regression extrapolates from a few trials more
-than the plan's order. Recipes take turns, since each has its own winner. An earlier study's measurements correct the
-predictions too, but are neither picked nor incumbents; the largest saving decides then. Where the cost model does not
-know the devices, nothing is predicted: the space's own order comes first, and the regression learns from the
-measurements alone.
+the planned run per device second, weighted by the probability that it fits, pays for the trial and is at least a small
+share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust differences that the regression
+extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
+study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
+then. Where the cost model does not know the devices, nothing is predicted: the space's own order comes first, and the
+regression learns from the measurements alone.
 """
 
 import dataclasses
@@ -210,7 +210,8 @@ class Guided(Generic[C]):
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
-        # Where memory is not predicted the whole ladder is climbed: only its own memory measurements can end it.
+        # Where memory is not predicted the whole ladder is climbed: only the extrapolation of its own measured memory
+        # can end it.
         climbed = (
             rungs_worth_it(speed, surprise * covariance, fits, reference, cost, start, elsewhere)
             if points.predicted

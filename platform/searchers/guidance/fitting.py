@@ -26,8 +26,8 @@ CRASH_NOISE = 0.3
 
 
 class Fitting:
-    """A study's knowledge of memory. Where nothing is predicted, every point counts as fitting: the ladder's own memory
-    measurements decide.
+    """A study's knowledge of memory. Where nothing is predicted, every point counts as fitting: the extrapolation of a
+    ladder's own measured memory decides.
     """
 
     def __init__(self, points: Points) -> None:
