@@ -14,7 +14,7 @@ from platform.cost_model.regression import TEACHERS, Learned, learn
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """The result of measurements for all points of a prediction."""
+    """A prediction of all points, corrected by measurements of some."""
 
     prediction: Prediction
     """The prediction before any measurement."""
@@ -27,12 +27,14 @@ class Calibration:
 
     @property
     def error_after(self) -> float:
-        """Median absolute error when each measured point is predicted from the others; with one point, before."""
+        """Median absolute error when each measured point is predicted from the others; `error_before` with
+        one point.
+        """
         return _error(self.learned.leave_one_out()) if len(self.learned.residuals) > 1 else self.error_before
 
     @property
     def corrected(self) -> Prediction:
-        """The prediction of all points with what was learned, and with its intervals."""
+        """The prediction of all points, corrected by the posterior, with the posterior's intervals."""
         if not len(self.learned.index):
             return self.prediction
         every = np.arange(len(self.learned.places))
@@ -49,8 +51,9 @@ def _error(residuals: Array) -> float:
 
 
 def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
-    """Learns from `measured_s`, the step times in seconds of the points of `index`; from `TEACHERS` of them, spread
-    evenly, where there are more."""
+    """Learns from `measured_s`, the step times in seconds of the points in `index`; where there are more than
+    `TEACHERS`, from that many, spread evenly.
+    """
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
     few = np.linspace(0, len(index) - 1, min(len(index), TEACHERS)).astype(np.int64)
     return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
@@ -59,7 +62,7 @@ def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: 
 def places_of_rows(
     axes: Sequence[Mapping[str, Any]], columns: Columns, prediction: Prediction, *, num_measured: int | None = None
 ) -> Places:
-    """Returns the places of rows of which each has its own `axes`; distances count from the first `num_measured`, if
+    """Returns the places of rows, each of which has its own `axes`; distances count from the first `num_measured`, if
     given.
     """
     micro_batch = np.broadcast_to(columns.micro_batch, (len(axes),)).astype(np.int64)

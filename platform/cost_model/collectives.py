@@ -30,8 +30,8 @@ def ring_bandwidth(
     """Returns the bytes per second of one rank in a ring.
 
     `ranks_per_node` ranks of the group share a node with other groups of the same kind, all of which communicate at
-    once: the group has their share of the node's ports (arXiv 2104.04473, section 3.3.2), and no more than one group
-    reaches alone.
+    once: the group has its ranks' share of the node's ports (arXiv 2104.04473, section 3.3.2), and at most the
+    bandwidth that a single group reaches.
     """
     share = inter_bandwidth * np.minimum(ranks_per_node, devices_per_node) / devices_per_node
     share = np.minimum(share, group_bandwidth)
@@ -47,7 +47,7 @@ def gather_s(
     inter_hop: Array,
 ) -> Array:
     """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of
-    it passes each link.
+    the bytes pass each link.
     """
     steps = ranks - 1
     hops = steps / np.maximum(ranks_per_node, 1)
@@ -59,8 +59,8 @@ def gather_s(
 def all_reduce_s(
     num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array, inter_hop: Array
 ) -> Array:
-    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency
-    grows as a tree's depth.
+    """Returns the seconds of an all-reduce of `num_bytes`: 2 (n-1)/n of the bytes pass each link; between nodes latency
+    grows like a tree's depth.
     """
     steps = ranks - 1
     nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)

@@ -1,7 +1,7 @@
 """`Columns`: layout x batch points as columns of numbers, so that a million of them are predicted by array formulas.
 
-A field is a float array of one common length, or a 0-d array where all points agree: formulas broadcast, so what is
-the same for all is computed once.
+A field is a float array of one common length, or a 0-d array where all points agree: formulas broadcast, so shared
+values are computed once.
 """
 
 import dataclasses
@@ -24,7 +24,9 @@ CHUNK_LOGITS = 2.0**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """One row a point. Sizes in elements, bytes where named so, bandwidths in bytes per second, times in seconds."""
+    """One row per point. Sizes are in elements, or in bytes where named so, bandwidths in bytes per second, times in
+    seconds.
+    """
 
     layers: Array
     hidden: Array
@@ -38,56 +40,59 @@ class Columns:
     vocab: Array
     layer_parameters: Array
     embedding_parameters: Array
-    """Parameters outside the blocks, tied ones once."""
+    """Parameters outside the blocks; tied ones count once."""
     table_parameters: Array
-    """Parameters of one vocabulary table, among these."""
+    """Parameters of one vocabulary table, a part of `embedding_parameters`."""
     tied: Array
     seq_len: Array
     global_batch: Array
 
     engine: Array
-    """`engines.code_of`: which one it is and nothing more."""
+    """Code of the engine, see `engines.code_of`."""
     zero_stage: Array
     shard: Array
-    """Ranks that share one copy of what the stage shards, those of context parallelism among them."""
+    """Number of ranks that share one copy of the tensors that the ZeRO stage shards; it includes context parallelism's
+    ranks.
+    """
     dp: Array
     tp: Array
     pp: Array
     cp: Array
     largest_blocks: Array
-    """Blocks of the pipeline rank that has most, 0 where the cut is not known; see `mesh.stages_of`."""
+    """Blocks of the pipeline rank that has most, 0 where the split is not known; see `mesh.stages_of`."""
     first_blocks: Array
     last_blocks: Array
     sequence_parallel: Array
     sync_every: Array
     full_checkpointing: Array
-    """1 where whole blocks are computed again: all of them, or each `checkpoint_every`-th."""
+    """1 where whole blocks are recomputed: all of them, or every `checkpoint_every`-th."""
     selective_checkpointing: Array
-    """1 where all but products and attention of each block is computed again."""
+    """1 where each block recomputes all except products and attention."""
     repeats_core_alone: Array
-    """1 where selective checkpointing computes the core of attention again and nothing else (Megatron-LM)."""
+    """1 where selective checkpointing recomputes only the attention core (Megatron-LM)."""
     checkpoint_every: Array
     """Distance between fully checkpointed blocks; 1 for all of them."""
     budget: Array
     """Share of a block's activations that compiled code keeps; 1 without a budget."""
     states_on_host: Array
-    """1 where the optimizer's states lie in the host's memory and it steps there."""
+    """1 where the optimizer's states are in host memory and the optimizer steps there."""
     parameters_on_host: Array
-    """1 where the parameters lie there too."""
+    """1 where the parameters are in host memory too."""
     bucket_bytes: Array
     axes: Mapping[str, Array]
-    """The values of `ENGINE_AXES` as the layouts have them; of words, the `code_of` each."""
+    """Values of `ENGINE_AXES` in the layouts; for words, the `code_of` each."""
     checkpoint_blocks: Array
-    """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
+    """Blocks that one full checkpoint spans: only the first block's input is kept, and they are recomputed together."""
     checkpoint_device_share: Array
-    """Share of what a checkpoint keeps that stays on the device: less where a block's input is cut or sent to the host,
-    or where selective checkpointing keeps only some products."""
+    """Share of a checkpoint's saved data that stays on the device: below 1 where a block's input is sharded or
+    offloaded, or where selective checkpointing keeps only some products.
+    """
     flash: Array
-    """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
+    """Rate of fused attention relative to causal FlashAttention; 0 for eager attention."""
     mask_bytes: Array
-    """Bytes of the attention mask of one sequence, where each sequence has one of its own."""
+    """Bytes of the attention mask of one sequence, where each sequence has its own mask."""
     wide_softmax: Array
-    """1 where eager attention computes its softmax in fp32, 0 where in the type of the scores."""
+    """1 where eager attention computes its softmax in fp32, 0 where it uses the type of the scores."""
     scales_scores: Array
     """1 where eager attention scales its scores in a pass, 0 where the product that adds the position bias does so."""
     power_activation: Array
@@ -95,46 +100,48 @@ class Columns:
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
     unfused_norm_passes: Array
-    """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
+    """Reads and writes of the hidden width that unfused norms make in the forward pass beyond those of a fused norm."""
     unfused_norm_bytes: Array
-    """Bytes per value of the hidden width that such norms save beside."""
+    """Bytes per value of the hidden width that unfused norms save beyond those of a fused norm."""
     copies_attention: Array
-    """1 where fused attention's output is copied for the projection of several sequences, which saves the copy beside
-    what attention saves of it."""
+    """1 where fused attention's output is copied for the projection of several sequences; the copy is saved besides
+    attention's own output.
+    """
     saves_gathered: Array
-    """1 where autograd saves what sequence parallelism gathered for column-parallel products, as it saves the input of
-    any linear layer, 0 where a stack's own autograd function decides."""
+    """1 where autograd saves the inputs that sequence parallelism gathered for column-parallel products, as for any
+    linear layer; 0 where a stack's own autograd function decides.
+    """
     keeps_gathered: Array
-    """1 where such a function keeps it, 0 where it gathers anew in the backward pass."""
+    """1 where such a function keeps the gathered inputs, 0 where it gathers again in the backward pass."""
     block_host: Array
     """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
     where launches are counted."""
     block_host_backward: Array
     host_skew: Array
-    """Host seconds that a tensor-parallel collective waits for the last of its ranks, a doubling of the ranks."""
+    """Host seconds that a tensor-parallel collective waits for its slowest rank, per doubling of the ranks."""
     host_pipe: Array
-    """Host seconds of such a collective more for each of its ranks where a pipeline spans several nodes."""
+    """Additional host seconds of such a collective per rank where a pipeline spans several nodes."""
     tensor_overlap: Array
-    """Share of tensor parallelism's communication that runs beside its products."""
+    """Share of tensor parallelism's communication that overlaps with its products."""
     reduces_by_hooks: Array
-    """1 where hooks all-reduce gradients beside the last backward pass, and ZeRO-1 gathers parameters one by one."""
+    """1 where hooks all-reduce gradients during the last backward pass, and ZeRO-1 gathers parameters one by one."""
     cuts_by_cost: Array
-    """1 where a pipeline is cut by the blocks' arithmetic, in which the head counts as several blocks."""
+    """1 where a pipeline is split by the blocks' arithmetic, in which the head counts as several blocks."""
     stack_sigma: Array
-    """Log deviation of the step time that a stack's evidence leaves open."""
+    """Log deviation of the step time that remains after a stack's evidence."""
     stall_chance: Array
-    """Chance, for each node, that a step stalls which waits for all of them; see `stalls.stall_chance`."""
+    """Chance per node that a step which waits for all nodes stalls; see `stalls.stall_chance`."""
     fused_softmax: Array
     """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array
-    """Calls of code that torch.compile made, a block and pass: 1 for each block by itself, less for the model whole."""
+    """Calls of compiled code per block and pass: 1 where each block is compiled by itself, less for the whole model."""
     logit_bytes: Array
-    """Bytes that the loss holds of one logit at its peak; see `kernels.LOGIT_BYTES`."""
+    """Bytes per logit that the loss holds at its peak; see `kernels.LOGIT_BYTES`."""
     pads_vocabulary: Array
-    """1 where the head's product is padded to a width of whole loads."""
+    """1 where the head's product is padded to an aligned width."""
     chunked_loss: Array
     metric_losses: Array
-    """Times that the trainer computes torch's loss once more, without gradients, for its metrics."""
+    """Number of further computations of torch's loss, without gradients, for the trainer's metrics."""
     activation_forward: Array
     activation_backward: Array
     """Reads and writes of the inner width in an activation's passes; see `kernels.activation_passes`."""
@@ -148,26 +155,29 @@ class Columns:
 
     compute_bytes: Array
     gathered_bytes: Array
-    """Bytes of a parameter of a block that FSDP2 gathers: 1 where it is cast to FP8 before (torchao 0.18.0,
-    `fsdp_utils.py`, `fsdp_pre_all_gather`), else `compute_bytes`."""
+    """Bytes per block parameter that FSDP2 gathers: 1 where it is cast to FP8 before (torchao 0.18.0, `fsdp_utils.py`,
+    `fsdp_pre_all_gather`), else `compute_bytes`.
+    """
     scales_loss: Array
-    """1 where products are in fp16, whose loss is scaled and whose gradients are looked through for overflow."""
+    """1 where products are in fp16, which needs a scaled loss and an overflow check of the gradients."""
     state_bytes: Array
     moments: Array
     """Optimizer states per parameter: 2 for Adam, 0 for Adafactor's factored ones."""
     gradient_bytes: Array
-    """Bytes an element of an exchanged gradient."""
+    """Bytes per element of an exchanged gradient."""
     hidden_gathers: Array
-    """Share of ZeRO-3's communication that hides behind compute; see `features.PREFETCH`."""
+    """Share of ZeRO-3's communication that compute hides; see `features.PREFETCH`."""
     reduces_whole: Array
-    """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce them to owners."""
+    """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce each gradient to
+    its owner.
+    """
     compression: Array
     """Share of a gradient's bytes that is exchanged."""
     factor_rank: Array
     """Rank of PowerSGD's factors; 0 where gradients are not factored."""
 
     matmul_flops: Array
-    """Sustained rate of large products: peak of the precision x the device's share."""
+    """Sustained rate of large products: the precision's peak x the device's share."""
     head_slowdown: Array
     """Sustained rate of large products over that of the head's products, which stay in 16 bits under fp8; 1 elsewhere.
     """
@@ -175,7 +185,7 @@ class Columns:
     """Bytes that casting one value of a product's left operand to fp8 moves; 0 in other precisions."""
     tile_rows: Array
     half_depth: Array
-    """Rows of a product's tile, and the depth at which starting and ending it costs as much as its products."""
+    """Depth at which a tile's start and end cost as much as its products; `tile_rows` are the rows of a tile."""
     plain_flops: Array
     """Sustained rate of products that cannot use the matrix units."""
     peak_flops: Array
@@ -192,27 +202,27 @@ class Columns:
     inter_bandwidth: Array
     """Bandwidth of a whole node, in one direction."""
     group_bandwidth: Array
-    """Part of it that one process group alone reaches."""
+    """Part of `inter_bandwidth` that a single process group reaches."""
     inter_latency: Array
     inter_hop: Array
     """Latency of one step of a ring from node to node."""
     rounding: Array
-    """Share of states and gradients that the allocator holds besides; see `stack_columns.ROUNDING`."""
+    """Share of states and gradients that the allocator holds in addition; see `stack_columns.ROUNDING`."""
     transient_rounding: Array
-    """The same of what comes and goes within a step."""
+    """Share of tensors that exist only within a step that the allocator holds in addition."""
     spread: Array
-    """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
+    """Deviation of the cluster in log space: from run to run, and of a device without a measured run."""
     link_sigma: Array
-    """Log deviation of the time between nodes whose network is not known; 0 where it is, and within one node."""
+    """Log deviation of the time between nodes whose network is not known; 0 where it is known, and within one node."""
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":
-        """Returns the columns that are given by the names of `FIELDS`."""
+        """Returns the columns of `arrays`, which has every name of `FIELDS`."""
         axes = {name: arrays[name] for name in ENGINE_AXES}
         return cls(**{name: arrays[name] for name in _OWN_FIELDS}, axes=axes)
 
     def arrays(self) -> dict[str, Array]:
-        """Returns every array by its name of `FIELDS`."""
+        """Returns every array by its name in `FIELDS`."""
         return {**{name: getattr(self, name) for name in _OWN_FIELDS}, **self.axes}
 
     @property
@@ -226,13 +236,13 @@ class Columns:
         return self.global_batch * self.seq_len
 
     def flat(self) -> "Columns":
-        """Returns a grid as one row a point; arrays that all points share stay as they are."""
+        """Returns a grid with one row per point; arrays that all points share stay as they are."""
         shape = self.shape
         return self._each(lambda value: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1))
 
     def take(self, index: Any) -> "Columns":
-        """Returns the rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as
-        it is.
+        """Returns the rows (the last axis) that `index`, a mask, a slice or positions, selects; shared arrays stay as
+        they are.
         """
         return self._each(lambda value: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value)
 
@@ -241,20 +251,20 @@ class Columns:
 
 
 def checkpointed_share(c: Columns) -> Array:
-    """Returns the share of the blocks that a full checkpoint holds."""
+    """Returns the share of the blocks that full checkpointing recomputes."""
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
 
 
 ENGINE_AXES = tuple(name for name, declared in axes_of(Layout).items() if declared.of_some_engines)
-"""Axes that mean nothing but in engines whose rules name them: their costs read them here, by name."""
+"""Axes that have a meaning only in engines whose rules name them; the engines' costs read them by name."""
 _OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Columns) if field.name != "axes")
 FIELDS = (*_OWN_FIELDS, *ENGINE_AXES)
-"""The names of all arrays."""
+"""Names of all arrays."""
 _in_order = operator.itemgetter(*FIELDS)
 
 
 def code_of(axis: str, word: str) -> int:
-    """Returns the number that stands in `Columns.axes` for `word`, a value of `axis`."""
+    """Returns the number that encodes `word`, a value of `axis`, in `Columns.axes`."""
     return choices_of(Layout)[axis].index(word)
 
 

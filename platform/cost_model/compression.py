@@ -1,7 +1,7 @@
-"""Costs of compressed gradients: the bytes that DDP still exchanges, and the passes that squeeze them.
+"""Costs of compressed gradients: the bytes that DDP still exchanges, and the passes that compress them.
 
-PowerSGD as torch's hook does it (`powerSGD_hook`, arXiv 1905.13727): a matrix of n x m becomes factors of r (n + m)
-where that is less than half of it; vectors travel whole. Nothing of it was measured on a GPU yet.
+PowerSGD is as in torch's hook (`powerSGD_hook`, arXiv 1905.13727): a matrix of n x m becomes factors of r (n + m)
+values where these are less than half of it; vectors are not compressed. None of this was measured on a GPU yet.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import numpy as np
 from platform.cost_model import constants
 from trainers.values.spec import ModelSpec
 
-if TYPE_CHECKING:  # `columns` asks this room what a recipe exchanges
+if TYPE_CHECKING:  # `columns` reads the exchanged bytes from this module
     from platform.cost_model.columns import Array, Columns
 
 POWERSGD_PASSES = constants.number("compression", "POWERSGD_PASSES")
@@ -20,7 +20,7 @@ MATRIX_HOST_S = constants.number("compression", "MATRIX_HOST_S")
 
 
 def factor_rank(compression: str) -> int:
-    """Returns the rank of PowerSGD's factors by the recipe's word, or by a table's word without a rank; 0 for other
+    """Returns the rank of PowerSGD's factors in the recipe's word, 1 for a table's word without a rank; 0 for other
     words.
     """
     name, _, rank = compression.partition("_")
@@ -42,7 +42,7 @@ def _exchanged(rows: int, width: int, rank: int) -> int:
 
 
 def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
-    """Returns (rows, width, how many): the tables and the blocks' weights; queries, keys and values as one."""
+    """Returns (rows, width, count) of the tables and the blocks' weights; queries, keys and values are one matrix."""
     hidden, blocks = model.hidden_size, model.num_layers
     return (
         (model.vocab_size, hidden, 1 if model.tied_embeddings else 2),
@@ -54,21 +54,26 @@ def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
 
 
 def held_bytes(c: "Columns") -> "Array":
-    """Returns the bytes per parameter that stay from step to step: PowerSGD's error feedback is a whole gradient."""
+    """Returns the bytes per parameter that persist between steps: PowerSGD's error feedback is as large as the
+    gradient.
+    """
     return np.where(c.factor_rank > 0, c.state_bytes, 0.0)
 
 
 def passing_bytes(c: "Columns") -> "Array":
     """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
 
-    PowerSGD holds the gradient with its error beside the errors that it replaces; bf16 what is under way.
+    PowerSGD holds the gradient with its error besides the errors that it replaces; bf16 compression holds the bytes in
+    transit.
     """
     largest = np.maximum(c.bucket_bytes, c.table_parameters / c.tp * c.state_bytes)
     return largest * np.where(c.factor_rank > 0, 2.0, np.where(c.compression < 1, 0.5, 0.0))
 
 
 def squeezing_s(c: "Columns", owned: "Array", bandwidth: "Array") -> "Array":
-    """Returns the seconds of one exchange's passes over a rank's gradients and back, by memory traffic and the host."""
+    """Returns the seconds of one exchange's compression and decompression of a rank's gradients: memory traffic and
+    host time.
+    """
     casts = owned * 2 * (c.state_bytes + 2) / bandwidth
     factors = POWERSGD_PASSES * owned * c.state_bytes / bandwidth + c.layers * MATRICES_OF_A_BLOCK * MATRIX_HOST_S
     return np.where(c.factor_rank > 0, factors, np.where(c.compression < 1, casts, 0.0))

@@ -1,7 +1,8 @@
 """Seconds of computing: matrix products, attention, element-wise passes, the loss, the optimizer.
 
-Everything is a roofline (Williams, Waterman, Patterson, CACM 2009): the longer of arithmetic at the sustained rate and
-of memory traffic at the sustained bandwidth. Products are counted as in arXiv 2104.04473, section 3.5 and appendix.
+Every time follows the roofline model (Williams, Waterman, Patterson, CACM 2009): the longer of arithmetic at the
+sustained rate and memory traffic at the sustained bandwidth. Products are counted as in arXiv 2104.04473, section 3.5
+and appendix.
 """
 
 import dataclasses
@@ -41,17 +42,18 @@ METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
     """Returns the seconds of a forward product [rows, depth] x [depth, width].
 
-    Two effects beside the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end weigh on
-    a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where there are fewer
-    tiles than units, the depth is cut so that each unit has its stretch of it, whose sums are written in fp32 and added
-    up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598): so are the
-    gradients of narrow models' weights, as deep as there are tokens. fp8 products cast what enters them from 16 bits.
+    Two effects lower the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end are a
+    larger share of a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where
+    there are fewer tiles than units, the depth is split among the units, and their partial sums are written in fp32 and
+    added up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598). Weight
+    gradients of narrow models are such products: their depth is the number of tokens. fp8 products cast their operands
+    from 16 bits.
     """
     c = columns
     waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
     ideal = 2 * rows * width * depth / c.matmul_flops
-    # The library takes smaller tiles, of less reuse, where these fill the last wave better.
+    # The library chooses smaller tiles, which reuse less data, where they fill the last wave better.
     idle = np.ceil(waves) / waves
     for parts, share in SMALLER_TILES:
         idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share)
@@ -63,10 +65,10 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
-    """Returns the time of 16-bit products over `width`, relative to that over a multiple of 8.
+    """Returns the time of 16-bit products over `width`, relative to the time over a multiple of 8.
 
-    Inductor pads what it compiles (torch._inductor.config.shape_padding): the head with the whole model, as its loss
-    tells; a chunked loss pads the table itself.
+    Inductor pads products that it compiles (torch._inductor.config.shape_padding): the head's where the whole model is
+    compiled, as the loss shows. A chunked loss pads the table itself.
     """
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
@@ -86,16 +88,17 @@ class LayerSeconds:
     forward: Array
     backward: Array
     again: Array
-    """Seconds of the parts that checkpointing computes again in the backward pass."""
+    """Seconds of the parts that checkpointing recomputes in the backward pass."""
     attention: Array
-    """Seconds between the query-key-value product and the output product, part of the three above."""
+    """Seconds between the query-key-value product and the output product; they are part of the three fields above."""
 
 
 def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     """Returns the seconds (forward, backward) between the query-key-value product and the output product.
 
-    Fused: 2 products of the lower triangle only, the backward pass 2.5 times as much (arXiv 2307.08691, section 4.1).
-    Eager: two full batched products whose operands pass through memory, and passes over the scores [heads, s, s].
+    Fused attention computes 2 products of the lower triangle only; its backward pass computes 2.5 times as much (arXiv
+    2307.08691, section 4.1). Eager attention computes two full batched products, whose operands pass through memory,
+    and makes passes over the scores [heads, s, s].
     """
     seq, heads = columns.seq_len, columns.heads / columns.tp
     head_dim = columns.attention_width / columns.heads
@@ -107,13 +110,13 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     scores = tokens * heads * seq
     score_bytes = scores * columns.compute_bytes
-    # Tensor cores want depths of a multiple of 8; other products run on the fp32 units (NVIDIA, same source, 3.1).
+    # Tensor cores need depths that are multiples of 8; other products run on the fp32 units (NVIDIA, same source, 3.1).
     sustained = np.where(head_dim % 8 == 0, columns.matmul_flops, columns.plain_flops)
     rate = sustained * head_dim / (head_dim + columns.half_depth)
     product = np.maximum(
         2 * scores * head_dim / rate, (score_bytes + 3 * tokens * width * columns.compute_bytes) / bandwidth
     )
-    # The second product is as deep as the sequence is long.
+    # The second product's depth is the sequence length.
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     one_kernel = columns.fused_softmax > 0
@@ -133,13 +136,13 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Returns (bytes moved, values moved one by one) of one score besides the products, by transformers' eager
-    attention, forward and backward.
+    """Returns (bytes moved, values moved one by one) per score besides the products, forward and backward, for
+    transformers' eager attention.
 
-    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass;
-    the mask is added, which under autocast is fp32 and makes the sum so; softmax, with a cast after it where it is in
-    fp32, and one before it where the mask made none. Backward: the softmax's kernel reads gradient and output; both
-    casts; the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
+    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass. The
+    mask is added; under autocast it is fp32, and so is the sum. An fp32 softmax is followed by a cast, and preceded by
+    one unless the mask has made its input fp32. Backward: the softmax's kernel reads gradient and output; then come
+    both casts and the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
     """
     half, casts, promotes = c.compute_bytes, casts_softmax(c), costs_of(c).autocasts(c)
     wide = np.where(casts, 4.0, half)
@@ -156,8 +159,8 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:
-    """Returns the seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the
-    caller's.
+    """Returns the seconds of one block: products by roofline, attention, element-wise passes. The caller adds the
+    launch floor.
     """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     attention, attention_backward = _attention_seconds(columns, tokens)
@@ -203,17 +206,18 @@ def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
-    """Returns the seconds of what a block computes again in its backward pass, given those of its forward pass: all of
-    it, and its attention alone.
+    """Returns the seconds that a block's backward pass spends on recomputation, in total and for attention alone, given
+    the seconds of its forward pass.
     """
     forward = products + attention + passes
     last_product = np.where(costs_of(c).stops_early(c), matmul_s(c, tokens, c.hidden, c.ffn / c.tp), 0.0)
     recomputed_s = (forward - last_product) * checkpointed_share(c)
-    # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
-    # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
+    # Selective: Megatron-LM recomputes the attention core (arXiv 2205.05198, section 5), as fused attention does
+    # anyway. This project's engines keep the outputs of products and fused attention, and recompute the rest
+    # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
     repeated = np.where(c.repeats_core_alone == 0, passes + (1 - c.checkpoint_device_share) * products, 0.0)
-    # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
+    # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
     return (
@@ -223,21 +227,23 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
 
 
 def _weight_traffic_s(c: Columns, parameters: Array) -> Array:
-    """Returns the seconds that `parameters` of one rank and their gradients cost per micro-batch besides products."""
+    """Returns the seconds per micro-batch of memory traffic, besides products, for `parameters` of one rank and their
+    gradients.
+    """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
     return parameters * costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def casts_softmax(c: Columns) -> Mask:
-    """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so
-    everywhere.
+    """Returns the rows whose eager attention casts scores to fp32 for the softmax and back; under autocast every row
+    does.
     """
     return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | costs_of(c).autocasts(c))
 
 
 def widens_gelu(c: Columns) -> Mask:
-    """Returns the rows whose eager GELU is computed in fp32: autocast takes powers in fp32, and what follows a power is
-    fp32 too (torch.amp, "CUDA Ops that can autocast to float32").
+    """Returns the rows whose eager GELU is computed in fp32: autocast computes powers in fp32, and operations on their
+    result are fp32 too (torch.amp, "CUDA Ops that can autocast to float32").
     """
     return costs_of(c).autocasts(c) & (c.power_activation > 0) & (c.fused == 0) & (c.gated == 0)
 
@@ -245,8 +251,8 @@ def widens_gelu(c: Columns) -> Mask:
 def head_s(columns: Columns) -> tuple[Array, Array]:
     """Returns the seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
 
-    Every byte that the loss holds of a logit is written once and read once. A chunked loss adds each chunk's gradient
-    of the table to an fp32 sum, and scales that at the end.
+    Every byte that the loss holds per logit is written once and read once. A chunked loss adds each chunk's gradient of
+    the table to an fp32 sum, and scales the sum at the end.
     """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
@@ -261,20 +267,20 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     traffic = tokens * width * (columns.logit_bytes + METRIC_BYTES / 2 * columns.metric_losses) / bandwidth
     table = columns.table_parameters / columns.tp
-    # A lookup's gradient is a whole table of zeros with some rows added; a tied table adds the head's to it. In a
-    # pipeline that is another stage's.
+    # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
+    # a pipeline another stage does this.
     lookup = np.where(columns.pp > 1, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
     weights = _weight_traffic_s(columns, table)
     return forward + traffic, backward + traffic + lookup + weights + sums / bandwidth
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's where
-    states are away.
+    """Returns the seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's seconds
+    where the states are offloaded.
 
-    Adam reads gradient, master and two moments and writes three (28 bytes in fp32), writes the low-precision copy, and
-    the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held). Adafactor has no
-    moments, and passes over tensors of a gradient's size `ADAFACTOR_PASSES` times.
+    Adam reads gradient, master and two moments and writes master and moments (28 bytes in fp32), then writes the
+    low-precision copy; the norm reads gradients once more (states: ZeRO, arXiv 1910.02054, section 3.1). Adafactor has
+    no moments, and passes over tensors of a gradient's size `ADAFACTOR_PASSES` times.
     """
     passes = np.where(columns.moments > 0, 3 + 2 * columns.moments, ADAFACTOR_PASSES)
     held = columns.state_bytes * passes

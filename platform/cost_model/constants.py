@@ -1,7 +1,7 @@
-"""The formulas' constants by the module that uses them: values, units, sources in `constants.json`.
+"""Constants of the formulas by the module that uses them; `constants.json` has values, units and sources.
 
-`commit` is the first one with the value. `command`, where there is one, measures it again. "This project" in a source
-means this project's measurements (docs/measurements.md).
+`commit` is the first commit with the value. `command`, where there is one, measures the value again. "This project" in
+a source means this project's measurements (docs/measurements.md).
 """
 
 import functools
@@ -19,7 +19,7 @@ def table() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def number(module: str, name: str) -> float:
-    """Returns the value of a constant that is one number."""
+    """Returns the value of a constant that is a single number."""
     value = table()[module][name]["value"]
     assert isinstance(value, (int, float)), name
     return value
@@ -32,5 +32,5 @@ def pair(module: str, name: str) -> tuple[float, float]:
 
 
 def words(module: str, name: str) -> dict[str, float]:
-    """Returns the values of a constant by what they are for."""
+    """Returns a constant's values by their names."""
     return dict(table()[module][name]["value"])

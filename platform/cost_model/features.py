@@ -1,6 +1,6 @@
-"""Features: the one builder of the predictor's `Columns` from layouts, batch points, a model and a cluster.
+"""Features: the only builder of the predictor's `Columns` from layouts, batch points, a model and a cluster.
 
-Layouts stay beside the rows that they give; nothing decodes a row back into a layout.
+Callers keep layouts besides their rows; no code decodes a row back into a layout.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Workload:
 
     model: ModelSpec
     modules: Architecture | None
-    """The architecture whose modules of transformers run, None where a stack brings other modules."""
+    """The architecture whose transformers modules run; None where a stack has its own modules."""
     seq_len: int
     precision: str
     """Precision of the products."""
@@ -86,7 +86,7 @@ class Workload:
 
     @property
     def compute_bytes(self) -> float:
-        """Bytes of a value that enters a product."""
+        """Bytes per operand value of a product."""
         return 2.0 if self.precision in ("bf16", "fp16", "fp8") else 4.0
 
 
@@ -99,8 +99,8 @@ def features(
     grad_accum: Array,
     stack: Mapping[str, Array | float] | None = None,
 ) -> Columns:
-    """Returns the rows of `layouts` at these batch points. `stack` has the features that a run's software states in
-    place of those of this project's engines; see `stacks`.
+    """Returns the rows of `layouts` at these batch points. `stack` has the features of a run's software, which replace
+    those of this project's engines; see `stacks`.
     """
     dp = layouts.numbers("dp_replicate") * layouts.numbers("dp_shard")
     values: dict[str, Array | Mask | float] = {
@@ -117,7 +117,7 @@ def features(
         **THIS_PROJECT_COLUMNS,
         **(stack or {}),
     }
-    if work.precision == "fp8" and work.modules is not None:  # this project's engines, and no published stack
+    if work.precision == "fp8" and work.modules is not None:  # only this project's engines, no published stack
         values["cast_bytes"] = np.where(values["fused"], values["cast_bytes"], FP8_EAGER_CAST_BYTES)
     return Columns.of({name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
 
@@ -146,7 +146,7 @@ _values_of = operator.attrgetter(*AXES)
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Returns the rows of all `parts`, one after the other; every field has a value a row."""
+    """Returns the rows of all `parts`, one after the other; every field has one value per row."""
     rows = [{name: np.broadcast_to(value, part.shape) for name, value in part.arrays().items()} for part in parts]
     return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
@@ -209,7 +209,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
         return window_speedup(attention, work.model, work.seq_len)
 
     def flash(attention: str, *, masked: bool) -> float:
-        # A context-parallel rank's part of the queries is a mask to sdpa, whatever windows leave of it.
+        # For sdpa a context-parallel rank's part of the queries needs a mask, with or without windows.
         share = flash_share(attention, biased=biased or masked)
         return share * (1.0 if masked and attention == "sdpa" else spans(attention))
 
@@ -252,8 +252,8 @@ def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
 
 
 def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:
-    """Returns the bytes of the attention mask of one sequence on a rank, where sequences have masks of their own: a
-    value a score, and with a position bias in the mask one a head. FlexAttention's is a list of blocks.
+    """Returns the bytes of one sequence's attention mask on a rank, where each sequence has its own: one value per
+    score, and with a position bias in the mask one per score and head. FlexAttention's mask is a list of blocks.
     """
     if work.attended is None:
         return np.zeros(())
@@ -295,12 +295,12 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
     half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
         "matmul_flops": peak * share * device.scale(precision),
-        # The head stays in 16 bits.
+        # The head's products stay in 16 bits.
         "head_slowdown": peak * share / (device.peak_tflops("bf16") * 1e12 * device.matmul_share)
         if precision == "fp8"
         else 1.0,
         "cast_bytes": FP8_CAST_BYTES if precision == "fp8" and "fp8" in device.tflops else 0.0,
-        # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
+        # Products on the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
         "half_depth": 32 if precision == "fp32" else 128,
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,

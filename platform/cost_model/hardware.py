@@ -24,7 +24,7 @@ from trainers.values.cluster import Cluster
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2
 _SAME = 0.12
-"""Share by which labels, in GB or GiB, differ from what the driver reports."""
+"""Largest share by which a label, in GB or GiB, differs from the driver's figure."""
 MOST_DEVICES = 1_000_000
 THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
@@ -38,14 +38,14 @@ _FILE = pathlib.Path(__file__).with_name("hardware.json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """One accelerator as torch counts them."""
+    """One accelerator, as torch counts them."""
 
     name: str
     memory_gib: float
     """Total memory that the driver reports."""
     bandwidth_gb_per_s: float
     host_gb_per_s: float
-    """Bandwidth of the link to the host by the datasheet, in one direction."""
+    """Datasheet bandwidth of the link to the host, in one direction."""
     tflops: Mapping[str, float]
     """Datasheet peak by compute precision, dense."""
     matmul_share: float
@@ -53,26 +53,26 @@ class Device:
     flash_share: float
     """Share of the peak that fused attention sustains, forward and backward together."""
     units: int
-    """Streaming multiprocessors, over which a product's tiles are dealt out."""
+    """Streaming multiprocessors, among which a product's tiles are distributed."""
     context_gib: float
-    """Memory that a bare context takes."""
+    """Memory of a bare device context."""
     source: str
     sigma: float = 0.0
-    """Log deviation of its rates where no training run on it was at hand."""
+    """Log deviation of the device's rates where no training run on it was available."""
     best_tflops: float | None = None
     """Rate of the best bf16 product in a benchmark; None where none is published (stas00/ml-engineering,
     compute/accelerator, "maximum achievable matmul FLOPS").
     """
     scales: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
-    """Products as `platform.probe` measured them over `expected_tflops`, by precision; empty where nothing was."""
+    """Rate of products that `platform.probe` measured over `expected_tflops`, by precision; empty without a probe."""
 
     def peak_tflops(self, precision: str) -> float:
         """Returns the datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
         return self.tflops.get(precision, self.tflops["bf16"])
 
     def expected_tflops(self, precision: str, training_share: float) -> float:
-        """Returns the rate that a benchmark of large products should reach: as published, else `matmul_share` over
-        `training_share`.
+        """Returns the rate that a benchmark of large products should reach: the published one, else from `matmul_share`
+        over `training_share`.
         """
         peak = self.peak_tflops(precision)
         if precision == "fp32":
@@ -87,28 +87,29 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSpec:
-    """Equal nodes of equal devices, with what their links achieve."""
+    """Equal nodes of equal devices, with the achieved figures of their links."""
 
     name: str
     device: Device
     num_nodes: int
     devices_per_node: int
     intra_gb_per_s: float
-    """Bus bandwidth of one device in a ring inside a node, achieved."""
+    """Achieved bus bandwidth of one device in a ring inside a node."""
     intra_peak_gb_per_s: float
     """The same by the datasheet."""
     intra_latency_s: float
     inter_gb_per_s: float
-    """Bandwidth of one node to the others, a direction, achieved."""
+    """Achieved bandwidth of one node to the others, in one direction."""
     inter_peak_gb_per_s: float
     """The same by the datasheet."""
     inter_latency_s: float
     price_per_device_hour: float | None
     group_gb_per_s: float = math.inf
-    """Bandwidth that one process group alone reaches, where NCCL was measured to use one of a node's ports for a group.
+    """Bandwidth that a single process group reaches, where NCCL was measured to use one of a node's ports
+    for a group.
     """
     inter_hop_s: float = INTER_HOP_S
-    """One step of a ring from node to node."""
+    """Latency of one step of a ring from node to node."""
     software: str = THIS_PROJECT
     """Name of the stack that trains there (`stacks.json`)."""
     link_sigma: float = 0.0
@@ -118,7 +119,7 @@ class ClusterSpec:
 
     @property
     def num_devices(self) -> int:
-        """Devices in all."""
+        """Number of all devices."""
         return self.num_nodes * self.devices_per_node
 
     def with_devices(self, num_devices: int) -> "ClusterSpec":
@@ -143,8 +144,8 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def _names(kind: str) -> dict[str, str]:
-    """Returns every spelling of the entries of `kind`, plain, to the entry's name. The first entry to claim one keeps
-    it.
+    """Returns a map from every plain spelling of the entries of `kind` to the entry's name. The first entry with a
+    spelling keeps it.
     """
     name_of: dict[str, str] = {}
     for name, entry in _catalogue()[kind].items():
@@ -154,24 +155,24 @@ def _names(kind: str) -> dict[str, str]:
 
 
 def device_names() -> tuple[str, ...]:
-    """Returns the devices of the catalogue."""
+    """Returns the names of the catalogue's devices."""
     return tuple(_catalogue()["devices"])
 
 
 def node_names() -> tuple[str, ...]:
-    """Returns the nodes of the catalogue."""
+    """Returns the names of the catalogue's nodes."""
     return tuple(_catalogue()["nodes"])
 
 
 def find_device(name: str) -> Device:
-    """Returns the device that `name` spells, whatever its case and dashes; a remark in brackets is passed over.
+    """Returns the device that `name` spells, whatever its case and dashes; a remark in brackets is ignored.
 
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
     names = _names("devices")
     bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", re.sub(r"(?i)(\d)G\b", r"\1GB", name))
-    # Makers' names, remarks and the kind of socket are passed over one after the other.
+    # Makers' names, remarks and the kind of socket are removed one after the other.
     spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None
     key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
@@ -187,7 +188,7 @@ def find_device(name: str) -> Device:
 
 
 def word_on(text: str) -> str | None:
-    """Returns a remark on a device that `text` names in a form that nobody sells, as "8xMI150X"; None for others."""
+    """Returns a remark where `text` names a device in a form that nobody sells, such as "8xMI150X"; else None."""
     for name, entry in _catalogue()["devices"].items():
         aliases = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
         if aliases:
@@ -196,10 +197,11 @@ def word_on(text: str) -> str | None:
 
 
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
-    """Returns the device as `find_device` does; a stated memory that is far off picks the sister of the same family
+    """Returns the device as `find_device` does; a stated memory that differs much selects the device of the same family
     that has it ("A100", 40).
 
-    A name that says the socket ("H100-SXM", 96) stays with it: where no sister has that memory, the device has it.
+    A name with a socket ("H100-SXM", 96) keeps that socket: where no such device has that memory, the named device gets
+    it.
 
     Raises:
         InputError: no such device.
@@ -223,9 +225,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
 
 
 def find_node(text: str, device: str) -> str | None:
-    """Returns the catalogue's node with devices of kind `device` whose name or alias stands in `text`, such as a
-    source.
-    """
+    """Returns the catalogue's node with devices of kind `device` whose name or alias is in `text`, such as a source."""
     memoryless = device.split("-")[0]
     for name, entry in _catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
@@ -246,14 +246,14 @@ def cluster_of(
 ) -> ClusterSpec:
     """Returns a cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
 
-    `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths, of one node and of one device's link, a
-    direction, in place of the catalogue's; of them collectives reach the catalogue's share.
+    `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths of one node and of one device's link, in one
+    direction, and replace the catalogue's; collectives reach the catalogue's share of them.
     """
     catalogue = _catalogue()
     link = catalogue["links"][catalogue["devices"][device.name]["link"]]
     entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
-    # Where one link spans several hosts, they are one node here.
+    # Hosts that share one link domain are one node here.
     domain = entry.get("link_domain", 0)
     if domain > devices_per_node and num_nodes > 1:
         total = num_nodes * devices_per_node
@@ -280,7 +280,7 @@ def cluster_of(
 
 
 def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
-    """Returns `cluster` with this bandwidth between nodes, of which collectives reach the same share as before."""
+    """Returns `cluster` with this bandwidth between nodes; collectives reach the same share of it as before."""
     share = cluster.inter_gb_per_s / cluster.inter_peak_gb_per_s
     return dataclasses.replace(
         cluster,
@@ -299,7 +299,7 @@ def _at_nodes(measured: Mapping[str, float], num_nodes: int) -> float:
 
 
 def from_cluster(cluster: Cluster) -> ClusterSpec:
-    """Returns the devices that a study found, by their driver's name and with the memory they really have.
+    """Returns a study's cluster: its devices by their driver's name, with their actual memory.
 
     Raises:
         InputError: the catalogue lacks the device.
@@ -320,7 +320,7 @@ def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
 
 
 def _letters(plain_name: str) -> str:
-    """Returns the letters that a device's name begins with: its maker's family, as in "rtx" and "h"."""
+    """Returns the letters with which a device's name begins: its product family, as in "rtx" and "h"."""
     return re.sub(r"[^a-z].*", "", plain_name)
 
 
@@ -336,7 +336,7 @@ def _with_an_x(name: str) -> str | None:
 
 
 def find_cluster(text: str) -> ClusterSpec:
-    """Returns the cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
+    """Returns the cluster that `text` denotes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
 
     Raises:
         InputError: a count below 1, or a device and node that the catalogue does not know.

@@ -1,4 +1,4 @@
-"""Seconds that the host takes: launches, hooks, checkpoints, a pipeline's instructions, the optimizer's step."""
+"""Host seconds: launches, hooks, checkpoints, a pipeline's instructions, the optimizer's step."""
 
 import numpy as np
 
@@ -19,21 +19,21 @@ SHARPNESS = constants.number("host", "SHARPNESS")
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
-    """Returns the host seconds (forward, backward, forward again for a checkpoint) of one block's kernels and hooks:
-    the floor under small micro-batches.
+    """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks: the
+    lower limit for small micro-batches.
     """
     c = columns
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)
-    # A stack's modules, fused by hand and not compiled, take the same host time whatever their width; two collectives a
+    # A stack's modules, fused by hand and not compiled, take the same host time at every width; two collectives per
     # pass wait for the slowest rank's host.
     by_stack = (c.block_host > 0) & (c.blocking == 0)
     over_nodes = (c.pp > 1) & (c.tp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
     skew = 2 * (c.host_skew * np.log2(c.tp) + np.where(over_nodes, c.host_pipe * c.tp, 0.0))
     forward = np.where(by_stack, c.block_host + skew, kernels)
     backward = np.where(by_stack, c.block_host_backward + skew, 2 * kernels)
-    # Compiled code has its checkpoint inside.
+    # A compiled block contains its checkpoint.
     again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
     return forward + hooks.forward, backward + hooks.backward, again
 
@@ -45,10 +45,12 @@ def host_step_s(columns: Columns) -> Array:
 
 
 def together_s(host: Array, device: Array) -> Array:
-    """Returns the seconds that both need side by side: a norm of the two, `SHARPNESS` its order."""
+    """Returns the seconds of host and device work that overlap: a norm of the two times, of order `SHARPNESS`."""
     return (host**SHARPNESS + device**SHARPNESS) ** (1 / SHARPNESS)
 
 
 def pace_share(device: Array, together: Array) -> Array:
-    """Returns the share of a relative change of the host's time that `together_s` has: its logarithmic derivative."""
+    """Returns the logarithmic derivative of `together_s` with respect to the host's time: the share of its relative
+    change.
+    """
     return 1 - (device / together) ** SHARPNESS

@@ -1,4 +1,4 @@
-"""Numbers for a layout's kernels: bytes and passes of activations, attention and the loss, as numbers."""
+"""Numbers for a layout's kernels: bytes and passes of activations, attention and the loss."""
 
 from platform.cost_model import constants
 from trainers.architectures.architecture import StepwiseActivation
@@ -18,7 +18,7 @@ def checkpoint_distance(checkpointing: str) -> float:
 
 
 def is_full_checkpointing(checkpointing: str) -> bool:
-    """Returns whether whole blocks are computed again: all of them, or some."""
+    """Returns whether whole blocks are recomputed: all of them, or some."""
     return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
 
 
@@ -28,8 +28,8 @@ def compiled_calls(compile_: str, num_layers: int) -> float:
 
 
 def flash_share(attention: str, *, biased: bool) -> float:
-    """Returns `Columns.flash` of an attention kernel. `biased` is whether sdpa is given a tensor that it adds to the
-    scores: a position bias (ALiBi), or a mask that is not causal.
+    """Returns `Columns.flash` of an attention kernel. `biased` states whether sdpa gets a tensor to add to the scores:
+    a position bias (ALiBi), or a mask that is not causal.
     """
     if attention == "eager":
         return 0.0
@@ -37,10 +37,10 @@ def flash_share(attention: str, *, biased: bool) -> float:
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
-    """Returns the speed of fused attention with a model's windows over that without, as a mean over blocks.
+    """Returns the speed of fused attention with a model's windows relative to that without, averaged over blocks.
 
-    FlexAttention computes what a window leaves of the triangle; sdpa is given a mask, and computes the square at the
-    rate that it has beside a bias.
+    FlexAttention computes only the window's part of the triangle; sdpa gets a mask, and computes the square at its rate
+    with a bias.
     """
     local = model.window_layers / model.num_layers if 0 < model.window < seq_len else 0.0
     if attention == "sdpa" and local:
@@ -49,17 +49,17 @@ def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
 
 
 def mask_speedup(attention: str, attended: Attended) -> float:
-    """Returns the speed of fused attention under a mask that follows the data, over that under a causal mask.
+    """Returns the speed of fused attention under a data-dependent mask relative to that under a causal mask.
 
-    FlexAttention visits the blocks of 128 queries and keys of which something is seen. Of a document that covers a
-    block's first query those are all blocks since its beginning: on average the keys seen, and one and a half blocks.
-    sdpa computes the square whatever the mask is.
+    FlexAttention visits the blocks of 128 queries and keys that the mask does not fully hide. For a block of queries
+    these are all blocks since the beginning of its first query's document: on average the visible keys, and one and a
+    half blocks. sdpa computes the square whatever the mask is.
     """
     return attended.visited_causally / attended.visited if attention == "flex" else 1.0
 
 
 def loss_kind(loss: str, compile_: str) -> str:
-    """Returns the key of `LOGIT_BYTES`: what is compiled whole takes its loss along, a chunk's is compiled with the
+    """Returns the key of `LOGIT_BYTES`: a model compiled whole includes its loss; a chunked loss is compiled with the
     blocks.
     """
     if loss == "chunked":
@@ -68,29 +68,29 @@ def loss_kind(loss: str, compile_: str) -> str:
 
 
 def logit_bytes(kind: str, compute_bytes: float, *, split: bool = False) -> float:
-    """Returns the bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size.
-    `split` is whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
+    """Returns the bytes per logit by kind of loss; in fp32 nothing is cast, so each copy has the logits' size. `split`
+    states whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
     """
     unsplit = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
     return min(unsplit, SPLIT_LOGIT_BYTES) if split else unsplit
 
 
 def pads_vocabulary(kind: str) -> bool:
-    """Returns whether the head's product is padded to a width of whole loads, by a compiler or the loss's kernel."""
+    """Returns whether a compiler or the loss's kernel pads the head's product to an aligned width."""
     return kind not in ("plain", "kept")
 
 
 def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> float:
-    """Tensors of inner width saved: before and after the activation, the gate's two besides."""
+    """Counts the saved tensors of inner width: before and after the activation, and the gate's two."""
     if gated:
         return 3.0 if fused else 4.0
     return stepwise.saved_tensors if stepwise and not fused else 2.0
 
 
 def activation_passes(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> tuple[float, float]:
-    """Reads and writes of one inner value by the activation, forward and backward.
+    """Counts the activation's reads and writes per inner value, forward and backward.
 
-    Of an activation that transformers computes step by step each kernel reads one or two values and writes one. Other
+    Where transformers computes an activation step by step, each kernel reads one or two values and writes one. Other
     eager activations are one kernel and the gate's product, with casts and copies around them.
     """
     if stepwise and not fused:

@@ -1,4 +1,4 @@
-"""Layouts as arrays, an axis at a time: what the features are made of."""
+"""Layouts as arrays, one per axis, from which the features are built."""
 
 import dataclasses
 import functools
@@ -12,11 +12,11 @@ from trainers.values.layout import Layout
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]
-"""The distinct words of an axis, and of each row the place of its own among them."""
+"""The distinct words of an axis, and the index of each row's word among them."""
 
 
 class LayoutArrays:
-    """The values of layouts by axis, as arrays that broadcast: numbers, or words as places among the distinct ones."""
+    """The values of layouts by axis, as arrays that broadcast: numbers, or words as indices into the distinct words."""
 
     def __init__(self, values: Mapping[str, Words | Array]) -> None:
         self._values = values
@@ -27,7 +27,7 @@ class LayoutArrays:
         return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
 
     def engine_axes(self) -> dict[str, Array]:
-        """Returns the values of `ENGINE_AXES`, as `Columns.axes` has them."""
+        """Returns the values of `ENGINE_AXES` in the form of `Columns.axes`."""
         return {
             axis: self.of_words(functools.partial(code_of, axis), axis)
             if isinstance(values := self._values[axis], tuple)
@@ -42,7 +42,7 @@ class LayoutArrays:
         return values
 
     def distinct(self, axis: str) -> Words:
-        """Returns the distinct words of an axis, and of each row the place of its own among them."""
+        """Returns the distinct words of an axis, and the index of each row's word among them."""
         values = self._values[axis]
         assert isinstance(values, tuple), axis
         return values

@@ -1,12 +1,12 @@
-"""Bytes per rank cannot do without: a floor under the peak memory of one batch point, never above the truth.
+"""Lower bound of the peak memory per rank of one batch point, never above the true value.
 
-The search skips a batch point when this floor alone exceeds the device or the cap. It is therefore built from what
-must be held at one instant, and leaves out everything that an engine might free, fuse or recompute: allocator and
-context overhead, communication buffers, optimizer temporaries, dropout masks, normalisation statistics.
+The search skips a batch point when this bound alone exceeds the device or the cap. The bound therefore counts only
+tensors that must be held at one instant, and leaves out everything that an engine might free, fuse or recompute:
+allocator and context overhead, communication buffers, optimizer temporaries, dropout masks, normalisation statistics.
 
 Sources: ZeRO (arXiv 1910.02054, section 3.1) for the bytes of parameters, gradients and Adam states; "Reducing
-Activation Recomputation" (arXiv 2205.05198, section 4.1) for what a transformer block saves, of which only the tensors
-that a matrix product reads or writes are counted here, because a compiler may recompute the others.
+Activation Recomputation" (arXiv 2205.05198, section 4.1) for the tensors that a transformer block saves, of which only
+those that a matrix product reads or writes count here, because a compiler may recompute the others.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ GIB = float(2**30)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LowerBound:
-    """The parts of the floor, in GiB, all alive at the same instant of `phase` on the largest rank."""
+    """Parts of the lower bound, in GiB, all held at the same instant of `phase` on the largest rank."""
 
     phase: str
-    """"loss" (end of the forward pass), "block_backward" (one block's backward) or "optimizer"."""
+    """"loss" (end of the forward pass), "block_backward" (one block's backward pass) or "optimizer"."""
     states_gib: float
     """Parameters as the engine stores them, master copies and optimizer states."""
     gradients_gib: float
@@ -38,7 +38,7 @@ class LowerBound:
 
     @property
     def total_gib(self) -> float:
-        """All parts together."""
+        """Sum of all parts."""
         return self.states_gib + self.gradients_gib + self.copies_gib + self.activations_gib + self.logits_gib
 
     @property
@@ -61,26 +61,26 @@ class LowerBound:
 NOTHING_CERTAIN = LowerBound(
     phase="loss", states_gib=0.0, gradients_gib=0.0, copies_gib=0.0, activations_gib=0.0, logits_gib=0.0
 )
-"""The floor of an engine that the model does not know."""
+"""The lower bound of an engine that the model does not know."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Rank:
-    """The least memory of one rank of a pipeline; without a pipeline, every rank."""
+    """One rank of a pipeline, with its least memory; without a pipeline, every rank."""
 
     blocks: float
     outside: float
     """Parameters outside the blocks."""
     checkpointed: float
-    """The most of its blocks that may be checkpointed."""
+    """Largest number of the rank's blocks that may be checkpointed."""
     in_flight: float
-    """Micro-batches whose activations it holds before its first backward pass."""
+    """Micro-batches whose activations the rank holds before its first backward pass."""
     has_loss: bool
 
 
 def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]:
     model = recipe.model
-    # A compiler under a budget may keep no more than a checkpoint does.
+    # A compiler under a budget may keep no more than full checkpointing does.
     every = layout.checkpoint_every if layout.activation_budget == 1 else 1
     stages = stages_of(recipe, layout)
     table = model.vocab_size * model.hidden_size
@@ -89,12 +89,12 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
         outside = 0.0
         if rank_stages[0].has_embeddings:
             outside += model.embedding_parameters
-            if layout.pp > 1:  # the last rank has the last norm, and the head's table unless that is this one
+            if layout.pp > 1:  # the last rank has the last norm, and the head's table unless it is tied
                 outside -= 2 * model.hidden_size + (0 if model.tied_embeddings else table)
         if rank_stages[-1].has_head and layout.pp > 1:
             outside += table
         begun = layout.pp - rank
-        if layout.virtual > 1:  # by virtual stages, of which the smallest counts
+        if layout.virtual > 1:  # counted in virtual stages of the smallest size
             chunks = 2 * (begun - 1) + (layout.virtual - 1) * layout.pp + 1
             smallest = min(len(stage.blocks) for stage in rank_stages) * layout.virtual
             begun = chunks / layout.virtual * smallest / max(1, sum(len(stage.blocks) for stage in rank_stages))
@@ -108,11 +108,11 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
 
 
 def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> tuple[float, float]:
-    """Returns the bytes (all blocks of `rank`, one block) that backward needs, for one micro-batch.
+    """Returns the bytes (all blocks of `rank`, one block) that the backward pass needs for one micro-batch.
 
-    A block's matrix products read its input, write queries, keys and values, read the attention's output, write the
-    second residual and the feed-forward's inner values; eager attention keeps the probabilities too (arXiv 2205.05198,
-    section 4.1, less everything a compiler can recompute). A checkpointed block keeps its input.
+    A block's matrix products read its input, write queries, keys and values, read attention's output, write the second
+    residual and the feed-forward's inner values; eager attention saves the probabilities too (arXiv 2205.05198, section
+    4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
     """
     model, size = recipe.model, Sizes.of(recipe).compute
     tokens = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp
@@ -127,9 +127,9 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
 
 
 def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound:
-    """Returns the floor under the largest rank's peak memory, with its parts.
+    """Returns the lower bound of the largest rank's peak memory, with its parts.
 
-    Of tensor-parallel ranks each holds a part at least; of a pipeline's, what its stages hold.
+    Each tensor-parallel rank holds at least its part; each pipeline rank holds its stages.
     """
     if costs(layout.engine) is None:
         return NOTHING_CERTAIN
@@ -153,12 +153,12 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     unit_copies = model.parameters_per_layer / layout.tp * bytes_each.unit_copies
     logits = 0.0
     if layout.loss == "plain" and rank.has_loss:
-        # The gradient stands beside what it is computed from, unless a compiler writes it in place.
+        # The gradient exists besides the logits from which it is computed, unless a compiler writes it in place.
         alive = 1 if layout.compile == "model" else 2
         logits = batch.micro_batch * recipe.seq_len / layout.cp * (model.vocab_size / layout.tp) * compute * alive
     # The last checkpointed block comes first in the backward pass only where every block is checkpointed.
     backward_block = one_block - input_bytes if layout.checkpoint_every == 1 and rank.blocks else 0.0
-    # Gradients are held from the second backward pass on, when one micro-batch less may be left to begin.
+    # Gradients are held from the second backward pass on, when one micro-batch fewer may remain to start.
     first, second = (of_micro_batch * count for count in (rank.in_flight, min(rank.in_flight, batch.grad_accum - 1)))
     passes = [(first, held if layout.pp == 1 else 0.0)]
     if layout.pp > 1:
@@ -183,5 +183,5 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
 
 
 def lower_bound_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
-    """Returns the GiB that the largest rank cannot do without; never above the measured peak."""
+    """Returns the GiB that the largest rank needs at least; never above the measured peak."""
     return lower_bound(recipe, layout, batch).total_gib

@@ -1,7 +1,7 @@
-"""Peak memory of the largest rank, by phase, from columns; and the sound floor that the search prunes by.
+"""Peak memory of the largest rank by phase, computed from columns, and the lower bound by which the search prunes.
 
-Sources: activations of a block: arXiv 2205.05198, section 4.1, tensor by tensor; micro-batches in flight: arXiv
-2104.04473, section 2.2. What engines hold of parameters and gradients is theirs (`engines`).
+Sources: activations of a block, tensor by tensor: arXiv 2205.05198, section 4.1; micro-batches in flight: arXiv
+2104.04473, section 2.2. Each engine's file in `engines` states its memory for parameters and gradients.
 """
 
 import dataclasses
@@ -30,29 +30,29 @@ COMMUNICATOR_GIB = constants.number("memory", "COMMUNICATOR_GIB")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
-    """GiB of the rank that holds most, and where the peak is."""
+    """GiB on the rank with the highest peak, and the phase and stage of that peak."""
 
     allocated_gib: Array
     device_gib: Array
     """Memory that nvidia-smi shows: allocated with fragmentation, context and communicators."""
     first_allocated_gib: Array
     first_device_gib: Array
-    """The same of the first rank of a pipeline, whose memory most software prints."""
+    """`device_gib` of a pipeline's first rank, whose memory most software prints."""
     needed_gib: Array
-    """Memory that must fit: allocated, context and communicators. The allocator gives cached blocks back before it
-    fails, so fragmentation slows a run down (outcome "thrash") before it ends it.
+    """Memory that must fit: allocated, context and communicators. The allocator returns cached blocks before it fails,
+    so fragmentation slows a run down (outcome "thrash") before it ends the run.
     """
     pooled_gib: Array
-    """This memory and the blocks that the allocator's pools cannot share: a block stays with the stream that allocated
-    it (PyTorch, `CUDACachingAllocator.cpp`). FSDP2's reduction stream makes the sharded gradients; where sums were
-    whole until then, these are freed into another stream's pool. With less than this, blocks go back and forth at each
+    """`needed_gib` plus the blocks that the allocator's pools cannot share: a block stays with the stream that
+    allocated it (PyTorch, `CUDACachingAllocator.cpp`). FSDP2 allocates sharded gradients on its reduction stream;
+    unsharded sums are freed into another stream's pool. With less memory, blocks are freed and allocated anew at each
     step: one H200, 114 to 125 GiB allocated, 139 reserved and 12 retries; four, 8.7 more reserved than allocated (this
     project).
     """
     phase: Array
     """Index into `PHASES`."""
     binding_rank: Array
-    """0 the first pipeline stage, 1 one in the middle, 2 the last; 0 without a pipeline."""
+    """0 is the first pipeline stage, 1 a middle one, 2 the last; 0 without a pipeline."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,28 +68,29 @@ class MemoryParts:
 
     @property
     def total(self) -> Array:
-        """All of it."""
+        """Memory of all kinds."""
         return self.resident + self.copies + self.activations + self.logits
 
     @property
     def resident(self) -> Array:
-        """The part that is held through the whole step, in few large blocks."""
+        """Memory held through the whole step, in few large blocks."""
         return self.states + self.gradients
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
-    """Returns the bytes that one block saves for one micro-batch: (everything, its input alone, transients of its
-    backward).
+    """Returns bytes of one block for one micro-batch: (all that it saves, its input alone, transients of its backward
+    pass).
 
-    Norm inputs and outputs (4 h), queries, keys, values, attention's output, the inner values before and after the
-    activation; eager attention saves probabilities (and, where its softmax is wider, what that is taken again from);
-    dropout saves a byte a value.
+    A block saves norm inputs and outputs (4 h), queries, keys, values, attention's output, and the inner values before
+    and after the activation. Eager attention saves probabilities and, where its softmax is wider, the values from which
+    the softmax is recomputed. Dropout saves one byte per value.
     """
     tokens = c.micro_batch * c.seq_len / c.cp
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     # Autocast keeps the residual stream in fp32.
     residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
-    # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
+    # GELU saves in fp32 the power's input, the tangent and one plus the tangent; in two bytes half the input and the
+    # output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
     gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
@@ -101,12 +102,12 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
         casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
     )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
-    # Selective checkpointing forgets the attention core, the scores above all.
+    # Selective checkpointing does not save the attention core, of which the scores are the largest part.
     saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
-    # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
-    # Compiled, the last product is not kept: nothing of the backward pass reads it, unless a norm follows it.
+    # This project's selective checkpointing saves a block's input and the outputs of its products and fused attention.
+    # A compiled block does not save the last product: nothing in the backward pass reads it, unless a norm follows.
     products = (2 - (c.fused > 0)) * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
     saved = np.where(
         ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
@@ -117,17 +118,17 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
 
 
 def _casts_again(c: Columns) -> Mask:
-    """Returns the rows whose compiled blocks keep what their FP8 products give and no more, as under selective
-    checkpointing: the compiler keeps what a product of the backward pass reads, which here is a cast, and makes that
-    again (torch 2.13, `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
+    """Returns the rows whose compiled blocks save only the outputs of their FP8 products, as under selective
+    checkpointing: the backward pass's products read casts, which the compiler recomputes rather than saves (torch 2.13,
+    `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
     """
     return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)
 
 
 def _holds_gathered(c: Columns) -> Mask:
-    """Returns the rows whose gathered inputs stand whole: autograd saves them, or a stack keeps them. Of such a stack a
-    collective's memory is its stream's until the device has done it: where the host waits for the device's work to end,
-    blocks are free for the next one (`CUDACachingAllocator.cpp`).
+    """Returns the rows whose gathered inputs stay in memory unsharded: autograd saves them, or a stack keeps them. In
+    such a stack a collective's memory belongs to its stream until the device has run it. Where the device waits for its
+    host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`).
     """
     keeps = c.keeps_gathered > 0
     held = c.saves_gathered > 0
@@ -139,11 +140,11 @@ class _Activations:
     """Bytes that blocks save for the backward pass of one micro-batch."""
 
     of_block: Array
-    """Kept of a block, the mean of checkpointed and other ones."""
+    """Bytes saved per block, averaged over checkpointed and other blocks."""
     again: Array
-    """Made once more, and transients, while one block's backward pass runs."""
+    """Recomputed activations and transients while one block's backward pass runs."""
     of_stage: Array
-    """Kept of each micro-batch in flight beside the blocks' own."""
+    """Bytes saved for each micro-batch in flight besides those of the blocks."""
 
 
 def _activations(c: Columns) -> _Activations:
@@ -160,8 +161,8 @@ def _activations(c: Columns) -> _Activations:
 
 
 def _logit_bytes(c: Columns) -> Array:
-    """Returns the bytes at the loss. A chunked one sums the table's gradient in fp32; that of a further chunk stands
-    beside it.
+    """Returns the bytes at the loss. A chunked loss sums the table's gradient in fp32; a further chunk's gradient is
+    held beside this sum.
     """
     count = c.micro_batch * c.seq_len / c.cp * (c.vocab / c.tp)
     sums = 4.0 * c.vocab / c.tp * c.hidden
@@ -171,14 +172,14 @@ def _logit_bytes(c: Columns) -> Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Rank:
-    """A rank of a pipeline's first, a middle or its last stage; without a pipeline the first is all."""
+    """A rank of a pipeline's first, middle or last stage; without a pipeline the first stage is the whole model."""
 
     exists: Array
-    """1 or 0."""
+    """1 where the pipeline has such a rank, else 0."""
     parameters: Array
     layers: Array
     in_flight: Array
-    """Micro-batches whose activations it keeps."""
+    """Micro-batches whose activations the rank keeps."""
     logits: Array
     outside: Array
     """Parameters outside the blocks."""
@@ -191,12 +192,14 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
     logits = _logit_bytes(c)
 
     def in_flight(rank: Array | float) -> Array:
-        """Returns the micro-batches of the pipeline's `rank`; those of an interleaved schedule, virtual stage by
-        virtual stage, divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
+        """Returns the micro-batches in flight on the pipeline's `rank`. An interleaved schedule counts them per virtual
+        stage, here divided by the number of virtual stages (Megatron-LM, `schedules.py`: the warm-up of its interleaved
+        schedule).
         """
         begun = c.pp - rank
         chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * c.pp + 1
-        # Of published runs only the first rank's is taken: some begin fewer (arXiv 2407.21783, section 3.3.2).
+        # For published runs this holds for the first rank only: some start fewer micro-batches (arXiv 2407.21783,
+        # section 3.3.2).
         interleaved = (c.axes["virtual"] > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
         return np.minimum(np.where(interleaved, chunks / c.axes["virtual"], begun), c.grad_accum)
 
@@ -232,8 +235,8 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
 
 
 def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
-    """Yields (rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be
-    the peak: the phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
+    """Yields (rank, phase, bytes of single tensors larger than all earlier ones, bytes held) for each instant that may
+    be the peak: each phase on a pipeline's first, middle and last stage. Stages that do not exist hold nothing.
     """
     engine, stages = costs_of(c), stages_of(c)
     owned, _ = rank_parameters(c, stages)
@@ -257,7 +260,7 @@ def _phases(
     owned = rank.parameters * exists
     states, held, final = owned * per.resident, owned * per.held_gradients, owned * per.final_gradients
     saved = rank.in_flight * (rank.layers * activations.of_block + activations.of_stage) * exists
-    # While one micro-batch ends its backward pass, the others in flight keep what they saved.
+    # While one micro-batch ends its backward pass, the others in flight keep their saved activations.
     others = np.maximum(rank.in_flight - 1, 0.0) * rank.layers * activations.of_block * exists
     is_last = copies.at_last_end > copies.at_end + others
     others = np.where(is_last, 0.0, others)
@@ -274,7 +277,9 @@ def _phases(
 
 
 def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
-    """Communicators of a rank: a pipeline has a second one for its tied ends, with tensor parallelism one over both."""
+    """Counts the communicators of a rank: a pipeline adds a second one for its tied ends and, with tensor parallelism,
+    one over both axes.
+    """
     piped = pp > 1
     return (dp > 1) * 1.0 + (tp > 1) + 2.0 * piped + (piped & (tp > 1)) + (cp > 1)
 
@@ -286,7 +291,7 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 
 def peak_memory(c: Columns) -> PeakMemory:
-    """Returns the largest instant of each row."""
+    """Returns the peak of each row: its instant with the most memory."""
     best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
     uneven = np.any(c.transient_rounding != c.rounding)
@@ -301,7 +306,7 @@ def peak_memory(c: Columns) -> PeakMemory:
         if phase <= BLOCK_BACKWARD:
             backward = total
         elif np.any(large):
-            # Large tensors find no room among cached blocks of activations, each a segment of its own.
+            # Large tensors do not fit into cached blocks of activations, each of which is a segment of its own.
             cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
         if rank == 0:
             first, first_cached = best, cached

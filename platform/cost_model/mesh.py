@@ -13,11 +13,11 @@ from trainers.values.spec import ModelSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ring:
-    """Ranks that communicate with each other alone, with what links them."""
+    """A group of ranks that communicate with each other, with the figures of their links."""
 
     ranks: Array
     in_node: Array
-    """Ranks in one node, among them."""
+    """Number of the group's ranks in one node."""
     bandwidth: Array
     latency: Array
     inter_hop: Array
@@ -36,26 +36,26 @@ class Ring:
         )
 
     def gather_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-gather or reduce-scatter of so many bytes in all."""
+        """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` in total."""
         return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
     def all_reduce_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-reduce of so many bytes."""
+        """Returns the seconds of an all-reduce of `num_bytes`."""
         return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """Blocks of a pipeline's ranks, those of all virtual stages of one together."""
+    """Blocks of a pipeline's ranks, summed over each rank's virtual stages."""
 
     largest: Array
-    """Parameters of the rank that has most."""
+    """Blocks of the rank that has most."""
     first: Array
     last: Array
 
 
 def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> dict[str, Array]:
-    """Returns the columns of `Stages`, as this project's trainers cut the model."""
+    """Returns the columns of `Stages`, as this project's trainers split the model."""
     pp, virtual = np.broadcast_arrays(layouts.numbers("pp"), layouts.numbers("virtual"))
     if np.all(pp == 1):
         return {name: np.asarray(float(model.num_layers)) for name in STAGE_COLUMNS}
@@ -79,16 +79,17 @@ def _rank_blocks(model: ModelSpec, seq_len: int, checkpointing: str, pp: int, vi
 
 
 def stages_of(columns: Columns) -> Stages:
-    """Returns the ranks' blocks where they are stated. Of published runs they are not: even cuts where the pipeline
-    degree divides the blocks; else embedding and head count as one block each, where that makes it even (DeepSpeed's
-    `partition_method="type:transformer|embedding"`); else the rest goes to some.
+    """Returns the ranks' blocks where they are stated. For published runs they are not: the split is even where the
+    pipeline degree divides the blocks; else embedding and head count as one block each, where that makes the split even
+    (DeepSpeed's `partition_method="type:transformer|embedding"`); else some ranks have one block more.
     """
     layers, pp = columns.layers, columns.pp
     even = layers % pp == 0
     with_ends = ~even & ((layers + 2) % pp == 0)
     largest = np.where(with_ends, (layers + 2) / pp, np.ceil(layers / pp))
     ends = np.where(with_ends, (layers + 2) / pp - 1, np.where(even, layers / pp, np.floor(layers / pp)))
-    # By arithmetic the head, a product of the vocabulary's width, counts as several blocks of the last stage.
+    # In a split by arithmetic the head, a product of the vocabulary's width, counts as several blocks of the last
+    # stage.
     head = columns.table_parameters / columns.layer_parameters
     share = np.ceil((layers + head) / pp)
     by_cost = (columns.cuts_by_cost > 0) & (pp > 1)
@@ -107,7 +108,7 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
     """Returns the parameters (of the largest rank, of its blocks alone): the first stage has the embedding, the last
     the head.
 
-    A tied table lies on both ends of a pipeline.
+    A tied table is on both ends of a pipeline.
     """
     c = columns
     block = c.layer_parameters / c.tp
@@ -120,30 +121,30 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
 
 
 def first_outside(c: Columns) -> Array:
-    """Returns the parameters outside the blocks on a pipeline's first rank: all where a table is tied, else all but the
-    head's.
+    """Returns the parameters outside the blocks on a pipeline's first rank: all of them where the table is tied, else
+    all except the head's.
     """
     return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
 
 
 def data_ring(c: Columns) -> Ring:
-    """Returns the ranks that hold the same parameters before anything is sharded, those of context parallelism
-    included.
+    """Returns the ring of ranks that hold the same parameters before sharding, including those of context
+    parallelism.
     """
     ranks = c.dp * c.cp
     return Ring.of(c, ranks, np.clip(np.floor(c.devices_per_node / c.tp), 1, ranks))
 
 
 def _tensor_ring(c: Columns) -> Ring:
-    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node while they fit."""
+    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node where they fit."""
     return Ring.of(c, c.tp, np.minimum(c.tp, c.devices_per_node))
 
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     """Returns the seconds of tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual
-    a pass (Megatron-LM, arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv
-    2205.05198, 4.2.2), which between nodes go round the whole ring, where an all-reduce may go by a tree. They wait for
-    compute and compute waits for them, but for what a stack overlaps.
+    per pass (Megatron-LM, arXiv 1909.08053, section 3). With sequence parallelism the same volume is gathered and
+    scattered (arXiv 2205.05198, 4.2.2); between nodes this uses the whole ring, where an all-reduce may use a tree.
+    Compute and collectives wait for each other, except for a stack's overlap.
     """
     ring = _tensor_ring(c)
     reduced = ring.all_reduce_s(boundary)
@@ -153,9 +154,9 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
 
 
 def context_s(c: Columns, tokens: Array) -> Array:
-    """Returns the seconds of context parallelism: keys and values pass a ring each pass, as far as attention does not
-    hide them; a third pass returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is taken for
-    hidden.
+    """Returns the seconds of context parallelism: keys and values go round a ring in each pass, as far as attention
+    does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is
+    assumed hidden.
     """
     ring = Ring.of(c, c.cp, np.clip(c.devices_per_node / c.tp, 1, c.cp))
     volume = tokens * (c.cp - 1) * 2 * c.kv_width / c.tp * c.compute_bytes
@@ -163,10 +164,10 @@ def context_s(c: Columns, tokens: Array) -> Array:
 
 
 def send_s(c: Columns, boundary: Array) -> Array:
-    """Returns the seconds of sending one stage's output to the next. Every device of a node sends at once through the
+    """Returns the seconds of sending one stage's output to the next. All devices of a node send at once through the
     node's ports. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv
-    2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism spares. Both wait for the
-    transfer.
+    2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both
+    libraries wait for the transfer.
     """
     across = c.tp * c.cp * c.dp >= c.devices_per_node
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)

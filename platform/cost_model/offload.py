@@ -1,4 +1,4 @@
-"""Traffic between a device and its host where states are in host memory: parameters, gradients, the step."""
+"""Traffic between a device and its host where states are in host memory: parameters, gradients, the optimizer step."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ HOST_SUMS = constants.number("offload", "HOST_SUMS")
 
 
 def parameters_s(c: Columns, parameters: Array, stored_bytes: Array) -> Array:
-    """Returns the seconds to bring `parameters` of a rank up, each stored in so many bytes."""
+    """Returns the seconds to copy `parameters` of a rank to the device, each of `stored_bytes`."""
     return np.where(c.parameters_on_host > 0, parameters * stored_bytes / c.host_bandwidth, 0.0)
 
 
 def optimizer_s(c: Columns, parameters: Array) -> Array:
-    """Returns the seconds of the optimizer step over `parameters` of a rank on its host: gradients down, parameters up,
-    Adam.
+    """Returns the seconds of the optimizer step over `parameters` of a rank on its host: gradients to the host, Adam,
+    parameters to the device.
     """
     return parameters * (c.gradient_bytes + c.compute_bytes) / c.host_bandwidth + parameters / HOST_ADAM

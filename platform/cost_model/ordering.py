@@ -1,4 +1,4 @@
-"""The order in which a sweep tries candidates: what the cost model expects to be fast and to fit comes first."""
+"""The order in which a sweep tries candidates: those that the cost model expects to be fast and to fit come first."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from trainers.values.probed import Probe
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> tuple[list[Candidate], Columns | None]:
-    """Returns the candidates by their best rung's predicted tokens/s times the probability that it runs well, the
-    highest first.
+    """Returns the candidates in descending order of their best rung's predicted tokens/s times the probability that it
+    runs well.
 
-    And their columns (see `known_columns`) in that order.
+    The second value is their columns (see `known_columns`) in that order.
 
-    Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
-    stay in the space's order. Where the catalogue does not know the GPU, and on CPUs, the space's own order stays.
+    Predictions use the figures of `probe` where the cluster has one. No candidate is left out, and equal ones keep the
+    space's order. Where the catalogue does not know the GPU, and on CPUs, all keep the space's order.
     """
     columns = known_columns(candidates, cluster, cap_gib, probe)
     if columns is None:

@@ -28,5 +28,5 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
 
 
 def fullest_rank(layout: Layout, position: int) -> str:
-    """Returns the rank with the most memory in words; `position` is that of `PeakMemory.binding_rank`."""
+    """Returns the name of the rank with the most memory; `position` is a value of `PeakMemory.binding_rank`."""
     return "every rank" if layout.pp == 1 else _RANKS[position]

@@ -1,7 +1,7 @@
 """Positions of batch points: the features by which measured points inform the others.
 
-A point's place is made of its axes, whatever these are: a name counts as a switch, a number by its doublings. So points
-share what is learned over engines, kernels and degrees, and a new axis needs no line here.
+A point's place consists of its axes, whatever these are: a name counts as a switch, a number by its doublings. So
+points of different engines, kernels and degrees share what is learned, and a new axis needs no code here.
 """
 
 import dataclasses
@@ -21,25 +21,27 @@ SWITCH_SIGMA = constants.number("places", "SWITCH_SIGMA")
 DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
 PART_SHARE = constants.number("places", "PART_SHARE")
 UNKNOWN = 5.0
-"""Factor by which all of these widen where nothing predicts the time."""
+"""Factor by which these deviations widen where no time is predicted."""
 MICRO_BATCH = "micro_batch"
-"""The axis, where rows have it, that tells recorded results of one rung apart; the rungs themselves say it."""
+"""The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
+itself as an argument.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Arrays of one row a point."""
+    """Arrays with one row per point."""
 
     effects: npt.NDArray[np.float32]
-    """[points, features]: each scaled by the prior deviation of its effect, which is linear."""
+    """[points, features]: features with linear effects, each scaled by its effect's prior deviation."""
     place: npt.NDArray[np.float32]
-    """[points, axes]: coordinates of what is left, which is smooth."""
+    """[points, axes]: coordinates of the smooth part."""
     host_share: Array
-    """Share of the predicted step that grows and shrinks with the host's speed: there figures scatter."""
+    """Share of the predicted step that scales with the host's speed; measurements of this share scatter."""
     sigma: Array
-    """Log deviation of the predicted step time; zeros where nothing predicts it."""
+    """Log deviation of the predicted step time; zeros where not predicted."""
     stall: Array
-    """Chance that the point's step stalls; zeros where nothing predicts it."""
+    """Chance that the point's step stalls; zeros where not predicted."""
 
     def __len__(self) -> int:
         return len(self.sigma)
@@ -53,9 +55,9 @@ def places_of(
     prediction: Prediction | None = None,
     origin: slice = slice(None),
 ) -> Places:
-    """Returns the places of points that have the axes of their `owner` among `axes`; `columns` and `prediction` have a
-    row a point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: what is far
-    from these is less certain.
+    """Returns the places of points, each with the axes of its `owner` in `axes`. `columns` and `prediction` have one
+    row per point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: points far
+    from it are less certain.
     """
     switches, numbers = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0
@@ -83,7 +85,7 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
     """Returns [rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of
     `origin`.
 
-    Axes of a single value say nothing and are left out.
+    Axes with a single value carry no information and are left out.
     """
     switches: list[Array] = []
     numbers: list[Array] = []
@@ -103,7 +105,7 @@ def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Arra
 
 
 def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
-    """Returns each value as its index among the distinct values, and these in order of first appearance."""
+    """Returns each value's index among the distinct values, and the distinct values in order of first appearance."""
     places: dict[Hashable, int] = {}
     codes = np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
     return codes, list(places)

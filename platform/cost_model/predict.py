@@ -18,12 +18,12 @@ BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
 MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
-"""Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
+"""Number of points computed at once: arrays of a few thousand of their rows stay in a core's cache."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Arrays of one length, a row a point."""
+    """Arrays of one length with one row per point."""
 
     step: StepTime
     memory: PeakMemory
@@ -33,18 +33,18 @@ class Prediction:
     high_s: Array
     """The 80 % interval of the step time."""
     stall: Array
-    """Chance that a step stalls, beside what `sigma` tells of."""
+    """Chance that a step stalls, which `sigma` does not cover."""
     fit_probability: Array
-    """Probability that it runs at all."""
+    """Probability that the point runs at all."""
     ok_probability: Array
-    """Probability that its allocator's pools fit too: where they do not, it runs and thrashes."""
+    """Probability that the allocator's pools fit too: where they do not, the point runs and thrashes."""
 
     @property
     def expected_s(self) -> Array:
         """Mean step time; `step.total_s` is the median of steps that do not stall.
 
-        What is chosen by it costs least on average: of two layouts with one median the less certain one is the worse
-        bet, since it may lose more than it can win.
+        Choosing by the mean costs least on average: of two layouts with the same median the less certain one is worse,
+        since it may lose more than it can gain.
         """
         return self.step.total_s * mean_ratio(self.sigma, self.stall)
 
@@ -56,13 +56,13 @@ class Prediction:
 
 def normal_cdf(values: Array) -> Array:
     """Returns the standard normal distribution function of each value."""
-    from scipy.special import ndtr  # here: a command's --help need not wait for it
+    from scipy.special import ndtr  # imported here, so that a command's --help does not wait for it
 
     return ndtr(values)
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
-    """Returns the log deviation of a step time that nothing was measured for: independent errors of its parts."""
+    """Returns the log deviation of a step time before any measurement: its parts have independent errors."""
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
@@ -72,15 +72,15 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
-    """Returns the seconds of communication on a cluster of several nodes, tensor parallelism's only where it leaves a
-    node.
+    """Returns the seconds of communication on a cluster of several nodes; tensor parallelism counts only where it spans
+    nodes.
     """
     return step.data_s + step.pipeline_s + np.where(columns.tp > columns.devices_per_node, step.tensor_s, 0.0)
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
-    """Returns the seconds that grow and shrink with the host's speed: of all that a device computes and waits in, as
-    far as the host sets the pace.
+    """Returns the seconds that scale with the host's speed: the share of the device's compute and waiting for which the
+    host sets the pace.
     """
     busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
@@ -88,7 +88,7 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
 
 
 def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
-    """Returns the fields of a prediction that tell how far its step times spread."""
+    """Returns the fields of a prediction that describe the spread of its step times."""
     low, high = interval(sigma, stall)
     return {
         "sigma": sigma,
@@ -99,7 +99,7 @@ def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
 
 
 def fit_probability(columns: Columns, needed_gib: Array) -> Array:
-    """Returns the probability that so much is below the capacity, its error taken for log-normal."""
+    """Returns the probability that `needed_gib` is below the capacity, with a log-normal error."""
     return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 
@@ -117,7 +117,7 @@ def _predict_chunk(columns: Columns) -> Prediction:
 
 
 def predict(columns: Columns) -> Prediction:
-    """Predicts all rows, or all points of a grid row by row: those of one engine at a time, a chunk at a time."""
+    """Predicts all rows, or all points of a grid row by row, one engine and one chunk at a time."""
     shape = columns.shape
     if not shape:
         return _predict_chunk(columns)
@@ -129,7 +129,7 @@ def predict(columns: Columns) -> Prediction:
         rows = np.flatnonzero(engine == code)
         for start in range(0, len(rows), chunk):
             some = rows[start : start + chunk]
-            # Rows that stand together are viewed and written without an index.
+            # Contiguous rows are read and written through a slice, without an index array.
             place = slice(some[0], some[-1] + 1) if some[-1] - some[0] + 1 == len(some) else some
             for name, values in _leaves(_predict_chunk(columns.take(place))):
                 filled[name][..., place] = values
@@ -146,7 +146,7 @@ def _names(kind: type[StepTime] | type[PeakMemory] | type[Prediction]) -> tuple[
 
 
 def _leaves(prediction: Prediction) -> Iterator[tuple[str, Array]]:
-    """Yields every array of a prediction by its name; those of its parts have names of their own."""
+    """Yields every array of a prediction and of its parts with its name; names are unique across the parts."""
     for part in (prediction, prediction.step, prediction.memory):
         yield from ((name, getattr(part, name)) for name in _names(type(part)))
 

@@ -1,4 +1,4 @@
-"""A cluster of the catalogue with what `platform.probe` measured in place of the catalogue's figures."""
+"""A cluster of the catalogue whose figures are replaced by those that `platform.probe` measured."""
 
 import dataclasses
 import math
@@ -13,12 +13,12 @@ from trainers.values.probed import OPERATIONS, Probe, Scope
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
 TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")
 SHORTEST_S = 1e-6
-"""Latencies below it are the formula's error."""
+"""Least latency in seconds: lower results are errors of the formula."""
 
 
 def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
-    """Returns the cluster of a study: as the catalogue knows its devices, with the figures of `probe` where there is
-    one.
+    """Returns the cluster of a study with the catalogue's figures of its devices, or with those of `probe` where there
+    is one.
 
     Raises:
         InputError: the catalogue lacks the device.
@@ -58,8 +58,9 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
 def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
     """Returns (bus GB/s, seconds of latency) of the slowest group, None where none was measured.
 
-    The alpha-beta model of `collectives` turned around: the bandwidth is that of the bytes between the smallest and the
-    largest size, the median operation's; the latency what the smallest all-reduce takes besides its bytes and hops.
+    This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
+    largest size, as the median over operations; the latency is the time of the smallest all-reduce besides its bytes
+    and hops.
     """
     rates: list[float] = []
     for operation in OPERATIONS:

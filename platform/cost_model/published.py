@@ -1,4 +1,4 @@
-"""Readers of a published row: its columns and words, and the stack's usual settings where they state nothing."""
+"""Readers of a published row: its columns and words, and the stack's usual settings for what they do not state."""
 
 import math
 import re
@@ -24,7 +24,7 @@ EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
 UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
 FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
 _FUSED_LOSS = ("fused cross", "fused loss", "fused kernels", "liger")
-"""Words of stacks that bring FlashAttention's cross-entropy or one like it."""
+"""Words of stacks that use FlashAttention's cross-entropy or a similar one."""
 _NO_COMPILE = re.compile(r"(?:no|without) (?:torch.)?compile\b|torch.compile[ :=]+(?:no|off|false|none|0)\b")
 _COMPILES = re.compile(r"torch.compile|compiled")
 _EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
@@ -40,13 +40,13 @@ _PRECISIONS = (
     ("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
     ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"),
 )  # fmt: skip
-"""Words of a precision, and what they are here; the first that occurs counts."""
+"""Words of a precision, and its name in this project; the first match counts."""
 
 
 def precision_of(row: Row) -> tuple[str, float, float]:
     """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
     stated, text = row.get("matmul_precision", ""), row["precision"].lower()
-    # "bf16, float8 products" names both: the products' own type is the narrower one.
+    # "bf16, float8 products" names two types: the products have the narrower one.
     precision = stated or text
     compute = next((name for word, name in _PRECISIONS if word in precision), None)
     if compute is None:
@@ -56,7 +56,7 @@ def precision_of(row: Row) -> tuple[str, float, float]:
 
 
 def offload_of(row: Row) -> str:
-    """Returns the offloaded parts as an axis of the layout: as stated, else by the words of notes."""
+    """Returns the offloaded parts as a value of the layout's axis: as stated, else by the words of the notes."""
     if row.get("offload"):
         if row["offload"] not in get_args(Offload):
             raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
@@ -74,8 +74,8 @@ def offload_of(row: Row) -> str:
 
 
 def is_flash(row: Row, cluster: ClusterSpec) -> bool:
-    """Returns whether attention is fused: its kernel stated, or whether it is, in the row's words, or usual for the
-    software and for devices younger than A100.
+    """Returns whether attention is fused: by the stated kernel, the stated columns or the row's words, or because this
+    is usual for the software or for devices newer than A100.
     """
     if row.get("attention_kernel"):
         return row["attention_kernel"] in FUSED_ATTENTION
@@ -87,17 +87,15 @@ def is_flash(row: Row, cluster: ClusterSpec) -> bool:
 
 
 def compile_of(row: Row) -> str:
-    """Returns the parts given to torch.compile as an axis of the layout; "yes" and words without a unit mean whole
-    blocks.
-    """
+    """Returns the parts given to torch.compile as a value of the layout's axis; "yes" means whole blocks."""
     stated = row.get("compile", "")
     return "block" if stated.lower() == "yes" else stated or "none"
 
 
 def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
-    """Returns the features that the software of a row states in place of this project's engines.
+    """Returns the features of a row's software, which replace those of this project's engines.
 
-    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
+    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
     DeepSpeed 0.6.
     """
     engine, text, of_this_project = data_parallelism_of(row), words(row), bool(row.get("engine"))
@@ -139,7 +137,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
     }
     if not row.get("attention"):
-        # A stack with a ratio of its own has it of its own kernel.
+        # A stack with its own ratio was measured with its own kernel.
         rate = 1.0 if fact(software, "flash_ratio", {}) else FLASH_RATE.get(row.get("attention_kernel", ""), 1.0)
         features["flash"] = rate if flash else 0.0
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
@@ -148,15 +146,15 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
-    """Returns the columns of `STACK_HOST`: none where launches are counted, by the count of kernels where a stack's
-    host time was never measured.
+    """Returns the columns of `STACK_HOST`: zeros where launches are counted, estimates from the count of kernels where
+    a stack's host time was never measured.
     """
     software = software_of(row)
     if not fused or row.get("engine") or not fact(software, "by_modules", False):
         return dict.fromkeys(STACK_HOST, 0.0)
     costs = stack_costs(software)
     kernels = FUSED_LAUNCHES + sum(UNFUSED_LAUNCHES[name] for name in unfused_of(row))
-    # Where the stack's fused softmax refuses a shape its passes move as many bytes, but are several modules.
+    # Where the stack's fused softmax does not support a shape, its passes move as many bytes but are several modules.
     softmax = EAGER_SOFTMAX_S if row.get("attention_kernel") == "eager" else 0.0
     return {
         **{name: costs[name] for name in STACK_HOST},
@@ -166,8 +164,8 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
-    """Returns the bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor
-    parallelism every rank holds those of the others too, as they came and joined.
+    """Returns the bytes that the loss holds per logit of this rank's share. Where a stack gathers logits over tensor
+    parallelism, every rank also holds the other ranks' logits, as received and concatenated.
     """
     rank_bytes = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
     return (
@@ -178,20 +176,22 @@ def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
 
 
 def splits_sequence(row: Row, tp: float) -> bool:
-    """Returns whether tensor parallelism splits the sequence too: stated, else as its software does."""
+    """Returns whether tensor parallelism splits the sequence too: as stated, else as is usual for the software."""
     if row.get("seq_parallel"):
         return row["seq_parallel"] == "yes"
     return tp > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
 
 
 def unfused_of(row: Row) -> tuple[str, ...]:
-    """Returns those of norm, rope and mlp that are several kernels: by the stack, unless the row names them fused."""
+    """Returns those of norm, rope and mlp that are several kernels in the stack, unless the row states that they are
+    fused.
+    """
     fused = row.get("fused", "").split(";")
     return tuple(name for name in fact(software_of(row), "unfused", ()) if name not in fused)
 
 
 def loss_of(row: Row, flash: bool) -> str:
-    """Returns the kind of loss: torch's own, unless the stack brought another with its fused attention."""
+    """Returns the kind of loss: torch's own, unless the stack has another together with fused attention."""
     if row.get("engine"):
         if row.get("loss") == "chunked" and "bare loop" in words(row):
             return "kept"
@@ -203,7 +203,7 @@ def loss_of(row: Row, flash: bool) -> str:
 
 
 def modules_of(row: Row) -> Architecture | None:
-    """Returns the architecture that the model is called by, where transformers' modules run; None where others do."""
+    """Returns the architecture in the model's name where transformers' modules run; None where other modules do."""
     if not (row.get("engine") or is_eager(row)):
         return None
     called = row["model"].lower().replace("-", "")
@@ -211,15 +211,15 @@ def modules_of(row: Row) -> Architecture | None:
 
 
 def checkpoint_device_share(row: Row, tp: float) -> float:
-    """Returns the share of what checkpoints keep that stays on the device: inputs may be cut over the tensor-parallel
-    ranks, or lie on the host.
+    """Returns the share of checkpoints' saved data that stays on the device: inputs may be sharded over the
+    tensor-parallel ranks, or offloaded to the host.
 
-    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
+    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
     sequences of 64 blocks would fill 51 GB of a 32 GB device.
     """
     text = words(row)
     if row["activation_ckpt"] == "selective" and software_of(row) == "torchtitan":
-        return 0.5  # it saves every second product (`activation_checkpoint.py`)
+        return 0.5  # torchtitan saves every second product (`activation_checkpoint.py`)
     on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
     if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
         return 0.0
@@ -228,7 +228,7 @@ def checkpoint_device_share(row: Row, tp: float) -> float:
 
 
 def is_eager(row: Row) -> bool:
-    """Returns whether the stack runs transformers or PyTorch as they come, without fused kernels or a compiler."""
+    """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
     text = words(row)
     if _EAGER.search(text) or _NO_COMPILE.search(text):
         return True
@@ -245,16 +245,17 @@ def padded(vocab_size: int, tp: float) -> float:
 
 
 def launches_block(text: str, cluster: ClusterSpec) -> bool:
-    """Returns whether CUDA_LAUNCH_BLOCKING=1 was set: stated, or on Jean Zay's A100 nodes, where BigScience's large
+    """Returns whether CUDA_LAUNCH_BLOCKING=1 was set: as stated, or on Jean Zay's A100 nodes, where BigScience's large
     runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
     """
     return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
 
 
 def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
-    """Returns the number of fp32 states per parameter beside the master copy, on the first stage.
+    """Returns the number of fp32 states per parameter besides the master copy, on the first stage.
 
-    The 8-bit optimizer holds two of a byte each, but the embedding's in fp32 (bitsandbytes, `StableEmbedding`).
+    The 8-bit optimizer holds two states of one byte each, but the embedding's in fp32 (bitsandbytes,
+    `StableEmbedding`).
     """
     if row.get("optimizer") == "adafactor":
         return 0.0
@@ -265,10 +266,10 @@ def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
 
 
 def sharing_ranks(row: Row, dp: float) -> float | None:
-    """Returns the ranks over which one copy of the sharded states is spread, where the row states them.
+    """Returns the number of ranks that share one copy of the sharded states, where the row states it.
 
     Raises:
-        ValueError: they do not divide the data-parallel ranks.
+        ValueError: this number does not divide the data-parallel ranks.
     """
     stated = number(row, "zero_group")
     if stated is None:

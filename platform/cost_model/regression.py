@@ -1,14 +1,14 @@
 """Inference from measured to unmeasured points: a Gaussian process over the prediction's residuals.
 
-A residual is log(measured / predicted). It is taken for the sum of an error common to all points, effects that are
-linear in features (values of an axis, doublings, shares of a step's parts), a smooth rest over the points' places, and
-noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7 and 5.4). One prior
-serves the guided search, `validate --calibrate`, a study's forecasts and projections.
+A residual is log(measured / predicted). It is modelled as the sum of an error common to all points, effects that are
+linear in features (values of an axis, doublings, shares of a step's parts), a smooth function of the points' places,
+and noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7 and 5.4). One
+prior serves the guided search, `validate --calibrate`, a study's forecasts and projections.
 
-Who measures what is predicted fastest measures more often a point that was predicted too fast: a part of its residual,
-in proportion to its zero-shot deviation, is the point's and not the others' (the winner's curse). A measurement far off
-all that the others say, and slower, is a stall of the machine: residuals are a mixture of usual ones and of stalls,
-whose deviation is large (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968).
+A search that measures the points predicted fastest selects points that were predicted too fast (the winner's curse). So
+a part of each residual, in proportion to the point's zero-shot deviation, belongs to that point alone. A measurement
+far slower than the others imply is a stall of the machine: residuals are a mixture of usual ones and of stalls, whose
+deviation is large (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968).
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ class Prior:
 
     common: float
     effects: float
-    """Times that of each effect, which stands in the places."""
+    """Factor of each effect's own deviation, which `Places` holds."""
     smooth: float
     noise: float
     """Deviation between points without a pattern, with the measurement's own error."""
     host: float = 0.0
-    """The same of a step that is all the host's: times its share of a step."""
+    """Deviation of a step that is host time only; scaled by the host's share of the step."""
     point: float = 0.0
-    """The same in proportion to the point's predicted deviation."""
+    """Deviation as a share of the point's predicted deviation."""
     stall: float = 0.0
-    """Chance that a measurement is a stall, at least."""
+    """Least chance that a measurement is a stall."""
 
 
 NOISE_SIGMA = constants.number("regression", "NOISE_SIGMA")
@@ -54,15 +54,17 @@ TIME = Prior(
 LENGTH = constants.number("regression", "LENGTH")
 STALL_EVIDENCE = constants.number("regression", "STALL_EVIDENCE")
 SCALES = (0.5, 1.0, 2.0)
-"""Factors by which predictions of one study may be better or worse than usual; the likeliest is taken."""
+"""Factors of the prior's deviations for one study, whose predictions may be better or worse than usual; `learn` chooses
+the likeliest.
+"""
 MOST_SURPRISE = 4.0
-"""Deviations beyond which a surprise says no more of the others' scatter."""
+"""Standardized residual, in deviations, beyond which a point adds no more to the estimated scatter."""
 SCATTER_WEIGHT = 4.0
-"""Measurements that the expected scatter counts as, beside those made."""
+"""Number of measurements as which the expected scatter counts, beside the actual ones."""
 MOST_STALLS = 0.75
-"""Chance of a stall beyond which measurements tell nothing more."""
+"""Upper limit of the chance of a stall that measurements can imply."""
 TEACHERS = 384
-"""Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
+"""Most measurements that a regression uses: its time grows with their cube, and a study may have ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,7 @@ class Learned:
     """Indices of the measured places."""
     residuals: Array
     inverse: Array
-    """Inverse of the measured residuals' covariance, with noise."""
+    """Inverse of the measured residuals' covariance, noise included."""
     stalled: Mask
     """The measured points that count as stalls."""
     likelihood: float = 0.0
@@ -87,7 +89,7 @@ class Learned:
         return self.inverse @ self.residuals
 
     def roughly(self) -> Array:
-        """Returns the posterior's mean at every point, but for the smooth rest: cheap for a whole space."""
+        """Returns the posterior's mean at every point without its smooth part, which is cheap for a whole space."""
         if not len(self.index):
             return np.zeros(len(self.places))
         pull = self.pull
@@ -96,39 +98,39 @@ class Learned:
         return self.prior.common**2 * float(pull.sum()) + linear
 
     def at(self, index: Index) -> tuple[Array, Array]:
-        """Returns the mean and covariance [points, points] at a few points, noise apart."""
+        """Returns the mean and covariance [points, points] at a few points, without noise."""
         cross = _kernel(self.places, index, self.index, self.prior)
         among_points = _kernel(self.places, index, index, self.prior)
         return cross @ self.pull, among_points - cross @ self.inverse @ cross.T
 
     def each(self, index: Index) -> tuple[Array, Array]:
-        """Returns the mean and deviation at each of many points, noise apart."""
+        """Returns the mean and deviation at each of many points, without noise."""
         cross = _kernel(self.places, index, self.index, self.prior)
         variance = _variance(self.places, index, self.prior) - ((cross @ self.inverse) * cross).sum(axis=1)
         return cross @ self.pull, np.sqrt(np.maximum(variance, 0.0))
 
     def noise_variance(self, index: Index) -> Array:
-        """Returns the variance of what no other point tells of each point. What the measured ones scatter by, over what
-        was expected of them, holds of the others too: wider as well as narrower.
+        """Returns the part of each point's variance that no other point explains. The ratio of the measured points'
+        scatter to its expectation scales it, up or down.
         """
         squares = np.minimum(self.leave_one_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
         scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
     def surprise(self) -> float:
-        """Returns by how much the residuals call for a larger posterior variance than the Gaussian's: a factor, 1 at
-        least.
+        """Returns the factor, at least 1, by which the residuals enlarge the Gaussian process's posterior variance.
 
-        Residuals far beyond the prior show that the prediction is worse here than anywhere: the variance of a Student-t
+        Residuals far beyond the prior show that the prediction is worse here than usual: the variance of a Student-t
         process grows with them (Shah, Wilson and Ghahramani, "Student-t Processes as Alternatives to Gaussian
-        Processes", 2014, section 4). Small ones narrow nothing, since what is predicted best is measured first.
+        Processes", 2014, section 4). Small residuals do not reduce the variance, since the best predicted points are
+        measured first.
         """
         squares = float(self.residuals @ self.pull)
         return max((SCATTER_WEIGHT + squares) / (SCATTER_WEIGHT + len(self.index)), 1.0)
 
     def stall_chance(self, index: Index) -> Array:
-        """Returns the chance that each point's step stalls: this machine may stall more often than another, as those
-        measured on it tell.
+        """Returns the chance that each point's step stalls, scaled by how often the measured points stalled on this
+        machine.
         """
         chance = _stall_chance(self.places, index, self.prior)
         expected = float(_stall_chance(self.places, self.index, self.prior).sum())
@@ -136,7 +138,7 @@ class Learned:
         return np.minimum(often * chance, MOST_STALLS) if self.stalled.any() else self.places.stall[index]
 
     def leave_one_out(self) -> Array:
-        """Returns the residual of each measured point less what the others say of it (section 5.4.2)."""
+        """Returns each measured point's residual minus its prediction from the other points (section 5.4.2)."""
         return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
 
 
@@ -148,9 +150,10 @@ def learn(
     waited: Array | None = None,
     noise: Array | float = 0.0,
 ) -> Learned:
-    """Returns the posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
+    """Returns the posterior given the `residuals` of the points in `index`, with the likeliest of `SCALES`.
 
-    `waited` is the share of each one's step in which its device was seen to wait, `noise` a further deviation of each.
+    `waited` is the measured share of each point's step in which its device waited, `noise` a further deviation of each
+    residual.
     """
     nothing = Learned(
         places=places,
@@ -178,11 +181,11 @@ def learn(
 
 
 def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
-    """Returns (inverse covariance of the residuals, which are stalls, their log likelihood), stalls picked one by one,
-    the likeliest first; `stall` has the chance of each, and each one makes the next likelier.
+    """Returns (inverse covariance of the residuals, mask of stalls, log likelihood). Stalls are picked one by one, the
+    likeliest first; `stall` has the chance of each, and each stall makes the next one likelier.
 
-    Of one residual, given the others, the likelihood is normal around what they say of it (Rasmussen and Williams,
-    section 5.4.2), and as much wider as stalls deviate where it is one: of slower ones alone, so half of that normal.
+    The likelihood of one residual, given the others, is normal around its prediction from them (Rasmussen and Williams,
+    section 5.4.2). For a stall this normal is wider by `STALL_SIGMA`, and only its slower half counts.
     """
     covariance = kernel + np.diag(noise)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
@@ -209,16 +212,14 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
 
 
 def _stall_chance(places: Places, index: Index, prior: Prior) -> Array:
-    """Returns the chance that a measurement of each point is a stall, before anything was measured; zeros where none is
-    thought of.
-    """
+    """Returns the prior chance that a measurement of each point is a stall; zeros where the prior has no stalls."""
     return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
 
 
 def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
     """Returns the number of stalls over the expected number, for a machine with `num_stalled`: the posterior mean of a
-    rate whose prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly stall and a few
-    often do.
+    rate whose prior is a gamma distribution of mean 1 and shape `STALL_EVIDENCE`. Most machines hardly ever stall, and
+    a few stall often.
     """
     return (STALL_EVIDENCE + num_stalled) / (STALL_EVIDENCE + expected)
 
@@ -245,8 +246,8 @@ def _noise(places: Places, index: Index, prior: Prior, waited: Array | None = No
 
 
 def teachers(away: Array) -> Index:
-    """Returns the places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be
-    decided, the best time or the edge of memory; the others lie evenly among the rest.
+    """Returns the positions of at most `TEACHERS` of the measurements. Half are those least `away` from the best time
+    or from the memory limit; the others are spread evenly over the rest.
     """
     if len(away) <= TEACHERS:
         return np.arange(len(away))

@@ -1,4 +1,4 @@
-"""Parts of a measured table's row: its model, its cluster, its layout as its software runs it, and its batch."""
+"""Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
 
 import itertools
 import re
@@ -14,12 +14,12 @@ from trainers.values.layout_axes import Checkpointing
 from trainers.values.spec import ModelSpec
 
 _SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
-"""Words of rows whose link is a figure of a simulator's configuration."""
+"""Words of rows whose link figure comes from a simulator's configuration."""
 
 
 def model_of(row: Row) -> ModelSpec:
-    """Returns the model of a row. Gate and tied table are not columns: of their four cases, the one nearest to
-    `params_b`.
+    """Returns the model of a row. The table has no columns for gate and tied table: of their four cases, this is the
+    one nearest to `params_b`.
     """
     seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
     stated = number(row, "params_b")
@@ -67,17 +67,18 @@ def cluster_of_row(row: Row) -> ClusterSpec:
         gpus // nodes,
         node=find_node(text, device.name),
         inter_gb_per_s=gbit_per_s / 8,
-        # NVLink is wired into an SXM board: a simulator's slower figure is what it takes collectives to reach.
+        # NVLink is wired into an SXM board: a simulator's slower figure is the rate at which it expects collectives to
+        # run.
         intra_gb_per_s=0.0 if _SIMULATED.search(text) else number(row, "link_gbs") or 0.0,
     )
     return with_software(cluster, software_of(row))
 
 
 def _degrees(row: Row) -> tuple[float, float, float, float]:
-    """Returns (tp, pp, cp, dp) that multiply to the GPUs.
+    """Returns (tp, pp, cp, dp), whose product is the number of GPUs.
 
     Raises:
-        ValueError: they do not.
+        ValueError: their product differs from the number of GPUs.
     """
     gpus = positive_number(row, "gpus")
     tp, pp, cp = positive_number(row, "tp"), positive_number(row, "pp"), whole_number(row, "cp") or 1
@@ -88,10 +89,10 @@ def _degrees(row: Row) -> tuple[float, float, float, float]:
 
 
 def batch_of(row: Row, dp: float) -> tuple[float, float]:
-    """Returns (micro_batch, grad_accum) that multiply, with the data-parallel degree, to the global batch.
+    """Returns (micro_batch, grad_accum), whose product with the data-parallel degree is the global batch.
 
     Raises:
-        ValueError: they do not.
+        ValueError: their product differs from the global batch, or the row states neither number.
     """
     micro_batch = positive_number(row, "micro_batch")
     grad_accum, global_batch = number(row, "grad_accum"), number(row, "global_batch")
@@ -107,8 +108,8 @@ def batch_of(row: Row, dp: float) -> tuple[float, float]:
 
 
 def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
-    """Returns the stated number, or, for an interleaved schedule without one, the least above one that divides the
-    blocks.
+    """Returns the stated number or, for an interleaved schedule without one, the smallest above 1 that divides a
+    stage's blocks.
     """
     if pp > model.num_layers + 2:  # embedding and head may count as a block each
         raise ValueError(f"pp {pp:g} cuts {model.num_layers} blocks into more stages than there are")
@@ -126,7 +127,7 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
 
 
 def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
-    """Returns the axes of a row's layout: words as they are stated, data parallelism as its stack has it.
+    """Returns the axes of a row's layout: words as stated, data parallelism as in its stack.
 
     Raises:
         ValueError: degrees or words that no run can have.
@@ -141,7 +142,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
     stage = STAGES[strategy]
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     virtual = _virtual_stages(row, model, pp)
-    if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
+    if strategy == "hsdp":  # context-parallel ranks hold the same parameters, so they share shards too
         shard = min(shard * cp, cluster.devices_per_node) / cp
     if stage or strategy == "hsdp":
         shard = sharing_ranks(row, dp) or shard

@@ -17,9 +17,9 @@ _CODES = (
     "strategy", "activation_ckpt", "flash_attention", "seq_parallel", "status", "software", "attention_kernel", "fused",
     "tp_overlap", "matmul_precision",
 )  # fmt: skip
-"""Columns of set words, whose case says nothing."""
+"""Columns of fixed words, whose case does not matter."""
 _LARGEST = 1e9
-"""No count, size, time or rate of a table is larger, nor smaller than its inverse."""
+"""Upper limit of a table's counts, sizes, times and rates; its inverse is their lower limit above 0."""
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
@@ -56,10 +56,10 @@ def _cell(name: str, value: str | None) -> str:
 
 
 def number(row: Row, name: str) -> float | None:
-    """Returns the number in column `name`, None where nothing is stated.
+    """Returns the number in column `name`, None where it is empty.
 
     Raises:
-        ValueError: no number, or none that a run can have.
+        ValueError: the column has no number, or one that no run can have.
     """
     text = row.get(name, "")
     if not text:
@@ -68,7 +68,7 @@ def number(row: Row, name: str) -> float | None:
         value = float(text)
     except ValueError:
         raise ValueError(f"{name} is {_short(text)}, not a number") from None
-    # Products of a few of them stay far within what a float holds.
+    # Products of a few such numbers stay far within a float's range.
     if not 0 <= value <= _LARGEST or 0 < value < 1 / _LARGEST:
         raise ValueError(f"{name} is {_short(text)}, not a number from 0 to {_LARGEST:g}")
     return value
@@ -79,7 +79,7 @@ def _short(text: str) -> str:
 
 
 def whole_number(row: Row, name: str) -> int | None:
-    """Returns the number as `number` does, if it is a whole one."""
+    """Returns the number as `number` does; it must be a whole number."""
     value = number(row, name)
     if value is not None and value % 1:
         raise ValueError(f"{name} is {value:g}, not a whole number")
@@ -97,5 +97,5 @@ def positive_number(row: Row, name: str) -> int:
 
 
 def words(row: Row) -> str:
-    """Returns source and notes, in small letters."""
+    """Returns source and notes, in lower case."""
     return " ".join(row.get(name, "") for name in ("source", "notes")).lower()

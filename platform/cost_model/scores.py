@@ -1,4 +1,4 @@
-"""Figures of predictions beside measurements (`scoring.Scored`): errors, ranks, regret, memory errors, coverage."""
+"""Scores of predictions against measurements (`scoring.Scored`): errors, ranks, regret, memory errors, coverage."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from platform.cost_model.columns import Array, Mask
 from platform.cost_model.scoring import Scored, cells_of
 
 NEAR_BEST = 1.5
-"""Times the best of a cell within which a row is taken for undisturbed."""
+"""Multiple of a cell's best time within which a row counts as undisturbed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """The figures of one cell or table; None where there is nothing to score."""
+    """Scores of one cell or table; None where there is nothing to score."""
 
     rows_scored: int
     rows_left_out: int
@@ -34,15 +34,15 @@ class Scores:
     interval_coverage: float | None = None
     interval_half_width_median: float | None = None
     near_best_ape_median: float | None = None
-    """Median error of the rows within `NEAR_BEST` of their cell's best: in a sweep with stalls the rest is the
-    machine's.
+    """Median error of the rows within `NEAR_BEST` times their cell's best: in a sweep with stalls the machine disturbs
+    the others.
     """
     oom_missed: int = 0
     oom_false_alarms: int = 0
 
 
 def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
-    """Returns the figures over `rows`, which may span cells."""
+    """Returns the scores over `rows`, which may span cells."""
     index = np.array([row for row in rows if not scored.used[row]], dtype=int)
     timed = index[np.isfinite(scored.measured_s[index])]
     with_peaks = index[np.isfinite(scored.measured_gib[index])]
@@ -83,11 +83,11 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     """Returns the relative excess time of a cell's predicted best over its true best; None below four timed
-    configurations, and where all of them were measured: nothing is predicted then.
+    configurations, and where all of them were used as measurements, so that none is predicted.
 
-    The predicted best has the least expected time of those predicted to fit or measured; of all, if none is. Of several
-    that are predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have
-    no time; `first_choice_is_oom` tells of them.
+    The predicted best has the least expected time among rows that are predicted to fit or measured; among all, if there
+    are none. Several rows with the same least time count with the mean of their regrets. Rows that ran out of memory
+    have no time; `first_choice_is_oom` covers them.
     """
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
     if len(timed) < 4 or scored.used[timed].all():
@@ -100,8 +100,8 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
 
 
 def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
-    """Returns whether the predicted best of a cell's configurations, out-of-memory errors among them, ran out of
-    memory.
+    """Returns whether the predicted best of all configurations of a cell, including those that ran out of memory, ran
+    out of memory.
     """
     index = np.array([row for row in rows if scored.out_of_memory[row] or np.isfinite(scored.measured_s[row])], int)
     fitting = index[scored.predicted_fits[index] | (scored.used[index] & ~scored.out_of_memory[index])]
@@ -124,7 +124,7 @@ def near_best(scored: Scored) -> Mask:
 
 def spearman(a: Array, b: Array) -> float | None:
     """Returns the rank correlation, ties at their mean rank; None below three rows or without any spread."""
-    from scipy.stats import spearmanr  # here: a command's --help need not wait for it
+    from scipy.stats import spearmanr  # imported here, so that a command's --help does not wait
 
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
@@ -133,7 +133,7 @@ def spearman(a: Array, b: Array) -> float | None:
 
 
 def _best_known_s(scored: Scored) -> Array:
-    """Returns the measured seconds of the rows that calibrated, expected seconds of the others."""
+    """Returns the measured seconds of the rows used for calibration, and expected seconds of the others."""
     return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, scored.expected_s)
 
 

@@ -1,4 +1,6 @@
-"""Predicts the runs of a measured table, each cell by itself, and pairs them with what was measured (see `scores`)."""
+"""Predicts the runs of a measured table, each cell separately, and pairs predictions with measurements (see
+`scores`).
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from platform.cost_model.table import Run, axes_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """Runs with what was predicted for them; arrays have a row a run, NaN where nothing was printed."""
+    """Runs with their predictions; arrays have one row per run, NaN where the run printed no figure."""
 
     runs: Sequence[Run]
     measured_s: Array
@@ -29,20 +31,22 @@ class Scored:
     predicted_gib: Array
     predicted_fits: Mask
     rate: Array
-    """Model FLOPs a second and device at one second a step: what makes times of different models comparable."""
+    """Model FLOPs per second and device at one second per step, which makes times of different models comparable."""
     used: Mask
-    """Rows that calibrated and are not scored."""
+    """Rows that were used for calibration and are not scored."""
 
 
 STATED = (
     "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "matmul_precision",
     "precision", "seq_parallel", "flash_attention", "attention", "loss",
 )  # fmt: skip
-"""Columns by which configurations differ even where the predictor gives them one value."""
+"""Columns by which configurations differ even where the predictor maps them to the same value."""
 
 
 def merged(runs: Sequence[Run]) -> list[Run]:
-    """Returns identical configurations of a cell as one run: median time and memory, out of memory if most were."""
+    """Returns identical configurations of a cell as one run: median time and memory, out of memory if most of them
+    were.
+    """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         stated = tuple(run.row.get(name, "") for name in STATED)
@@ -65,7 +69,7 @@ def merged(runs: Sequence[Run]) -> list[Run]:
 
 
 def model_flops(run: Run) -> float:
-    """Returns the model FLOPs of a step, attention's lower triangle counted."""
+    """Returns the model FLOPs of a step; attention counts with its lower triangle only."""
     tokens = run.values["global_batch"] * run.values["seq_len"]
     return run.model.flops_per_token(int(run.values["seq_len"]), "6n_causal") * tokens
 
@@ -86,7 +90,7 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
 
 
 def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
-    """Predicts merged `runs` with what `teaching`, none of them, measured of other cells."""
+    """Predicts merged `runs` after learning from the measurements of `teaching`, which are runs of other cells."""
     prediction = predict(from_rows([run.values for run in runs]))
     timed = [run for run in teaching if run.step_time_s is not None]
     both = [*timed, *runs]
@@ -98,7 +102,7 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """Returns all rows of several, one after the other."""
+    """Returns the rows of all `parts`, one after the other."""
     arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
     return Scored(
         runs=[run for part in parts for run in part.runs],
@@ -107,7 +111,7 @@ def join(parts: Sequence[Scored]) -> Scored:
 
 
 def _times(prediction: Prediction) -> Array:
-    """Returns [what, rows]: median, both ends of the interval and mean of the step time."""
+    """Returns [figures, rows]: median, both ends of the interval, and mean of the step time."""
     return np.array([prediction.step.total_s, prediction.low_s, prediction.high_s, prediction.expected_s])
 
 
@@ -136,8 +140,8 @@ def _scored(runs: Sequence[Run], prediction: Prediction, times: Array, used: Mas
 
 
 def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
-    """Returns the predicted peak of each run, of the kind and of the rank that it prints: this project's runs that of
-    the fullest rank, others mostly that of the first.
+    """Returns the predicted peak of each run, of the kind and rank that the run prints: this project's runs print the
+    fullest rank's peak, others mostly the first rank's.
     """
     kinds = np.array([run.peak_kind for run in runs])
     of_this_project = np.array([bool(run.row.get("engine")) for run in runs])
@@ -148,7 +152,7 @@ def _printed_gib(runs: Sequence[Run], memory: PeakMemory) -> Array:
 
 
 def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
-    """Positions of the runs of each cell."""
+    """Returns the positions of the runs of each cell."""
     cells: dict[tuple[str, ...], list[int]] = {}
     for position, run in enumerate(runs):
         cells.setdefault(run.cell, []).append(position)
@@ -156,10 +160,10 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` of the runs as a search does: always the one left that could be fastest if it does not stall
-    (lowest 80 % end).
+    """Measures `budget` of the runs as a search does: always the unmeasured run that could be fastest if it does not
+    stall (lowest 80 % end).
 
-    Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
+    Runs without a time (out of memory) are never chosen: they carry no information about time.
     """
     columns = from_rows([run.values for run in runs])
     prediction = predict(columns)
@@ -177,7 +181,7 @@ def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int
 
 
 def constant_mfu(scored: Scored) -> Scored:
-    """Returns the baseline: one share of the peak for all rows, fitted to these very rows (median), no memory, no
+    """Returns the baseline: one share of the peak for all rows, fitted to the same rows (median), without memory or
     interval.
     """
     peak = np.array([run.values["peak_flops"] for run in scored.runs])

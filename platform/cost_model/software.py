@@ -1,4 +1,4 @@
-"""Columns of layouts as another software runs them: what its stack does in place of this project's trainers."""
+"""Columns of layouts under other software, whose stack replaces this project's trainers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ Point = tuple[Recipe, Layout, BatchPoint]
 def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
     """Returns a row for each (recipe, layout, batch point), in order, as the software of `cluster` runs it.
 
-    Of a layout other software takes the degrees, the sharding stage, checkpointing and offload; its kernels and its
-    data parallelism are its own.
+    Other software uses a layout's degrees, sharding stage, checkpointing and offload, but its own kernels and data
+    parallelism.
     """
     if cluster.software == THIS_PROJECT:
         return from_points(points, cluster)
@@ -54,7 +54,7 @@ def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
 
 
 def _strategy(layout: Layout) -> str:
-    """Returns the word of a table for what the layout shards."""
+    """Returns a table's word for the layout's sharding strategy."""
     alike = [name for name, stage in STAGES.items() if stage == layout.zero_stage]
     if layout.dp_replicate > 1 and layout.zero_stage and "hsdp" in alike:
         return "hsdp"
@@ -79,8 +79,8 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
 
 
 def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
-    """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike are
-    one.
+    """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike
+    count once.
     """
     first_rows: dict[bytes, int] = {}
     matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)

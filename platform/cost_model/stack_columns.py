@@ -1,4 +1,4 @@
-"""The columns that follow from the software that runs a layout: this project's trainer, or a published run's stack."""
+"""Columns that depend on the software that runs a layout: this project's trainer, or a published run's stack."""
 
 from platform.cost_model import constants
 from platform.cost_model.stacks import fact
@@ -38,7 +38,9 @@ STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 
 
 def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
-    """Returns the columns that all runs of `software` share; `tp_overlap` is a row's word on it, "" for none."""
+    """Returns the columns that all runs of `software` share; `tp_overlap` is the row's column of that name, "" if
+    blank.
+    """
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
         "copies_attention": float(fact(software, "copies_attention", False)),

@@ -1,8 +1,8 @@
-"""Stacks: what a published run's software does that its rows do not state, by the software's name (`stacks.json`).
+"""Stacks: facts about a published run's software that its rows do not state, by the software's name (`stacks.json`).
 
-One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were in
-view when it was set. A row names its software in the column of that name; where it is blank the words of source and
-notes tell it.
+One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were used
+to set it. A row names its software in the column `software`; where that is blank, words in source and notes determine
+it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper",
 """Architecture of a device by the first letter of its name."""
 
 _STUDIES = (("aleph alpha", "aleph-alpha"),)
-"""Patterns of words that name a study whose software is its own."""
+"""Patterns of words that name a study with its own software."""
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
@@ -45,38 +45,40 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bfsdp\b", "fms-fsdp"),
     (r"deepspeed|\bzero\b", "deepspeed"),
 )
-"""Patterns of words that name a software, the first that matches."""
+"""Patterns of words that name a software; the first match counts."""
 
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    """Returns the file: facts of engines, what the facts of stacks are, and the stacks."""
+    """Returns the file's content: facts of engines, the meanings of stacks' facts, and the stacks."""
     return json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Returns the software that has a stack."""
+    """Returns the names of software that has a stack."""
     return tuple(table()["stacks"])
 
 
 def has(engine: str, fact: str) -> bool:
-    """Returns whether `fact` holds of an engine's data parallelism in published rows; of an engine outside this project
-    none does, since its rows state it all.
+    """Returns whether `fact` holds for an engine's data parallelism in published rows; none holds for an engine outside
+    this project, since its rows state everything.
     """
     return fact in table()["engines"].get(engine, {})
 
 
 COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s", "stall_chance")
-"""Facts that no other stack's tell: the first two follow from the count of a block's kernels where nobody measured."""
+"""Facts that cannot be estimated from other stacks: unmeasured, the first two follow from the count of a block's
+kernels.
+"""
 _left_out: list[str] = []
-"""Tables whose evidence is held back; see `without`."""
+"""Tables whose evidence is left out; see `without`."""
 
 
 @contextlib.contextmanager
 def without(name: str) -> Generator[None]:
-    """Ignores, within it, every fact that was fitted to the table of that name: a stack has the one of the stack that
-    it is like, else, of a number, the mean of the other stacks that have it, but for what is `COUNTED`.
+    """Ignores in its context every fact that was fitted to the table `name`. Instead a stack has the fact of the stack
+    in its `like`; else, for a number that is not in `COUNTED`, the mean over the other stacks.
     """
     _left_out.append(name)
     _facts.cache_clear()
@@ -89,7 +91,7 @@ def without(name: str) -> Generator[None]:
 
 @functools.cache
 def _facts(software: str) -> dict[str, Any]:
-    """Returns the facts of one stack by name, those of the one that it is like included."""
+    """Returns the facts of one stack by name, including those of the stack in its `like`."""
     entries = table()["stacks"][software]
     facts = dict(_facts(entries["like"])) if "like" in entries else {}
     for name, entry in entries.items():
@@ -110,12 +112,14 @@ def fact(software: str, name: str, default: Any) -> Any:
 
 
 def ratio(software: str, name: str, device: str) -> float:
-    """Returns the fact `name`, a ratio by architecture, on a device of that name; 1 where the stack does not say."""
+    """Returns the fact `name`, a ratio by architecture, for the device named `device`; 1 where the stack does not state
+    it.
+    """
     return float(fact(software, name, {}).get(ARCHITECTURES.get(device[:1], ""), 1.0))
 
 
 def find_software(name: str) -> str:
-    """Returns the name of a stack, whatever its case.
+    """Returns the name of the stack that `name` spells, whatever its case.
 
     Raises:
         InputError: there is no such stack.
@@ -126,27 +130,27 @@ def find_software(name: str) -> str:
 
 
 def software_of(row: Row) -> str:
-    """Returns the software of a row: stated, else by the words of source, strategy and notes.
+    """Returns the software of a row: as stated, else by the words of source, strategy and notes.
 
     Raises:
-        ValueError: it states one that is not known.
+        ValueError: the row states unknown software.
     """
     if row.get("engine"):
         return THIS_PROJECT
     if row.get("software") and row["software"] not in names():
         raise ValueError(f"software {row['software']!r} is not one of {', '.join(names())}")
     text = words(row)
-    if row.get("software") == "other":  # a software of one study's own
+    if row.get("software") == "other":  # software of a single study
         return next((name for pattern, name in _STUDIES if re.search(pattern, text)), "other")
     if row.get("software"):
         return row["software"]
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
-        return "megatron-lm"  # the runs that say Megatron-LM alone, or DeepSpeed off
+        return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
     return next((name for pattern, name in (*_STUDIES, *_WORDS) if re.search(pattern, text)), "other")
 
 
 def data_parallelism_of(row: Row) -> str:
-    """Returns the engine's name: stated in the project's own tables, else what the row's software does for its
+    """Returns the engine's name: as stated in the project's own tables, else the engine of the row's software for its
     strategy.
     """
     strategy = row["strategy"]
@@ -161,12 +165,12 @@ def data_parallelism_of(row: Row) -> str:
         return row["engine"]
     software = software_of(row)
     if software == "megatron-deepspeed" and strategy == "ddp" and "bigscience" in words(row):
-        return "deepspeed"  # its runs have DeepSpeed's engine on at stage 0 too
+        return "deepspeed"  # its runs use DeepSpeed's engine at stage 0 too
     return fact(software, "engines", {})[strategy]
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
-    """Returns `cluster` under `software`, at the rates that it sustains on the devices."""
+    """Returns `cluster` with `software`, at the rates that this software sustains on the devices."""
     device = cluster.device
     return dataclasses.replace(
         cluster,

@@ -1,7 +1,7 @@
-"""Stalls of a machine: how likely a step is to wait for one, and the interval and the mean that this leaves.
+"""Stalls of a machine: the chance that a step waits for one, and the resulting interval and mean.
 
 A step time's residual is a mixture (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968):
-with the chance of a stall it is slower by half of a normal distribution of `STALL_SIGMA` in log space, else usual.
+with the chance of a stall it is slower by a half-normal distribution of `STALL_SIGMA` in log space, else it is usual.
 """
 
 import math
@@ -19,8 +19,8 @@ MOST_USUAL = 0.99
 
 
 def stall_chance(columns: Columns) -> Array:
-    """Returns the chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for each of its nodes,
-    and each stalls by itself with the stack's chance.
+    """Returns the chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for all of its nodes,
+    each of which stalls independently with the stack's chance.
     """
     devices = columns.dp * columns.tp * columns.pp * columns.cp
     nodes = np.maximum(devices / columns.devices_per_node, 1.0)
@@ -29,12 +29,13 @@ def stall_chance(columns: Columns) -> Array:
 
 
 def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
-    """Returns the lower and upper end, in log space, of intervals that hold `HELD` of step times, the median usual one
-    at 0.
+    """Returns the lower and upper end, in log space, of intervals that hold `HELD` of the step times; the median usual
+    time is 0.
 
-    Stalls are few and far: the shortest interval holds more of the usual times before it holds any of these.
+    Stalls are rare and far slower: the shortest interval holds more of the usual times before it reaches into the
+    stalled ones.
     """
-    from scipy.special import ndtri  # here: a command's --help need not wait for it
+    from scipy.special import ndtri  # imported here, so that a command's --help does not wait for it
 
     usual = np.minimum(HELD / (1 - np.minimum(chance, HELD)), MOST_USUAL)
     width = ndtri((1 + usual) / 2) * sigma
@@ -43,6 +44,6 @@ def interval(sigma: Array, chance: Array) -> tuple[Array, Array]:
 
 
 def mean_ratio(sigma: Array, chance: Array) -> Array:
-    """Returns the mean step time over the median usual one."""
+    """Returns the mean step time divided by the median usual one."""
     stalled = math.exp(STALL_SIGMA**2 / 2) * (1 + math.erf(STALL_SIGMA / math.sqrt(2)))
     return np.exp(sigma**2 / 2) * (1 - chance + chance * stalled)

@@ -17,29 +17,29 @@ PAGEABLE_BANDWIDTH = constants.number("step_time", "PAGEABLE_BANDWIDTH")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step on the slowest rank, and where they go. The parts add up to `total_s`."""
+    """Seconds of one optimizer step on the slowest rank, in parts that add up to `total_s`."""
 
     total_s: Array
     compute_s: Array
-    """Busy with the slowest stage's micro-batches, recomputation included, attention's core left out."""
+    """Compute of the slowest stage's micro-batches, with recomputation, without the attention core."""
     attention_s: Array
-    """The core of attention, between its two products, likewise."""
+    """The attention core, between the query-key-value product and the output product, likewise."""
     host_s: Array
-    """Waiting for kernel launches and hooks."""
+    """The device's waiting for kernel launches and hooks."""
     tensor_s: Array
     """Tensor-parallel collectives."""
     pipeline_s: Array
-    """Activations between stages."""
+    """Transfers of activations between stages."""
     bubble_s: Array
     data_s: Array
-    """Gathering parameters and reducing gradients, as far as not hidden."""
+    """Exposed time of gathering parameters and reducing gradients."""
     optimizer_s: Array
 
 
 def step_time(columns: Columns) -> StepTime:
-    """Returns the whole step. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and one pass through all
-    stages, the latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section 2.2, equation
-    1).
+    """Returns the time of the whole step and its parts. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and
+    one pass through all stages, the latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473,
+    section 2.2, equation 1).
     """
     c, m = columns, columns.grad_accum
     stages, head = stages_of(c), head_s(c)
@@ -66,7 +66,7 @@ def step_time(columns: Columns) -> StepTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """Seconds of one block and micro-batch."""
+    """Seconds of one block for one micro-batch."""
 
     layer: LayerSeconds
     busy: Array
@@ -75,38 +75,38 @@ class _Block:
     waits: Array
     """Seconds that the device waits for its host."""
     stepping: Array
-    """The same once a step, in the optimizer's."""
+    """Seconds per step that the device waits for its host in the optimizer's step."""
 
     @property
     def total(self) -> Array:
-        """All but the step's end."""
+        """Seconds of the block without `stepping`."""
         return self.busy + self.waits + self.tensor
 
 
 def host_runs_ahead(c: Columns) -> Mask:
-    """Returns the rows whose device has more work in a block than its host: launched kernels wait, and what they use is
-    held.
+    """Returns the rows whose device has more work in a block than its host: launched kernels queue, and their memory
+    stays allocated.
     """
     device, launch = _block_work(c, np.add(*head_s(c)))[1:3]
     return device > launch
 
 
 def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Array, Array]:
-    """Returns (parts of a block, seconds of the device, of the host, of the device but for tensor parallelism, of
-    that).
+    """Returns (parts of a block, seconds of the device, of the host, of the device without tensor parallelism, of
+    tensor parallelism).
     """
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = _boundary(c)
     tensor = tensor_s(c, boundary, full)
-    # A checkpointed input on the host goes there and comes back, each tensor-parallel rank its part.
+    # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
     on_host = full & (c.checkpoint_device_share == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
     forward, backward, again = host_layer_s(c)
     launch = forward + backward + np.where(full, again * checkpointed_share(c), 0.0)
-    # While the device is at the head, the host runs ahead into the backward pass.
+    # While the device computes the head, the host runs ahead into the backward pass.
     device = busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers)
     return layer, device, launch, busy, tensor
 
@@ -114,7 +114,7 @@ def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Ar
 def _block(c: Columns, head: Array) -> _Block:
     layer, device, launch, busy, tensor = _block_work(c, head)
     waits = _waits_s(c, launch, device)
-    # The host reaches the optimizer's step after its last micro-step: what the device is behind by hides it.
+    # The host reaches the optimizer's step after its last micro-step; the device's backlog then hides the host's time.
     stepping = _waits_s(c, launch + costs_of(c).step_block_host_s(c), device) - waits
     return _Block(layer=layer, busy=busy, tensor=tensor, waits=waits, stepping=stepping)
 
@@ -125,7 +125,7 @@ def _boundary(c: Columns) -> Array:
 
 
 def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array, Array]:
-    """Returns (seconds of one micro-batch, blocks) of the slowest stage: a middle one, or the last with the head."""
+    """Returns (seconds of one micro-batch, blocks) of the slowest stage: a middle stage, or the last with the head."""
     middle = stages.largest * block.total
     last = stages.last * block.total + np.where(c.pp > 1, head, 0.0)
     slowest = np.where(middle >= last, stages.largest, stages.last)
@@ -136,8 +136,8 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 
 
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
-    """Returns the seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of
-    activations and of gradients.
+    """Returns the seconds (of transfers, of the bubble). Each micro-batch has two exchanges per virtual stage:
+    activations and gradients.
     """
     transfers = 2 * send_s(c, _boundary(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
     through = c.layers * block.total + head
@@ -148,7 +148,7 @@ def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Ar
 
 
 def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tuple[Array, Array]:
-    """Returns the seconds (of data parallelism as far as not hidden, of the optimizer)."""
+    """Returns the seconds (exposed of data parallelism, of the optimizer)."""
     engine = costs_of(c)
     owned, blocks = rank_parameters(c, stages)
     exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
@@ -158,5 +158,5 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
 
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:
-    """Returns the seconds that a device with so much work waits for its host with so much."""
+    """Returns the seconds that a device with `device` seconds of work waits for a host with `host` seconds."""
     return np.where(c.blocking > 0, host, together_s(host, device) - device)

@@ -1,7 +1,8 @@
-"""Measured tables: one row a run, in the project's table header; read into columns, or left out with the reason.
+"""Measured tables: one row per run, with the project's table header; rows are read into columns, or left out with the
+reason.
 
-Besides the project's own tables the reader takes published ones: what a row does not state is taken for what its stack
-did at the time (`stacks`), and a row that contradicts itself is left out.
+Besides the project's own tables the reader accepts published ones: for facts that a row does not state it assumes those
+of the row's stack at the time (`stacks`), and it leaves out a row that contradicts itself.
 """
 
 import dataclasses
@@ -27,10 +28,10 @@ from trainers.values.spec import ModelSpec
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
-"""Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
+"""Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
 PeakKind = Literal["allocated", "reserved", "device"]
-"""Kinds of a peak: of the allocator's tensors, of all that it has reserved, or of the whole device."""
+"""Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
 
 AXES = {
     "words": ("engine", "checkpointing", "offload", "grad_sync"),
@@ -41,22 +42,21 @@ AXES = {
         "seq_parallel", "tp_overlap", "zero_group",
     ),
 }  # fmt: skip
-"""Parts of a run that are axes: words and numbers of its layout, values that its stack has, texts as the row has them.
-"""
+"""Parts of a run that are axes: words and numbers of its layout, values of its stack, and texts of its row."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One row that could be interpreted."""
+    """The interpretation of one row."""
 
     row: Row
     cell: tuple[str, ...]
-    """Its `CELL`, "" where nothing is stated."""
+    """The row's values of `CELL`, "" where not stated."""
     model: ModelSpec
     cluster: ClusterSpec
     precision: str
     layout: Mapping[str, str | float]
-    """Its layout by axis. The engine is the data parallelism of its stack."""
+    """The run's layout by axis. Its engine is the data parallelism of the run's stack."""
     values: Mapping[str, float]
     """One row of `Columns`."""
     step_time_s: float | None
@@ -65,12 +65,12 @@ class Run:
     peak_kind: PeakKind
     out_of_memory: bool
     assumed: tuple[str, ...] = ()
-    """Assumptions about what the row does not state, in words that rows share."""
+    """Assumptions about facts that the row does not state, in words that rows share."""
     num_merged: int = 1
 
     @property
     def allocated_gib(self) -> float | None:
-        """Memory of the allocator's tensors at the peak, as far as the printed peak tells."""
+        """Memory of the allocator's tensors at the peak; None where the printed peak does not determine it."""
         if self.peak_memory_gib is None or self.peak_kind == "device":
             return None
         return self.peak_memory_gib / (1 + FRAGMENTATION * (self.peak_kind == "reserved"))
@@ -97,14 +97,16 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         grad_accum=np.array([grad_accum]),
         stack={
             **stack_features(row, work, cluster, tp),
-            # How other software cuts its stages is not stated.
+            # Other software's rows do not state how it splits stages.
             **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
         },
     )
 
 
 def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:
-    """Returns the seconds of a step: printed, or from tokens/s, or from TFLOP/s where the FLOP count is named."""
+    """Returns the seconds of a step: as printed, or from tokens/s, or from TFLOP/s where the FLOP
+    convention is stated.
+    """
     printed, rate, tflops = (number(row, name) for name in ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"))
     if printed:
         return printed
@@ -119,15 +121,15 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
 
 
 def interpret(row: Row, *, measured: bool = True) -> Run:
-    """Returns the run of a row; where not `measured`, of one that states nothing to score too.
+    """Returns the run of a row; with `measured` False the row may lack figures to score.
 
     Raises:
-        ValueError: what is missing, unknown or contradicts itself.
+        ValueError: names what is missing, unknown or contradictory.
     """
     assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
     if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
-    # A run that ran did fit, and recomputing more than that needs would have cost time.
+    # A completed run did fit, and more recomputation than it needs to fit would have cost time.
     for recomputed in ("none", "selective", "full"):
         run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
         if predict(from_rows([run.values])).fits.all():
@@ -149,7 +151,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
     values = {name: value.item() for name, value in columns.arrays().items()}
     cap = number(row, "cap_gib")
     if cap is not None:
-        # The cap is the allocator's: context and communicators lie outside of it.
+        # The cap limits the allocator only: context and communicators are outside it.
         values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
     oom = row["status"] in ("oom", "crash_or_oom")
     untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
@@ -177,7 +179,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
 
 
 def axes_of(run: Run) -> dict[str, str | int]:
-    """Returns the axis -> value of one run, the same axes for all runs."""
+    """Returns the values of one run by axis, with the same axes for all runs."""
     return {
         **{name: str(run.layout[name]) for name in AXES["words"]},
         **{name: int(run.layout[name]) for name in AXES["numbers"]},

@@ -1,6 +1,4 @@
-"""Searchers choose what to try next. A searcher knows no Ray, no clock and no files, only candidates and
-measurements.
-"""
+"""Searchers choose the next trial. A searcher knows no Ray, no clock and no files, only candidates and measurements."""
 
 import contextlib
 import importlib
@@ -12,9 +10,9 @@ from platform.searchers.problem import C, Problem, Result
 
 
 class Searcher(Protocol[C]):
-    """Picks candidates one after another and learns from what they measured.
+    """Picks candidates one after another and learns from their measurements.
 
-    Made from a `Problem`. The same problem and history give the same suggestions.
+    A searcher is made from a `Problem`. The same problem and history give the same suggestions.
     """
 
     @property
@@ -25,15 +23,15 @@ class Searcher(Protocol[C]):
     def suggest(self) -> C | None:
         """Returns the candidate to run next with the rungs to climb, ascending; None when nothing is worth running.
 
-        Its rungs may be fewer than the problem's: the others are then not worth their time, for now. Without `update`
-        it gives the same answer again.
+        It may have fewer rungs than in the problem: the others are then not worth their time for now. Without `update`
+        the next call returns the same candidate.
         """
         ...
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Learns all that trials of `candidate` measured; an empty sequence means that there is no result.
+        """Learns from all measurements of `candidate`; an empty sequence means that there is no result.
 
-        The rungs that `candidate` names need no further trial, whatever came of them.
+        The rungs that `candidate` names need no further trial, whatever their outcome.
         """
         ...
 
@@ -57,7 +55,7 @@ _REGISTRY = {
 }
 
 NAMES = tuple(_REGISTRY)
-"""Names that `--searcher` takes."""
+"""Names that `--searcher` accepts."""
 
 
 def create(name: str, problem: Problem[C]) -> Searcher[C]:
@@ -74,14 +72,16 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
 
 
 def preload(name: str) -> None:
-    """Starts to import in the background what `create` will need: scikit-learn takes seconds."""
+    """Starts importing in the background the modules that `create` will need: scikit-learn takes seconds."""
 
     def load() -> None:
-        with contextlib.suppress(Exception):  # `create` meets it again, and raises
+        with contextlib.suppress(Exception):  # `create` imports again, and raises
             importlib.import_module(_REGISTRY[name].partition(":")[0])
 
-    # `concurrent.futures.thread` registers what a fork calls before and after it. Imported by this thread while another
-    # one forks, it would release a lock that was never taken, and Python would print that.
+    # `concurrent.futures.thread` registers functions that a fork calls before and after it. If the thread below
+    # imported it while another thread forks, the fork would release a lock that was never acquired, and Python would
+    # print an error.
     importlib.import_module("concurrent.futures.thread")
-    # No daemon: one that the interpreter's end stops in the middle of a C++ library's import takes it down.
+    # Not a daemon thread: the interpreter would crash if it stopped one at exit in the middle of a C++ library's
+    # import.
     threading.Thread(target=load, name="searcher-import").start()

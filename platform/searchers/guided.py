@@ -1,13 +1,13 @@
-"""The guided searcher: starts from the cost model, corrects it by each measurement, and prunes after an error without
-guessing.
+"""The guided searcher: starts from the cost model, corrects it by each measurement, and after an error prunes only what
+is certain.
 
 The next trial is the first layout in the plan's order that the measurements do not pass over: its expected saving over
-the planned run for a device second, under the probability that it fits, pays for the trial and is no small part of the
-largest. To go by the largest alone would be to trust differences that the regression extrapolates from a few trials
-more than the plan's order. Recipes take turns, since each has a winner of its own. What an earlier study measured
-corrects the predictions too, and is neither picked nor an incumbent; the largest saving decides then. Where the cost
-model does not know the devices nothing is predicted: the space's own order comes first, and what is learned is learned
-from the measurements alone.
+the planned run per device second, weighted by the probability that it fits, pays for the trial and is at least a small
+share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust differences that the regression
+extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
+study's measurements correct the predictions too, but are neither picked nor incumbents; the largest saving decides
+then. Where the cost model does not know the devices, nothing is predicted: the space's own order comes first, and the
+regression learns from the measurements alone.
 """
 
 import dataclasses
@@ -33,15 +33,17 @@ from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
-"""Number of points whose exact posterior is computed: the best of the whole space by the posterior's linear part."""
+"""Number of points whose exact posterior is computed: those that are best in the whole space by the posterior's linear
+part.
+"""
 PASSED_OVER = 0.05
-"""Share of the largest expected saving for a device second below which measurements pass a point over. Over drawn parts
-of recorded tables 0.02 to 0.1 serve alike, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
+"""Share of the largest expected saving per device second below which measurements pass a point over. On random parts of
+recorded tables 0.02 to 0.1 serve equally well, and 0.2 to 1 need 4 to 7 % more trials (`benchmarks.passed_over`).
 """
 
 
 class Guided(Generic[C]):
-    """The guided searcher, see the module. It draws no random numbers, so the seed changes nothing."""
+    """The guided searcher, see the module. It draws no random numbers, so the seed has no effect."""
 
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
@@ -70,13 +72,13 @@ class Guided(Generic[C]):
         """Returns the next trial, see the module, or None where none is worth its cost."""
         if not self._has_suggestion:
             self._has_suggestion = True
-            # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
+            # On matrices of some hundred rows more threads only wait for each other, ten times as long on a busy host.
             with self._threads.limit(limits=1, user_api="blas"):
                 self._suggestion = self._pick()
         return self._suggestion
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Learns from the measurements; the rungs that `candidate` names are settled whatever their outcome."""
+        """Learns from the measurements; the rungs that `candidate` names are settled, whatever their outcome."""
         self._has_suggestion, self._suggestion = False, None
         owner = self._place.get(candidate.key)
         if owner is None:
@@ -90,7 +92,7 @@ class Guided(Generic[C]):
             if rung in point:
                 self._alive[point[rung]] = False
         for each in measurements:
-            if each.batch.micro_batch not in point:  # between two rungs: it teaches nothing here, but may be the best
+            if each.batch.micro_batch not in point:  # between two rungs: no point to learn, but it may be the best
                 self._timing.lead(group, each, candidate.tokens_per_step)
             elif each.outcome is not Outcome.SKIPPED:
                 self._learn(point[each.batch.micro_batch], each, candidate.tokens_per_step)
@@ -108,7 +110,7 @@ class Guided(Generic[C]):
         """Adds an earlier study's measurements as separate points that are never suggested: only the regression learns
         from them.
 
-        So a point of the space that was measured there is still to be measured, well predicted.
+        So a point of the space that the earlier study measured can still be suggested; its prediction is good.
         """
         for owner, each in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
             place = self._place.get(each.candidate.key)
@@ -139,8 +141,8 @@ class Guided(Generic[C]):
         self.why_stopped = self._all_tried(int(held.sum()))
         pick = self._pick_among(np.flatnonzero(self._alive & ~held))
         if pick is None and self._problem.tokens is not None:
-            # Nothing that likely fits is worth its cost any more. An error of memory costs seconds: what gains enough
-            # of the planned run, weighed with its chance of fitting, is tried all the same.
+            # No point that likely fits is worth its cost any more. An out-of-memory error costs only seconds, so a
+            # point that saves enough of the planned run, weighted by its chance of fitting, is tried all the same.
             stopped = self.why_stopped
             pick = self._pick_among(np.flatnonzero(held))
             self.why_stopped = stopped
@@ -149,7 +151,7 @@ class Guided(Generic[C]):
     def _pick_among(self, index: Index) -> C | None:
         if not len(index):
             return None
-        # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
+        # Recipes take turns: the common model learns from each, and a budget that ends early has served all alike.
         times = self._timing.posterior()
         groups = self._points.group[index]
         for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
@@ -160,7 +162,7 @@ class Guided(Generic[C]):
 
     def _held(self) -> npt.NDArray[np.bool_]:
         """Returns for every point whether it has to wait: a recipe with an incumbent risks a likely out-of-memory error
-        only after all that likely fits.
+        only after all points that likely fit.
         """
         led = np.isin(self._points.group, list(self._timing.incumbents))
         return self._alive & led & self._fitting.too_large() if led.any() else led
@@ -174,7 +176,7 @@ class Guided(Generic[C]):
         return ", or ".join([TRIED, *reasons])
 
     def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
-        """Returns the group's next point of `index`, see the module, with the rungs to climb beside it."""
+        """Returns the group's next point of `index`, see the module, with further rungs to climb."""
         points, costs, timing = self._points, self._problem.costs, self._timing
         roughly = -(points.log_step_s + times.roughly())[index]
         ahead = roughly - timing.reference(group, roughly)
@@ -185,7 +187,8 @@ class Guided(Generic[C]):
         reference = timing.reference(group, speed)
         # A step that stalls saves nothing.
         fits = self._fitting.chances(front) * (1 - times.stall_chance(front))
-        # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
+        # Before any measurement the error common to all points changes no comparison: only the prediction's own
+        # deviation counts.
         measured = group in timing.incumbents or group in self._earlier_groups
         sigma = math.sqrt(surprise) * sigma if measured else points.sigma[front]
         saving = expected_saving(speed - reference, sigma) * fits
@@ -198,8 +201,8 @@ class Guided(Generic[C]):
         chosen = int(np.argmax(np.where(worth, points.log_rank[front], -np.inf) if ordered else rate))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
-        # What comes next is held against this trial's best. Before any measurement the others' error in common counts
-        # too, and the ladder's cancels: the first trial climbs few rungs rather than many.
+        # The next trial will compete with this trial's best. Before any measurement the error common to all points
+        # counts for the others but cancels within the ladder: the first trial climbs few rungs rather than many.
         then = max(reference, float(speed[chosen]))
         rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
         elsewhere = max(float(rates.max(initial=0.0)), self._run.paying_rate(group, then))
@@ -207,7 +210,8 @@ class Guided(Generic[C]):
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
-        # Where memory is not predicted the whole ladder is climbed: its own memory line alone tells how far it goes.
+        # Where memory is not predicted the whole ladder is climbed: only the extrapolation of its own measured memory
+        # can end it.
         climbed = (
             rungs_worth_it(speed, surprise * covariance, fits, reference, cost, start, elsewhere)
             if points.predicted
@@ -216,8 +220,8 @@ class Guided(Generic[C]):
         return self._judged(owner, group, ladder[climbed], float(saving[chosen]), start + float(rung_cost[chosen]))
 
     def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
-        """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of it alone
-        costs; `why_stopped` then states it. The further rungs were added only where they pay for themselves.
+        """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of that rung
+        costs; `why_stopped` then gives the reason. Further rungs are there only where they pay for themselves.
         """
         problem = self._problem
         candidate = problem.candidates[owner]

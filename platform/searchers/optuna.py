@@ -7,7 +7,7 @@ from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import TIMED
 
 _MOST_REPEATS = 50
-"""Number of suggestions of candidates already run after which the first remaining one is taken."""
+"""Number of draws of candidates already run after which the first remaining candidate is suggested."""
 
 
 class OptunaSearcher(Generic[C]):
@@ -16,7 +16,7 @@ class OptunaSearcher(Generic[C]):
     why_stopped = TRIED
 
     def __init__(self, problem: Problem[C]) -> None:
-        # Here, since `--list` and the other searchers need not pay for Optuna's import.
+        # Imported here, so that `--list` and the other searchers do not wait for Optuna.
         import optuna
         from ray.tune.search.optuna import OptunaSearch
 
@@ -34,7 +34,9 @@ class OptunaSearcher(Generic[C]):
         )
 
     def suggest(self) -> C | None:
-        """Returns TPE's next draw; a candidate that already ran gets its score again and another one is drawn."""
+        """Returns TPE's next draw; for a candidate that already ran TPE gets its score again, and the next draw
+        follows.
+        """
         if not self._remaining:
             return None
         if self._suggestion is not None:
@@ -64,7 +66,7 @@ class OptunaSearcher(Generic[C]):
             self._search.on_trial_complete(suggestion[0], {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
-        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function."""
+        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function does."""
         rows = self._rows
         for axis in rows[0][1]:
             values = sorted({row[1][axis] for row in rows})

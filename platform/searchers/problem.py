@@ -1,4 +1,4 @@
-"""The problem of a searcher: what may be tried, and what is known beforehand."""
+"""The problem of a searcher: its candidates, and the knowledge before any measurement."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class Choice(Protocol):
 
     @property
     def axes(self) -> Mapping[str, Any]:
-        """Value by axis, with the same axes in all choices of a problem; "recipe" separates those that compete."""
+        """Value by axis, with the same axes in all choices of a problem; only choices of the same "recipe" compete."""
         ...
 
     @property
@@ -29,8 +29,8 @@ class Choice(Protocol):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step over all ranks; where rungs differ, the number for which their step times are
-        compared. The same in all choices that compete.
+        """Tokens of one optimizer step over all ranks; where rungs differ in it, the number for which their step times
+        are compared. Choices that compete have the same number.
         """
         ...
 
@@ -54,12 +54,12 @@ C = TypeVar("C", bound=Choice)
 
 TRIED = "every layout of the space was tried"
 RECIPE = "recipe"
-"""The axis that separates what competes: only points with the same value do."""
+"""The axis that separates competitors: only points with the same value compete."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). Estimates."""
+    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). They are estimates."""
 
     num_devices: int = 1
     start_s: float = 18.0
@@ -71,8 +71,8 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier(Generic[C]):
-    """An earlier study's measurements of one layout, in the space or not: they inform predictions and settle
-    nothing.
+    """An earlier study's measurements of one layout, in the space or not: they inform predictions and
+    settle no rung.
     """
 
     candidate: C
@@ -83,17 +83,18 @@ class Earlier(Generic[C]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(Generic[C]):
-    """Candidates with what is known of them before anything is measured."""
+    """Candidates with the knowledge of them before any measurement."""
 
     candidates: Sequence[C]
     seed: int = 0
     columns: Columns | None = None
-    """Rows for the cost model: one for each rung of each candidate, then of each of `earlier`, in order; None where it
-    does not know the devices.
+    """Rows for the cost model: one for each rung of each candidate, then of each of `earlier`, in order; None where the
+    cost model does not know the devices.
     """
     costs: Costs = Costs()
     tokens: float | None = None
-    """Tokens of the planned run: a search continues as long as it pays over these. None: until nothing is left."""
+    """Tokens of the planned run: a search continues as long as it pays off over them. None: until no candidate is left.
+    """
     earlier: Sequence[Earlier[C]] = ()
     """Earlier measurements of the same devices and recipes. A searcher that does not learn from other studies ignores
     them.

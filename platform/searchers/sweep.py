@@ -1,4 +1,4 @@
-"""All candidates, each once, in the given order or shuffled by the seed."""
+"""Searchers that try all candidates once, in the given order or shuffled by the seed."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from platform.searchers.problem import RECIPE, TRIED, C, Problem, Result
 
 
 class Sweep(Generic[C]):
-    """The problem's order, likely good candidates first; recipes take turns. Suggests whole ladders."""
+    """Suggests whole ladders in the problem's order, likely good candidates first; recipes take turns."""
 
     why_stopped = TRIED
 
@@ -33,7 +33,7 @@ class Sweep(Generic[C]):
 
 
 class Shuffle(Sweep[C]):
-    """Every candidate once, in an order drawn from the seed: the baseline for every other searcher."""
+    """Suggests every candidate once, in an order drawn from the seed: the baseline for every other searcher."""
 
     def __init__(self, problem: Problem[C]) -> None:
         shuffled = list(problem.candidates)

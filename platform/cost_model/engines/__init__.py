@@ -1,7 +1,7 @@
-"""Costs of engines: a file each with what its data parallelism holds, moves and takes of the host, for its rows alone.
+"""Costs of engines, one file each: memory, traffic and host time of the engine's data parallelism, for its rows alone.
 
 The file has the engine's name, and `COSTS` in it is an `EngineCosts`. An engine outside this project names its own in
-its `Rules.costs`. An engine with neither is unknown to the model: nothing of it is predicted, nothing of it left out.
+its `Rules.costs`. An engine with neither is unknown to the model: its layouts are neither predicted nor left out.
 """
 
 import importlib
@@ -29,7 +29,7 @@ ENGINES = tuple(_COSTS)
 def costs(name: str) -> EngineCosts | None:
     """Returns the costs of the engine of that name; None where the model does not know it.
 
-    Of an engine outside this project, only where its rules are imported already: a journal's reader imports nothing.
+    An engine outside this project counts only once its rules are imported: a journal's reader imports nothing.
     """
     is_imported = ":" in name and name.partition(":")[0] in sys.modules
     if is_imported and name not in _COSTS and (path := engines.imported_rules(name).costs):
@@ -42,7 +42,7 @@ def import_costs(name: str) -> None:
     """Imports an engine outside this project that a user names, so that the model knows its costs.
 
     Raises:
-        InputError: it cannot be imported, or its rules name no costs.
+        InputError: the engine cannot be imported, or its rules name no costs.
     """
     try:
         engines.imported_rules(name)
@@ -53,9 +53,7 @@ def import_costs(name: str) -> None:
 
 
 def code_of(name: str) -> int:
-    """Returns the number that stands in `Columns.engine` for an engine that has costs; it says which one it is, no
-    more.
-    """
+    """Returns the number that stands in `Columns.engine` for an engine that has costs; it is only an identifier."""
     return list(_COSTS).index(name)
 
 
@@ -63,7 +61,7 @@ def costs_of(c: Columns) -> EngineCosts:
     """Returns the costs of the one engine that all rows have.
 
     Raises:
-        ValueError: the rows have several; `predict` parts them.
+        ValueError: the rows have several engines; `predict` splits them by engine.
     """
     first = int(c.engine.flat[0]) if c.engine.size else 0
     if np.any(c.engine != first):

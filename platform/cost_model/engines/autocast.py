@@ -8,13 +8,13 @@ from trainers.values.layout import Layout
 
 
 def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
-    """Returns the bytes of autocast's casts: of each weight in the states' type, for each pass."""
+    """Returns the bytes that autocast's casts move: each pass casts every weight in the states' type."""
     return np.where(autocasts, (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
 
 
 def autocast_cache(c: Columns, autocasts: Mask) -> Array:
-    """Returns the bytes of the weights that autocast has cast. A compiled block casts its own and, unless it is
-    checkpointed, saves the casts for its backward pass.
+    """Returns the bytes of autocast's weight copies. A compiled block casts its own weights and, unless it is
+    checkpointed, saves the copies for its backward pass.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
     saved_share = np.where(c.fused > 0, 1 - repeated, 1.0)
@@ -22,14 +22,14 @@ def autocast_cache(c: Columns, autocasts: Mask) -> Array:
 
 
 def head_cast(c: Columns, autocasts: Mask, logits: Array) -> Array:
-    """Returns the bytes of the table that autocast has cast for the head, whose backward pass reads it; on ranks with
+    """Returns the bytes of autocast's copy of the table for the head, which the backward pass reads, on ranks with
     `logits`.
     """
     return np.where(autocasts & (logits > 0), c.compute_bytes * c.table_parameters / c.tp, 0.0)
 
 
 def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
-    """Returns the certain memory of whole weights in the states' type, at the loss, when gradients are absent."""
+    """Returns the certain memory of unsharded weights in the states' type, at the loss, when there are no gradients."""
     # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
     eager = layout.compile == "none" and layout.checkpointing == "none"
     away = layout.offload != "none"

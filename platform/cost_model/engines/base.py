@@ -31,21 +31,21 @@ class Copies:
 
     at_loss: Array
     in_block: Array
-    """While one block's backward pass runs."""
+    """Bytes while one block's backward pass runs."""
     at_end: Array
     """Bytes at the end of a micro-batch's backward pass."""
     at_last_end: Array = dataclasses.field(default_factory=lambda: NOTHING)
-    """Bytes at the end of a pipeline's last one, when no other micro-batch is in flight."""
+    """Bytes at the end of a pipeline's last backward pass, when no other micro-batch is in flight."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """The amount of data to exchange, and the computing that may hide it."""
+    """The amount of data to exchange, and the compute that may hide the exchange."""
 
     owned: Array
-    """Parameters of the largest rank."""
+    """Number of the largest rank's parameters."""
     blocks: Array
-    """Parameters of its blocks, among these."""
+    """Number of the parameters in its blocks, a part of `owned`."""
     slot: Array
     """Seconds of one micro-batch."""
     backward: Array
@@ -54,7 +54,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """Host seconds of one block's hooks, beside its kernels."""
+    """Host seconds of one block's hooks, besides its kernels."""
 
     forward: Array
     backward: Array
@@ -64,9 +64,10 @@ class Hooks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Certain:
-    """Bytes a parameter that a rank cannot do without, by what divides them: for `lower_bound`, never above the truth.
+    """Bytes per parameter that a rank certainly holds, for `lower_bound`: never above the true value.
 
-    Of one share of tensor and pipeline parallelism (ZeRO, arXiv 1910.02054, section 3.1).
+    They count per parameter of the rank's share under tensor and pipeline parallelism (ZeRO, arXiv 1910.02054, section
+    3.1).
     """
 
     resident: float = 0.0
@@ -76,20 +77,20 @@ class Certain:
     final_gradients: float = 0.0
     """Gradients alive when the optimizer steps."""
     block_copies: float = 0.0
-    """Copies per parameter of the blocks that live at the end of the forward pass."""
+    """Copies of all blocks' parameters that exist at the end of the forward pass."""
     unit_copies: float = 0.0
-    """Copies per parameter of one block, gathered for its passes."""
+    """Copies of one block's parameters, gathered for its passes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Bytes of a value, as the floor needs them."""
+    """Bytes per value or parameter that the lower bound uses."""
 
     state: float
     compute: float
     gathered: float
-    """Bytes of a block's parameter as FSDP2 gathers it: in FP8 where its scale is that of the whole tensor (torchao
-    0.18, `Float8LinearConfig`: `enable_fsdp_float8_all_gather` goes with no other).
+    """Bytes of a block's parameter as FSDP2 gathers it: in FP8 under tensorwise scaling (torchao 0.18,
+    `Float8LinearConfig`: `enable_fsdp_float8_all_gather` requires it).
     """
     moments: float
     """Bytes of all optimizer states of a parameter; Adafactor's factored states are thin vectors."""
@@ -108,21 +109,21 @@ class Sizes:
 
 
 class EngineCosts(abc.ABC):
-    """Costs of an engine's data parallelism. Every row of the `Columns` that a method is given is of this engine."""
+    """Costs of an engine's data parallelism. All rows of a method's `Columns` have this engine."""
 
     @abc.abstractmethod
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """Returns the bytes of a gradient bucket of the engine's own size."""
+        """Returns the bytes of a gradient bucket of the engine's default size."""
 
     @abc.abstractmethod
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes that a rank holds of parameters, gradients and states. `c.shard` ranks share what the stage
+        """Returns a rank's bytes for parameters, gradients and states. `c.shard` ranks share what the ZeRO stage
         shards.
         """
 
     @abc.abstractmethod
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds per step of data-parallel communication, among several ranks."""
+        """Returns the exposed seconds per step of data-parallel communication among several ranks."""
 
     @abc.abstractmethod
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
@@ -133,51 +134,51 @@ class EngineCosts(abc.ABC):
         return np.zeros((), dtype=bool)
 
     def stops_early(self, c: Columns) -> Mask:
-        """Returns the rows whose full checkpoint ends with the last saved tensor: the last product's output is not
-        needed (torch.utils.checkpoint.set_checkpoint_early_stop).
+        """Returns the rows whose recomputation stops at the last saved tensor: the last product's output is not needed
+        (torch.utils.checkpoint.set_checkpoint_early_stop).
         """
         return np.ones((), dtype=bool)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved a parameter and micro-batch besides the products, of which `repeated` are computed
-        again.
+        """Returns the bytes moved per parameter and micro-batch besides the products; `repeated` is the share that is
+        recomputed.
 
-        Sums: the new gradient is read, the sum read and written; none where a step has one micro-batch.
+        Gradient accumulation reads the new gradient, and reads and writes the sum; a step of one micro-batch has none.
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the unsharded copies of each of `ranks`, which are given as (parameters outside the blocks, bytes of
+        """Yields the unsharded copies of each of `ranks`, each a tuple (parameters outside the blocks, bytes of
         logits).
         """
         for _ in ranks:
             yield Copies(at_loss=NOTHING, in_block=NOTHING, at_end=NOTHING)
 
     def table_gradient(self, c: Columns) -> Array:
-        """Returns the bytes of the vocabulary table's gradient beside the sum it is added to, on the ranks that have
+        """Returns the bytes of the vocabulary table's gradient besides the sum to which it is added, on ranks that have
         the table: a lookup's gradient is as large as its table.
         """
         return c.table_parameters / c.tp * c.compute_bytes
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of the buckets that gradients are copied to; `owned` are the largest rank's parameters."""
+        """Returns the bytes of the gradient buckets; `owned` is the number of the largest rank's parameters."""
         return NOTHING
 
     def stage_buffers(self, c: Columns, boundary: Array) -> Array:
-        """Returns the bytes that a pipeline keeps of each micro-batch in flight beside what blocks save."""
+        """Returns the bytes that a pipeline keeps per micro-batch in flight besides the blocks' activations."""
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes that are freed into another stream's pool of the allocator than they are needed in."""
+        """Returns the bytes that are freed into one stream's pool of the allocator but needed in another's."""
         return NOTHING
 
     def optimizer_ranks(self, c: Columns) -> Array:
-        """Returns the ranks that share the optimizer's step."""
+        """Returns the number of ranks that share the optimizer's step."""
         return np.where(c.zero_stage >= 1, c.shard, 1.0)
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds per step of gradients that go to the host at every micro-step; the step's end is the
-        optimizer's.
+        """Returns the seconds per step of copying gradients to the host at every micro-step; the copy at the step's end
+        counts as the optimizer's.
         """
         return NOTHING
 
@@ -186,21 +187,21 @@ class EngineCosts(abc.ABC):
         return Hooks(forward=NOTHING, backward=NOTHING, again=NOTHING)
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """Returns the rows whose optimizer is the engine's own around torch's: its host time counts twice."""
+        """Returns the rows whose engine wraps torch's optimizer in its own: the host time counts twice."""
         return np.zeros((), dtype=bool)
 
     def step_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of the optimizer's step beside `host.STEP_HOST_S`, while the device waits."""
+        """Returns the host seconds of the optimizer's step besides `host.STEP_HOST_S`, while the device waits."""
         return NOTHING
 
     def step_block_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of the optimizer's step a block, as far as the device may be behind."""
+        """Returns the host seconds per block of the optimizer's step, which the device's backlog may hide."""
         return NOTHING
 
     def instructions_s(self, c: Columns) -> Array:
-        """Returns the host seconds of a micro-step of a pipeline beside its transfers."""
+        """Returns the host seconds of a pipeline's micro-step besides its transfers."""
         return NOTHING
 
     def sigma(self, c: Columns) -> Array:
-        """Returns the log deviation of the step time beside that of its parts."""
+        """Returns the engine's own log deviation of the step time, besides that of the step's parts."""
         return NOTHING

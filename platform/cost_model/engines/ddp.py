@@ -1,4 +1,4 @@
-"""DistributedDataParallel: whole weights in the states' type, gradients all-reduced in buckets, products autocast."""
+"""DistributedDataParallel: full weights in the states' type, gradients all-reduced in buckets, autocast products."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,15 +23,15 @@ class Ddp(EngineCosts):
         return 25 * 2.0**20
 
     def autocasts(self, c: Columns) -> Mask:
-        """Returns the rows whose products are in fewer bytes than the states."""
+        """Returns the rows whose products have a narrower type than the states."""
         return c.compute_bytes < c.state_bytes
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes of gradients' sums, and of autocast's cast of each weight for each pass."""
+        """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight for each pass."""
         return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of whole weights and states, and of gradients from the first backward pass on."""
+        """Returns the bytes of unsharded weights and states, and of gradients from the first backward pass on."""
         on_device = 1.0 - c.states_on_host
         full = c.state_bytes * np.ones(())
         return PerParameter(
@@ -42,8 +42,8 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank: weights that autocast has cast, at the loss the head's too, and a bucket's
-        copies where gradients are squeezed.
+        """Yields the copies of each rank: autocast's weight copies, at the loss the head's too, and a bucket's copies
+        where gradients are compressed.
         """
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
         for _, logits in ranks:
@@ -59,7 +59,7 @@ class Ddp(EngineCosts):
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,
-        section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket: nothing of it hides.
+        section 3.2.3). Torch's PowerSGD hook waits for the device after each bucket, so no part of it is hidden.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = buckets.reduced_s
@@ -69,7 +69,7 @@ class Ddp(EngineCosts):
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns the certain memory: weights, states and PowerSGD's error feedback; bucket views hold the gradients
-        from the first backward on.
+        from the first backward pass on.
         """
         sizes = Sizes.of(recipe)
         certain = autocast_certain(sizes, layout)

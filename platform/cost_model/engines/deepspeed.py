@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO, stages 0 to 3, and its pipeline. Read in its code: the files that are named lie in its `runtime`."""
+"""DeepSpeed ZeRO, stages 0 to 3, and its pipeline. The source is its code: files named here are in its `runtime`."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -25,32 +25,34 @@ _ON, _OFF = (code_of("overlap", word) for word in ("on", "off"))
 
 
 class DeepSpeed(EngineCosts):
-    """`deepspeed.initialize`. Stage 0 that sums in the states' type computes as DDP does, under torch's autocast."""
+    """`deepspeed.initialize`. Stage 0 with gradient sums in the states' type computes as DDP does, under torch's
+    autocast.
+    """
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
         """Returns the bytes of 5e8 elements (`reduce_bucket_size`)."""
         return 5e8 * compute_bytes
 
     def wraps_optimizer(self, c: Columns) -> Mask:
-        """Returns all but stage 0 that sums in the states' type, which steps torch's optimizer; in published runs stage
-        0 holds 16-bit weights beside the masters.
+        """Returns all rows except stage 0 with sums in the states' type, which steps torch's optimizer. In published
+        runs stage 0 holds 16-bit weights besides the masters.
         """
         return ~((c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes))
 
     def autocasts(self, c: Columns) -> Mask:
-        """Returns the rows in which torch's optimizer steps and products are in fewer bytes than states."""
+        """Returns the rows that step torch's optimizer and whose products have a narrower type than the states."""
         return (c.compute_bytes < c.state_bytes) & ~self.wraps_optimizer(c)
 
     def stops_early(self, c: Columns) -> Mask:
-        """Returns the rows under torch's checkpoint; the pipeline's runs the whole block, and so did stacks before
-        fused attention.
+        """Returns the rows under torch's checkpoint; the pipeline's checkpoint recomputes the whole block, and so did
+        stacks before fused attention.
         """
         return (c.tp * c.pp == 1) & (c.flash > 0)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
         """Returns the bytes moved per parameter and micro-batch. `BF16_Optimizer` casts a gradient before it adds it
         (`update_hp_grads`); stages 2 and 3 copy it to the bucket and divide it there, then add this rank's part
-        (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what it gathered, and gradients before their
+        (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates gathered parameters, and gradients before their
         reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`).
         """
         cast = c.compute_bytes + c.gradient_bytes
@@ -63,22 +65,25 @@ class DeepSpeed(EngineCosts):
         return sums + cast_traffic(c, self.autocasts(c), repeated)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of weights in the products' type, masters and states, each shared from its stage on."""
+        """Returns the bytes of weights in the products' type, masters and states, each sharded from its
+        ZeRO stage on.
+        """
         sb, cb = c.state_bytes, c.compute_bytes
         autocasts, on_device = self.autocasts(c), 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
         masters = np.where((sb > cb) | (c.zero_stage >= 1), sb, 0.0)
         weights = np.where(autocasts, sb, cb / zero_3) * (1 - c.parameters_on_host)
         states = np.where(autocasts, sb * c.moments, (masters + sb * c.moments) / zero_1)
-        # Low-precision gradients are held in the type in which they are summed (fp32 under "bf16 with fp32 sums").
+        # Low-precision gradients are held in the type of their sums (fp32 under "bf16 with fp32 sums").
         summed = np.maximum(c.gradient_bytes, cb)
         accumulates = c.grad_accum > 1
-        # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+        # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = ~autocasts & (summed > cb) & (c.zero_stage <= 1)
         gradients = np.where(autocasts, sb, summed / zero_2) + np.where(beside, cb, 0.0)
         held = np.where(accumulates | autocasts | beside, gradients, 0.0)
-        # Offloaded, stage 1 still sums whole gradients on the device, and stage 2 what it owns where the sums are wider
-        # than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); only at the end of a step do they go down.
+        # With offload stage 1 still sums unsharded gradients on the device, and stage 2 its own share where the sums
+        # are wider than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); they go to the host only at the
+        # end of a step.
         away = np.where((c.zero_stage == 2) & (summed > cb), summed / zero_2, 0.0)
         away = np.where(c.zero_stage == 1, summed * accumulates, away)
         return PerParameter(
@@ -89,10 +94,10 @@ class DeepSpeed(EngineCosts):
         )
 
     def _step_copies(self, c: Columns, summed: Array, zero_1: Array, zero_3: Array) -> Array:
-        """Returns the bytes a parameter that the step flattens of this rank's gradients, stage 3 a sub-group at a time;
-        sums in 16 bits are cast to fp32 as well. fp32 sums of 16-bit products stand in one flat tensor from the start,
-        that the optimizer takes as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`;
-        `bf16_optimizer.py`); fp32 throughout is flattened.
+        """Returns the bytes per parameter of this rank's flattened gradients in the step, which stage 3 flattens a
+        sub-group at a time; 16-bit sums are cast to fp32 as well. fp32 sums of 16-bit products are one flat tensor from
+        the start, which the optimizer uses as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`;
+        `bf16_optimizer.py`); fp32 gradients of fp32 products are flattened.
         """
         sb, cb = c.state_bytes, c.compute_bytes
         owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
@@ -102,9 +107,9 @@ class DeepSpeed(EngineCosts):
         return np.where(alike, sb / zero_1, np.where((sb > cb) & ~self.autocasts(c), flat, 0.0))
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank. Stage 3 keeps up to a set number of gathered parameters. DeepSpeed leaves
-        autocast's cache before the loss, where only the head's stays, so that with checkpointing the end of the forward
-        pass, with logits of 2 bytes, may hold more than the loss.
+        """Yields the copies of each rank. Stage 3 keeps up to a set number of gathered parameters. DeepSpeed drops
+        autocast's cache before the loss, except the head's. So with checkpointing the end of the forward pass, with
+        logits of 2 bytes, may hold more than the loss.
         """
         cb, block = c.compute_bytes, c.layer_parameters / c.tp
         blocks = c.layers * block / c.pp
@@ -112,7 +117,7 @@ class DeepSpeed(EngineCosts):
         cached = autocast_cache(c, autocasts)
         leaves = (c.full_checkpointing > 0) & (cached > 0)
         gathers = (c.zero_stage == 3) & (c.shard > 1)
-        # It reduces each gradient as it comes, and copies what it gathered for a module into place.
+        # Stage 3 reduces each gradient as soon as it is computed, and copies a module's gathered parameters into place.
         largest = c.ffn * c.hidden / c.tp * cb
         for root, logits in ranks:
             live = gathering.of_modules(c, block=block, root=root, blocks=blocks) * cb
@@ -137,8 +142,8 @@ class DeepSpeed(EngineCosts):
         return c.table_parameters / c.tp * width
 
     def buckets(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of one bucket, or of two where they are reduced beside the computing. Stage 3 makes its
-        bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes take no memory.
+        """Returns the bytes of one bucket, or of two where reductions overlap with compute. Stage 3 allocates its full
+        bucket at the start, whatever the model and the ranks; on a CPU, unwritten pages take no memory.
         """
         bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
         count = np.where((c.zero_stage > 1) | _overlaps(c), 2.0, 1.0)
@@ -151,7 +156,7 @@ class DeepSpeed(EngineCosts):
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds by stage: 0 reduces after the backward pass, 1 and 2 then gather the updated
-        parameters, 3 works by units.
+        parameters, 3 exchanges unit by unit.
         """
         reduced = Buckets.of(c, load.owned).reduced_s * syncs(c)
         stages = np.where(c.zero_stage >= 1, self._buckets_s(c, load), reduced)
@@ -159,8 +164,8 @@ class DeepSpeed(EngineCosts):
 
     def _buckets_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds of stages 1 and 2, which have all-reduced whole buckets since 2023
-        (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces whole sums and steps its
-        part of them.
+        (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces unsharded sums and steps
+        its part of them.
         """
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
         reduced = buckets.reduced_s
@@ -171,8 +176,8 @@ class DeepSpeed(EngineCosts):
         return times * (each - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
 
     def _units_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds of stage 3, which releases each module after every pass of it, so that
-        recomputing loads it once more (arXiv 2104.07857, section 4.1).
+        """Returns the exposed seconds of stage 3, which releases each module after each of its passes, so that
+        recomputation gathers it once more (arXiv 2104.07857, section 4.1).
         """
         again = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
         ones = np.ones(())
@@ -189,7 +194,7 @@ class DeepSpeed(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds of gradients on the way to the host. Stage 3 keeps its sums there and loads each to add
+        """Returns the seconds of copying gradients to the host. Stage 3 keeps its sums there and loads each sum to add
         to it (`stage3.py`, `partition_grads`).
         """
         down = owned / c.shard * c.gradient_bytes / c.host_bandwidth
@@ -215,7 +220,7 @@ class DeepSpeed(EngineCosts):
         return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
 
     def instructions_s(self, c: Columns) -> Array:
-        """Returns the host seconds in which the pipeline interprets a micro-step's list of instructions."""
+        """Returns the host seconds that the pipeline takes to interpret a micro-step's list of instructions."""
         return np.asarray(INSTRUCTIONS_S)
 
     def sigma(self, c: Columns) -> Array:
@@ -223,14 +228,14 @@ class DeepSpeed(EngineCosts):
         return np.where(c.zero_stage == 3, ZERO_3_SIGMA, 0.0)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the certain memory by stage: that of `per_parameter`, without what a version's flat buffers may not
+        """Returns the certain memory by stage: that of `per_parameter`, without flat buffers that some versions may not
         need.
         """
         sizes, stage = Sizes.of(recipe), layout.zero_stage
         state, compute = sizes.state, sizes.compute
         accumulates, on_device = batch.grad_accum > 1, layout.offload == "none"
         if stage == 0 and compute < state:
-            # Gradients come with the backward pass, and stay only for a further micro-batch.
+            # Gradients appear in the backward pass, and are held only for a further micro-batch.
             certain = autocast_certain(sizes, layout)
             held = state if accumulates and on_device else 0.0
             return dataclasses.replace(certain, held_gradients=held)
@@ -239,14 +244,15 @@ class DeepSpeed(EngineCosts):
         masters = state if state > compute else 0.0
         states = (masters + sizes.moments) / (shard if stage >= 1 else 1)
         gradients = final = compute / (shard if stage >= 2 else 1)
-        # Stage 1 in bf16 sums in fp32, in a buffer of its own that is there from the start.
+        # Stage 1 in bf16 sums in fp32, in a separate buffer that exists from the start.
         summing = stage == 1 and recipe.compute_precision == "bf16" and state > compute
         if stage in (1, 2) and masters:
             final = state / shard  # the step flattens this rank's share of the gradients and casts it to fp32
         if summing:
             gradients = final = state
         if not on_device:
-            # Stage 1 sums whole gradients on the device all the same; what stage 2 sums there depends on their type.
+            # With offload stage 1 still sums unsharded gradients on the device; whether stage 2 does depends on their
+            # type.
             gradients, final = gradients if stage == 1 else 0.0, 0.0
         return Certain(
             resident=weights + (states if on_device else 0.0),
@@ -257,7 +263,7 @@ class DeepSpeed(EngineCosts):
 
 
 def _overlaps(c: Columns) -> Mask:
-    """Returns the rows of stages 1 and 2 that communicate beside their computing."""
+    """Returns the rows of stages 1 and 2 whose communication overlaps with compute."""
     return (c.axes["overlap"] == _ON) & (c.zero_stage < 3)
 
 

@@ -1,4 +1,4 @@
-"""Two ways in which engines exchange gradients: in buckets over all ranks, and unit by unit among those that share."""
+"""Two ways in which engines exchange gradients: in buckets over all ranks, and unit by unit among sharding ranks."""
 
 import dataclasses
 
@@ -14,11 +14,11 @@ OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Gradients of one rank, cut into buckets that are reduced over all ranks, one after the other."""
+    """Gradients of one rank, split into buckets that are reduced over all ranks, one after the other."""
 
     ring: Ring
     num_bytes: Array
-    """Bytes of all gradients, as they are exchanged."""
+    """Exchanged bytes of all gradients, after compression."""
     count: Array
 
     @classmethod
@@ -30,23 +30,23 @@ class Buckets:
 
     @property
     def reduced_s(self) -> Array:
-        """Seconds to all-reduce them all."""
+        """Seconds to all-reduce all buckets."""
         return self.count * self.ring.all_reduce_s(self.num_bytes / self.count)
 
     @property
     def scattered_s(self) -> Array:
-        """Seconds to reduce each to the ranks that own its parts."""
+        """Seconds to reduce-scatter all buckets to the ranks that own their parts."""
         return self.count * self.ring.gather_s(self.num_bytes / self.count)
 
 
 def syncs(c: Columns) -> Array:
-    """Reductions a step: one, or one for each micro-step."""
+    """Counts the reductions per step: one, or one for each micro-step."""
     return np.where(c.sync_every > 0, c.grad_accum, 1.0)
 
 
 def scattered_s(c: Columns, owned: Array) -> Array:
-    """Returns the seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are scattered, updated parameters
-    gathered in their own type (arXiv 1910.02054, section 7.1), which are as many bytes as an all-reduce.
+    """Returns the seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are reduce-scattered, updated
+    parameters all-gathered in their own type, together as many bytes as an all-reduce (arXiv 1910.02054, section 7.1).
     """
     buckets = Buckets.of(c, owned)
     return syncs(c) * buckets.scattered_s + buckets.ring.gather_s(owned * c.compute_bytes)
@@ -64,19 +64,19 @@ def units_s(
     hidden: Array,
     stored_bytes: Array,
 ) -> Array:
-    """Returns the exposed seconds a step where units (blocks) are gathered for each pass and their gradients scattered,
-    beside the compute of the neighbouring block (arXiv 2304.11277, section 3.3).
+    """Returns the exposed seconds per step where units (blocks) are gathered for each pass and their gradients
+    reduce-scattered, overlapping with the compute of the neighbouring block (arXiv 2304.11277, section 3.3).
 
-    Each takes so many `collectives`. `gathers` a micro-step are over all ranks that share the parameters, and
-    `gathers_again` over the `near` ones that hold them between the passes; there are so many `reductions`. Of all that
-    a share of `hidden` lies behind the compute. Parameters on the host are `stored_bytes` each.
+    Each exchange takes `collectives` collectives. A micro-step has `gathers` gathers over all ranks that share the
+    parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
+    reductions. Compute hides the share `hidden` of these. A parameter on the host has `stored_bytes`.
     """
     every_rank = data_ring(c)
     unit = Ring.of(c, c.shard, np.minimum(every_rank.in_node, c.shard))
     per_layer = c.layer_parameters / c.tp
     gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
-    gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # what lies on the host comes up first
-    # The second gathering may stay in a smaller group of neighbours.
+    gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # loads offloaded parameters first
+    # The second gather may stay in a smaller group of neighbours.
     among_few = Ring.of(c, near, np.minimum(every_rank.in_node, near)).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)

@@ -1,4 +1,4 @@
-"""FSDP2: each block a unit, gathered for its passes, whose gradients are reduced to shards."""
+"""FSDP2: each block is a unit, which is gathered for its passes and whose gradients are reduced to shards."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,13 +25,13 @@ class Fsdp(EngineCosts):
     """`torch.distributed.fsdp.fully_shard` over each block and the root. Stage 2 keeps blocks gathered."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
-        """Returns 0: each unit is reduced by itself, without buckets."""
+        """Returns 0: each unit is reduced separately, without buckets."""
         return 0.0
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved per parameter and micro-batch. Gathered parameters are copied into place, for each
-        pass at stage 3, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then this rank's part
-        alone is added up.
+        """Returns the bytes moved per parameter and micro-batch. Gathered parameters are copied into place, at stage 3
+        for each pass, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then only this rank's
+        part is added up.
         """
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
@@ -40,7 +40,7 @@ class Fsdp(EngineCosts):
         return sums + np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of sharded weights and states; gradients are whole where they are summed before the
+        """Returns the bytes of sharded weights and states; gradients are unsharded where they are summed before the
         reduction.
         """
         on_device = 1.0 - c.states_on_host
@@ -55,18 +55,18 @@ class Fsdp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Yields the copies of each rank. The root unit (embeddings) stays through the forward pass, and one block is
-        gathered ahead; a backward unit has its parameters, their gradients and the fp32 input of the reduction. One
-        rank alone copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
+        """Yields the copies of each rank. The root unit (embeddings) stays gathered through the forward pass, and one
+        block is prefetched; a unit in its backward pass holds its parameters, their gradients and the fp32 input of the
+        reduction. A single rank copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.layer_parameters / c.tp
         blocks = c.layers * block / c.pp
-        # Between the passes each rank of a smaller group has its part of every block.
+        # Between the passes each rank of a smaller group holds its part of every block.
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, blocks, np.where(few < c.shard, blocks / few, 0.0))
         gathered = np.where(c.zero_stage == 2, blocks, gathering.of_units(c, block) + keeps) * c.gathered_bytes
-        # One rank whose gradients have the states' type reduces them in place.
+        # A single rank whose gradients have the states' type reduces them in place.
         reduces = (c.shard > 1) | (cb != sb)
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
@@ -76,7 +76,8 @@ class Fsdp(EngineCosts):
             yield Copies(
                 at_loss=root * cb + keeps * c.gathered_bytes + saved,
                 in_block=root * cb + gathered + saved + gradients,
-                # The root is reduced last: parameters, gradients and, unless one rank reduces in place, their copy.
+                # The root is reduced last: parameters, gradients and, unless a single rank reduces in place, their
+                # copy.
                 at_end=root * np.where(reduced_last, 2 * cb, later),
                 at_last_end=root * np.where(reduced_last, later, 0.0),
             )
@@ -86,8 +87,8 @@ class Fsdp(EngineCosts):
         return NOTHING
 
     def unpooled(self, c: Columns, owned: Array) -> Array:
-        """Returns the bytes of sharded gradients where sums were whole until then: these are freed into another
-        stream's pool.
+        """Returns the bytes of sharded gradients where sums are unsharded before the reduction: these sums are freed
+        into another stream's pool.
         """
         whole_sums = (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
         return np.where(whole_sums, owned * c.state_bytes / c.shard, 0.0)
@@ -114,14 +115,14 @@ class Fsdp(EngineCosts):
         )
 
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
-        """Returns the seconds of gradients on the way to the host: each is copied and added to the sum there."""
+        """Returns the seconds of copying gradients to the host and adding each to the sum there."""
         share = owned / c.shard * c.gradient_bytes
         sums = (c.sync_every > 0) & (c.parameters_on_host > 0)
         return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
 
     def hooks(self, c: Columns) -> Hooks:
-        """Returns the host seconds of one unit's hooks. Stage 2 gathers for the first of a step's micro-steps;
-        gradients may be reduced in the last alone. A unit holds the checkpoint; compiled code has it inside.
+        """Returns the host seconds of one unit's hooks. Stage 2 gathers only in a step's first micro-step; gradients
+        may be reduced only in the last. The checkpoint is inside the unit, and inside compiled code.
         """
         collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
@@ -134,14 +135,12 @@ class Fsdp(EngineCosts):
         )
 
     def step_block_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of twelve parameters of a block, each unscaled, clipped and stepped as a plain
-        tensor.
-        """
+        """Returns the host seconds to unscale, clip and step each of a block's twelve parameters as a plain tensor."""
         return np.asarray(12 * SHARD_STEP_S)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
-        """Returns the certain memory: shards, which may be cut over context parallelism's ranks too, and whole
-        gradients where these are summed.
+        """Returns the certain memory: shards, which context-parallel ranks may share too, and unsharded gradients where
+        these are summed.
         """
         sizes, shard = Sizes.of(recipe), layout.dp_shard * layout.cp
         on_device = 0.0 if layout.offload != "none" else 1.0
@@ -156,9 +155,9 @@ class Fsdp(EngineCosts):
 
 
 def _saved_again(c: Columns) -> Array:
-    """Returns the bytes of the FP8 weights that compiled blocks save column by column beside what was gathered, for the
+    """Returns the bytes of the column-major FP8 weights that compiled blocks save besides the gathered ones, for the
     products of the backward pass: gate, up and down of a gated feed-forward, else the last (torch 2.13's partitioner on
-    Llama's and GPT-NeoX's blocks). Checkpointed blocks make them again.
+    Llama's and GPT-NeoX's blocks). Checkpointed blocks recompute them.
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
     weights = c.layers / c.pp * (1 + 2 * c.gated) * c.ffn * c.hidden
@@ -166,7 +165,9 @@ def _saved_again(c: Columns) -> Array:
 
 
 def _between_passes(c: Columns) -> Array:
-    """Returns the ranks that hold a block between its two passes: all that share it, or the neighbours of `reshard`."""
+    """Returns the number of ranks that hold a block between its two passes: all that shard it, or the
+    `reshard` group.
+    """
     reshard = c.axes["reshard"]
     return np.where(reshard > 0, np.minimum(reshard * c.cp, c.shard), c.shard)
 

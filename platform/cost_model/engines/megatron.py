@@ -1,4 +1,4 @@
-"""Megatron-LM's data parallelism, of published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
+"""Megatron-LM's data parallelism in published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
 
 import dataclasses
 
@@ -18,25 +18,25 @@ BLOCK_TENSORS = constants.number("megatron", "BLOCK_TENSORS")
 
 
 class Megatron(EngineCosts):
-    """Its DDP at stage 0, its distributed optimizer at stage 1."""
+    """Megatron-LM's DDP at stage 0, its distributed optimizer at stage 1."""
 
     def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
         """Returns the bytes of 4e7 parameters (`ddp_bucket_size`)."""
         return 4e7 * state_bytes
 
     def stops_early(self, c: Columns) -> Mask:
-        """Returns False for all rows: its checkpoint runs the whole block."""
+        """Returns False for all rows: Megatron-LM's checkpoint recomputes the whole block."""
         return np.zeros((), dtype=bool)
 
     def per_parameter(self, c: Columns) -> PerParameter:
-        """Returns the bytes of weights in the products' type, of masters and states shared from stage 1 on, and of
-        gradients shared from stage 2 on.
+        """Returns the bytes of weights in the products' type, of masters and states sharded from stage 1 on, and of
+        gradients sharded from stage 2 on.
         """
         sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
         masters = np.where(sb > cb, sb, 0.0)
         summed = np.maximum(c.gradient_bytes, cb)
-        # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+        # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
         return PerParameter(
@@ -47,9 +47,9 @@ class Megatron(EngineCosts):
         )
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """Returns the exposed seconds per step after the backward pass: gradients all-reduced, or scattered and the
-        updated parameters gathered. Where hooks reduce, buckets are all-reduced beside the last backward pass whatever
-        the stage, and parameters gathered one by one.
+        """Returns the exposed seconds per step after the backward pass: gradients are all-reduced, or reduce-scattered
+        and the updated parameters gathered. Where hooks reduce, buckets are all-reduced during the last backward pass
+        at every stage, and parameters gathered one by one.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s

@@ -1,1 +1,1 @@
-"""The parts of the guided searcher: its points, their posterior, what it rules out, and what a trial is worth."""
+"""Parts of the guided searcher: its points, their posterior, pruning, and the value of a trial."""

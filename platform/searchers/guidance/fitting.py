@@ -16,7 +16,7 @@ from platform.searchers.problem import Result
 from trainers.values.measurement import Outcome
 
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
-"""Prior of the error of predicted peaks."""
+"""Prior for the errors of predicted peaks."""
 NOISE = 0.03
 """Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
 MARGIN = 0.02
@@ -26,8 +26,8 @@ CRASH_NOISE = 0.3
 
 
 class Fitting:
-    """A study's knowledge of memory. Where nothing is predicted, everything fits: a ladder's own line of memory
-    decides.
+    """A study's knowledge of memory. Where nothing is predicted, every point counts as fitting: the extrapolation of a
+    ladder's own measured memory decides.
     """
 
     def __init__(self, points: Points) -> None:
@@ -36,7 +36,7 @@ class Fitting:
         self._crowded: dict[int, float] = {}
         """Predicted memory over the limit, in log space, of points that ran out of memory or had no head-room."""
         self._crashed: set[int] = set()
-        """The points of these whose cause is unknown."""
+        """Those of the `_crowded` points that crashed for an unknown cause."""
         self._timed: set[int] = set()
         self._ran_before: list[int] = []
         """Points that ran in an earlier study."""
@@ -82,11 +82,12 @@ class Fitting:
         return self._learned
 
     def _learn_all(self) -> Learned:
-        """Fits the regression; a point that ran out of memory though it was predicted to fit, or ran though it was not,
-        counts as having missed by `MARGIN` at least.
+        """Fits the regression. A point that ran out of memory though it was predicted to fit, or ran though it was not,
+        counts as an error of at least `MARGIN`.
 
-        What ran without a peak is a bound alone. It teaches where the prediction, or what errors of memory elsewhere
-        made of it, has it not fit: a second pass adds those, so that one error does not speak for all that is alike.
+        A point that ran without a measured peak only gives an upper bound. It counts where the prediction says that it
+        does not fit. A second pass adds points that only other points' out-of-memory errors predict not to fit, so that
+        one error does not decide for all similar points.
         """
         points = self._points
         residual = {

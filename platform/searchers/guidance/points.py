@@ -1,4 +1,4 @@
-"""Every batch point of a problem as rows of arrays: its position, and what is predicted before anything is measured."""
+"""Batch points of a problem as rows of arrays: their positions, and their predictions before any measurement."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from trainers.measuring.ladder import HEADROOM
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Points(Places):
-    """Arrays with one row a point, in the order of the candidates and of their rungs."""
+    """Arrays with one row per point, in the order of the candidates and of their rungs."""
 
     owner: Index
     """Position of the point's candidate."""
@@ -22,16 +22,19 @@ class Points(Places):
     group: Index
     """Number of its recipe: only points of one group compete."""
     log_step_s: Array
-    """Natural logarithm of the predicted seconds of as many tokens as the point's group compares by, mostly those of a
-    step; zeros where nothing predicts it."""
+    """Natural logarithm of the predicted seconds for the number of tokens by which the point's group compares, mostly
+    those of one step; zeros where not predicted.
+    """
     log_needed: Array
-    """Logarithm of predicted memory over the capacity: above 0 it does not fit. Minus infinity where not predicted."""
+    """Logarithm of predicted memory over the capacity: above 0 the point does not fit. Minus infinity where not
+    predicted.
+    """
     log_pooled: Array
-    """The same of the memory that leaves head-room: above 0 it thrashes."""
+    """Logarithm of pooled memory over the capacity less head-room: above 0 the point thrashes."""
     log_allocated_gib: Array
-    """Logarithm of the predicted allocated peak, to be corrected by measured ones; NaN where not predicted."""
+    """Logarithm of the predicted allocated peak, which measured peaks correct; NaN where not predicted."""
     log_rank: Array
-    """Logarithm of the probability of running well over the expected step time, by which a plan ranks. Zeros where not
+    """Logarithm of (probability of running well / expected step time), by which a plan ranks. Zeros where not
     predicted.
     """
     predicted: bool

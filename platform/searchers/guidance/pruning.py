@@ -1,4 +1,4 @@
-"""Rules out, after an out-of-memory error, the points that must need at least as much memory, and no others."""
+"""Pruning after an out-of-memory error: rules out the points that must need at least as much memory, and no others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,25 +15,26 @@ from trainers.values.layout import Layout
 LIGHTER: Mapping[str, tuple[Any, ...]] = {
     name: declared.lighter for name, declared in axes_of(Layout).items() if declared.lighter
 }
-"""Axes along which memory falls, all else equal: their values, the heaviest first."""
+"""Values of the axes along which memory falls, all else equal; the heaviest first."""
 CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
 """Names of those axes whose order holds without a prediction to confirm it. A stage that shards more may still need
-more, since its buckets weigh more than what it shards of a small model or on one device (BLOOM-7b1 on one H200: ZeRO-1
-138 GiB, ZeRO-0 121).
+more memory, since on a small model or on one device its buckets are larger than what it saves (BLOOM-7b1 on one H200:
+ZeRO-1 138 GiB, ZeRO-0 121).
 """
 FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
 """Axes whose larger numbers need less memory, such as the number of ranks that share one copy."""
 IGNORED = (*(name for name, declared in axes_of(Layout).items() if declared.of_number == "no memory"), MICRO_BATCH)
-"""Axes that the comparison ignores: copies of the whole change no rank's memory, and the micro-batch is the rung's."""
+"""Axes that the comparison ignores: replicas of the model change no rank's memory, and the rung gives the micro-batch.
+"""
 
 
 class Pruning:
     """Finds the points that an out-of-memory error at another point rules out.
 
     A point is ruled out if it differs from the one that ran out of memory by a larger micro-batch, less checkpointing,
-    less offload, less sharding or gradients held longer, and in nothing else; and if the cost model says so too. Where
-    that does not know the devices, only micro-batch, checkpointing and offload count. A kernel or engine never rules
-    out another.
+    less offload, less sharding or gradients held longer, and in nothing else, and if the cost model agrees. Where the
+    cost model does not know the devices, only micro-batch, checkpointing and offload count. A kernel or engine never
+    rules out another.
     """
 
     def __init__(self, candidates: Sequence[Choice], points: Points) -> None:
@@ -56,7 +57,7 @@ class Pruning:
         self._kind: Index = np.array(kind, dtype=np.int64)
         owners = self._kind[points.owner]
         order = np.argsort(owners, kind="stable")
-        # A study of many layouts asks for hundreds of errors at a time, each of a few points.
+        # A study of many layouts asks about hundreds of errors at a time, each of which concerns a few points.
         self._of_kind: list[Index] = np.split(order, np.searchsorted(owners[order], np.arange(1, len(kinds))))
         """Points by kind; a point rules out only points of its kind."""
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))

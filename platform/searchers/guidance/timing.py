@@ -1,4 +1,4 @@
-"""Corrects predicted step times by measured ones, and has the fastest step of each recipe."""
+"""Corrects predicted step times by measured ones, and tracks the fastest step of each recipe."""
 
 import math
 
@@ -11,13 +11,13 @@ from platform.searchers.problem import Result
 from trainers.values.measurement import TIMED, Outcome
 
 UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
-"""Prior of a log step time that nothing predicts."""
+"""Prior of a log step time without a prediction."""
 UNKNOWN_LEAD = math.log(2.0)
 """Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
 
 
 class Timing:
-    """A study's knowledge of step times, in log seconds; `Fitting` is that of memory."""
+    """A study's knowledge of step times, in log seconds; `Fitting` has that of memory."""
 
     def __init__(self, points: Points) -> None:
         self._points = points
@@ -49,15 +49,15 @@ class Timing:
         return {int(self._points.group[point]) for point in self._log_step_s}
 
     def reference(self, group: int, speed: Array) -> float:
-        """Returns the log speed of the group's incumbent; where it has none, one somewhat below the best of its points'
-        `speed`.
+        """Returns the log speed of the group's incumbent; where it has none, the best of its points' `speed` less
+        `UNKNOWN_LEAD`.
         """
         incumbent = self.incumbents.get(group)
         return float(np.max(speed)) - UNKNOWN_LEAD if incumbent is None else -incumbent
 
     def posterior(self) -> Learned:
-        """Returns the regression over the residuals of the step times, of those nearest to the fastest where they are
-        many.
+        """Returns the regression over the residuals of the step times; where they are many, over a part of them that
+        favours those near the fastest.
         """
         points = self._points
         index = np.array(sorted(self._log_step_s), dtype=np.int64)
@@ -72,7 +72,7 @@ class Timing:
 
 
 def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
-    """Returns the logarithm of the measured step time; None where there is none that counts."""
+    """Returns the logarithm of the measured step time; None where no time counts."""
     speed = result.tokens_per_s
     if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
         return None

@@ -1,4 +1,6 @@
-"""The value of a trial: expected saving over the planned run, and which rungs of a ladder are worth their seconds."""
+"""The value of a trial: its expected saving over the planned run, and the rungs of its ladder that are worth their
+seconds.
+"""
 
 import numpy as np
 
@@ -6,7 +8,7 @@ from platform.cost_model.columns import Array
 from platform.cost_model.predict import normal_cdf
 
 SMALLEST = 1e-6
-"""Deviations below it count as zero."""
+"""Deviations below this count as zero."""
 
 
 def expected_saving(ahead: Array, sigma: Array) -> Array:
@@ -18,7 +20,7 @@ def expected_saving(ahead: Array, sigma: Array) -> Array:
     """
     sigma = np.maximum(sigma, SMALLEST)
     z = ahead / sigma
-    # Far behind, both terms are tails that cancel: Mills' ratio there, sigma phi(z) / z^2 to the first order.
+    # Far behind the incumbent both terms are tails that cancel; Mills' ratio gives sigma phi(z) / z^2 to first order.
     tail = sigma * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) / np.maximum(z**2, 1.0)
     near = normal_cdf(z) - np.exp(np.minimum(0.5 * sigma**2 - ahead, 50.0)) * normal_cdf(z - sigma)
     return np.where(z < -2.5, tail, np.maximum(near, 0.0))
@@ -27,13 +29,12 @@ def expected_saving(ahead: Array, sigma: Array) -> Array:
 def rungs_worth_it(
     mean: Array, covariance: Array, fits: Array, reference: float, cost: Array, start: float, elsewhere: float
 ) -> list[int]:
-    """Returns the positions of the rungs that a trial should climb, ascending: those where its device seconds are spent
-    best.
+    """Returns the positions, ascending, of the rungs that a trial should climb: those that save most per device second.
 
-    `mean` and `covariance` are of the rungs' log speeds, `fits` the probabilities that each fits, `cost` what each adds
-    to the `start` of a trial, `elsewhere` what a device second is expected to save in the best use of it after this
-    trial. The best rung is chosen; another joins where it saves more for a second beyond the rungs already chosen. To
-    come back for it would cost another start.
+    `mean` and `covariance` describe the rungs' log speeds, `fits` the probability that each fits, `cost` the device
+    seconds that each adds to the `start` of a trial, `elsewhere` the expected saving of a device second in its best use
+    after this trial. The best rung is chosen. Another joins where, beyond the rungs already chosen, it saves more per
+    second than `elsewhere`, since a later trial of it would cost another start.
     """
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     alone = expected_saving(mean - reference, sigma) * fits
