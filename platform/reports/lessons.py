@@ -37,7 +37,9 @@ def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [[*axes_worth(each.measurements), *reasons_for_winner(each, forecaster)] for each in winners]
     if len(winners) == 1:
-        saved = "a miniature saves none" if header.miniature else f"over {saving(winners[0], header)}"
+        saved = (
+            "a miniature's answer saves no training time" if header.miniature else f"over {saving(winners[0], header)}"
+        )
         return [*lines_of[0], f"{cost}; {saved}."]
     sentences: list[str] = []
     for each, lines in zip(winners, lines_of, strict=True):

@@ -172,7 +172,7 @@ def _of_miniature(space: Space, miniature: Space) -> str:
     return (
         f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
         f" {miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
-        f" {space.recipe.model.name} itself."
+        f" {space.recipe.model.name} itself, which python -m platform.plan predicts."
     )
 
 

@@ -118,7 +118,10 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         try:
             space = space.miniature.with_changes(request.changes)
         except ValueError as error:
-            raise InputError(str(error)) from error
+            raise InputError(
+                f"{error}, which stands in for {space.name} where no node has a GPU: leave out what it cannot take, or"
+                f" predict {space.name} itself with python -m platform.plan"
+            ) from error
     if request.num_devices is not None:
         space = space.on_workers(request.num_devices)
     num_devices = dataclasses.replace(request, space=space).wanted_devices

@@ -53,7 +53,7 @@ class Progress:
                     self._recent.clear()
                     begin_text = f"from step {record.step}" if record.step else "from the beginning"
                     after = duration(record.startup_s)
-                    self.print_line(f"Trains {begin_text} with {record.layout}, {after} after the workers' start.")
+                    self.print_line(f"It trains {begin_text} with {record.layout}, {after} after the workers' start.")
                 case Steps():
                     self._last = record
                     self._recent.append(record)

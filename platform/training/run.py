@@ -84,6 +84,9 @@ class Session:
             ClusterError: workers were lost again and again, or failed for a reason that would come again.
         """
         progress, num_lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
+        model, data = self._plan.recipe.model, self._plan.recipe.data
+        stand_in = f", a small model that stands in for {model.miniature_of}" if model.miniature_of else ""
+        progress.print_line(f"Trains {model.name}{stand_in}, on data {data}.")
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step
