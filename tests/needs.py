@@ -58,11 +58,12 @@ def root(to: str) -> None:
 
 
 def refused(needed: str, answer: str) -> NoReturn:
-    """Skips the test, since the kernel grants what is `needed` to privileged users alone; `answer` is what it said."""
-    pytest.skip(f"the kernel grants {needed} to privileged users alone and refused it here: {answer}")
+    """Skips the test: the kernel grants `needed` to privileged users alone, and its refusal was `answer`."""
+    pytest.skip(f"{needed} needs privileges: run this test as root on a host that grants them; refused here: {answer}")
 
 
-def _missing(needed: str) -> NoReturn:
+def _missing(installation: str) -> NoReturn:
+    """Fails the test under CI, where everything can be installed; elsewhere skips it with the `installation` needed."""
     if "CI" in os.environ:
-        pytest.fail(f"under CI {needed}")
-    pytest.skip(needed)
+        pytest.fail(f"under CI {installation}")
+    pytest.skip(f"to run this test, {installation}")

@@ -157,7 +157,7 @@ def test_a_rung_held_back_is_skipped_by_its_layout_s_own_line_and_what_lies_belo
     assert backend.order == [(LAYOUTS[0], (2, 4)), (LAYOUTS[0], (5, 6, 7))]
     output = {each.batch.micro_batch: each for each in history_of(study).measurements}
     assert [output[rung].outcome for rung in (8, 16)] == [Outcome.SKIPPED] * 2
-    assert output[8].reason == "predicted 2.10 GiB from the rungs below it; 1.94 GiB leave head-room"
+    assert output[8].reason == "predicted 2.10 GiB from smaller micro-batches; 1.94 GiB may be used"
     best = winner(history_of(study).measurements)
     assert best is not None and best.batch.micro_batch == 7
     backend.run(cautious(make(within), within))

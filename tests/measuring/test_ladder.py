@@ -50,7 +50,7 @@ def test_rungs_without_head_room_are_said_to_be_misfits():
     assert limit_gib == pytest.approx(0.97 * 24.0 - 1.0)
     (misfit,) = misfits(job, points, rungs, limit_gib)
     assert (misfit.batch, misfit.outcome) == (rungs[1], Outcome.SKIPPED)
-    assert misfit.reason == "predicted 24.00 GiB from the rungs below it; 22.28 GiB leave head-room"
+    assert misfit.reason == "predicted 24.00 GiB from smaller micro-batches; 22.28 GiB may be used"
     assert misfits(job, points[:1], rungs, limit_gib) == []
 
 

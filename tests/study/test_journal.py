@@ -266,12 +266,12 @@ def test_a_line_and_a_new_files_name_are_flushed_to_disk(tmp_path: Path, monkeyp
     flushed: list[tuple[int, int]] = []
     fsync = os.fsync
 
-    def noted(file: int) -> None:
+    def recorded_fsync(file: int) -> None:
         fsync(file)
         status = os.fstat(file)
         flushed.append((status.st_ino, status.st_size))
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
     path = tmp_path / "journal.jsonl"
     record(path, ENTRIES[1])
     first = path.stat()

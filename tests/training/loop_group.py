@@ -70,11 +70,11 @@ def _play(attempt: Attempt) -> str:
     worker = Worker(attempt.job, time.perf_counter())
     beat, allowed = worker.watchdog.beat, list[tuple[str, float | None]]()
 
-    def noted(activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+    def recorded_beat(activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
         allowed.append((worker.activity, allowed_s))
         beat(activity, allowed_s=allowed_s, pending=pending)
 
-    worker.watchdog.beat = noted
+    worker.watchdog.beat = recorded_beat
     try:
         with _disturbed(attempt):
             return worker.run()

@@ -62,7 +62,7 @@ def misfits(
         needs_gib = predict_gib(memory_points, batch.micro_batch, job.predicted_gib)
         if needs_gib is None or needs_gib <= limit_gib:
             continue
-        reason = f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room"
+        reason = f"predicted {size(needs_gib)} from smaller micro-batches; {size(limit_gib)} may be used"
         skipped.append(job.measurement(batch, Outcome.SKIPPED, reason=reason))
     return skipped
 

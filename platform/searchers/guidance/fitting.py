@@ -36,7 +36,7 @@ class Fitting:
         self._crowded: dict[int, float] = {}
         """Predicted memory over the limit, in log space, of points that ran out of memory or had no head-room."""
         self._crashed: set[int] = set()
-        """Those of the `_crowded` points that crashed for an unknown cause."""
+        """Points in `_crowded` whose run crashed without a known cause."""
         self._timed: set[int] = set()
         self._ran_before: list[int] = []
         """Points that ran in an earlier study."""
