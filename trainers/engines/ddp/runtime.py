@@ -1,26 +1,22 @@
 """Torch's DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
 
 import contextlib
-import sys
 import time
 import warnings
 from collections.abc import Generator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
 from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines._torch import TorchEngine
+from trainers.engines.ddp.compression import Compression
 from trainers.engines.state import Counters
 from trainers.kernels import float8
 from trainers.models import Model
-from trainers.values.recipe import Recipe
 
 _WATCHDOG_S = 0.3
 """Seconds within which NCCL's watchdog has looked at what has ended."""
@@ -39,7 +35,7 @@ class DdpEngine(TorchEngine):
     in the bf16 buckets, which are then all-reduced in bf16.
     """
 
-    _compressions: tuple["_Compression", ...] = ()
+    _compressions: tuple[Compression, ...] = ()
     _module: Any  # a DistributedDataParallel, or several
 
     def _lay_out(self, model: Model) -> nn.Module:
@@ -69,7 +65,7 @@ class DdpEngine(TorchEngine):
                 init_sync=False,
                 bucket_cap_mb=self._layout.bucket_mib or None,
             )
-        self._compressions = (*self._compressions, _Compression(module, recipe))
+        self._compressions = (*self._compressions, Compression(module, recipe))
         return module
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
@@ -151,54 +147,3 @@ class DdpEngine(TorchEngine):
                 self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
             ),
         }
-
-
-class _Compression:
-    """Compresses one DDP module's gradients before they are exchanged, by torch's own hooks. Its state is new: nothing
-    of an earlier engine's errors or factors is in it.
-
-    PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far (error feedback), is
-    approximated by two factors of a small rank, and the factors are exchanged; vectors, and matrices that the rank does
-    not make half as small, travel whole. Torch's hook waits for the device once a bucket.
-
-    DDP puts its buckets in order after the first exchange, and PowerSGD keeps errors by bucket: it begins with the
-    second optimizer step. The first one's gradients travel whole, whatever the number of micro-steps.
-    """
-
-    def __init__(self, module: DistributedDataParallel, recipe: Recipe) -> None:
-        self._module = module
-        self._state: PowerSGDState | None = None
-        if recipe.powersgd_rank:
-            self._state = PowerSGDState(
-                process_group=module.process_group,
-                matrix_approximation_rank=recipe.powersgd_rank,
-                start_powerSGD_iter=sys.maxsize,
-                # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
-                orthogonalization_epsilon=cast(Any, 1e-8),
-            )
-            module.register_comm_hook(self._state, powerSGD_hook)
-        elif recipe.compression == "bf16":
-            module.register_comm_hook(module.process_group, _bf16_hook)
-
-    def stepped(self) -> None:
-        """Counts a finished optimizer step."""
-        if self._state is not None and self._state.start_powerSGD_iter == sys.maxsize:
-            self._state.start_powerSGD_iter = self._state.iter
-
-    def in_effect(self) -> str | None:
-        """Returns the recipe's word for what the module's hooks do; None for PowerSGD that has not begun."""
-        hooks: list[tuple[Any, Any]] = getattr(self._module, "_comm_hooks")  # noqa: B009  # stands in no public place
-        if not hooks:
-            return "none"
-        names = [getattr(hook, "__name__", repr(hook)) for hook, _ in hooks]
-        if names == [_bf16_hook.__name__]:
-            return "bf16"
-        state = hooks[0][1]
-        if names == [powerSGD_hook.__name__] and isinstance(state, PowerSGDState):
-            return f"powersgd_{state.matrix_approximation_rank}" if state.error_dict else None
-        return "+".join(names)
-
-
-def _bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Calls torch's hook under another name: DDP refuses it by its name on gloo, which sums bf16 as NCCL does."""
-    return bf16_compress_hook(state, bucket)
