@@ -10,6 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainers.values.recipe import Recipe
 
+PIECE_VALUES = 2**27
+"""Most gradients that bf16 compression copies at once."""
+
 
 class Compression:
     """Compresses one DDP module's gradients before they are exchanged. Its state is new: nothing of an earlier
@@ -64,9 +67,10 @@ def _bf16_hook(exchange: "_Bf16Exchange", bucket: GradBucket) -> torch.futures.F
 class _Bf16Exchange:
     """Averages a bucket of gradients over a process group in bf16, beside the backward pass.
 
-    Torch's own hook has a bf16 copy of every bucket at once: NCCL's process group holds each until its watchdog has
-    looked and a further collective begins, so through the optimizer's step too (74.1 GiB in place of 60.9 for
-    BLOOM-7b1). Here copies belong to one stream, in which a bucket's copy takes the memory of the one before it.
+    Torch's own hook has a bf16 copy of all gradients at once, through the optimizer's step too: NCCL's process group
+    holds each bucket's until its watchdog has looked and a further collective begins (74.1 GiB in place of 60.9 for
+    BLOOM-7b1); and in the first pass all gradients are one bucket. Here a bucket is exchanged in pieces on one stream,
+    where a piece's copy takes the memory of the one before it.
     """
 
     def __init__(self, group: torch.distributed.ProcessGroup) -> None:
@@ -90,6 +94,7 @@ class _Bf16Exchange:
         return future
 
     def _average(self, gradients: torch.Tensor) -> None:
-        halves = gradients.to(torch.bfloat16).div_(self._group.size())
-        torch.distributed.all_reduce(halves, group=self._group)
-        gradients.copy_(halves)
+        for piece in gradients.split(PIECE_VALUES):
+            copy = piece.to(torch.bfloat16).div_(self._group.size())
+            torch.distributed.all_reduce(copy, group=self._group)
+            piece.copy_(copy)
