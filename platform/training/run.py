@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from platform.cluster import head
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError, InputError
 from platform.common.signals import INTERRUPTED
@@ -131,6 +132,7 @@ class Session:
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
         ends: list[AttemptEnd] = []
+        losses: list[str] = []
         is_over = threading.Event()
 
         def run() -> None:
@@ -139,7 +141,23 @@ class Session:
             finally:
                 is_over.set()
 
+        def lose(reason: str) -> None:
+            losses.append(reason)
+            is_over.set()
+
         threading.Thread(target=run, daemon=True).start()
+        with head.watched(place.head, place.raylet, lose):
+            interrupted = self._follow(is_over, progress)
+        if interrupted:
+            return attempt.AttemptEnd(state="stopped"), True
+        if losses:
+            return attempt.AttemptEnd(state="failed", reason=losses[0]), False
+        return (
+            ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
+        ), False
+
+    def _follow(self, is_over: threading.Event, progress: Progress) -> bool:
+        """Shows the attempt's progress until it is over; returns whether the user interrupted it."""
         interrupted, until_s = False, float("inf")
         # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
         while not is_over.is_set() and (now_s := time.monotonic()) < until_s:
@@ -157,11 +175,7 @@ class Session:
                     "Interrupted: the training saves a checkpoint and ends; a second interrupt ends it at once."
                 )
         self._show(progress)
-        if interrupted:
-            return attempt.AttemptEnd(state="stopped"), True
-        return (
-            ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
-        ), False
+        return interrupted
 
     def _show(self, progress: Progress) -> None:
         records = self._reader.read()

@@ -1,6 +1,7 @@
 """Trainings that are killed for real: a driver, twenty workers at random, and other numbers of workers on the way."""
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -81,6 +82,27 @@ def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, undisturbe
     begun = [each.step for each in TrainingFolder(folder / "driver").read_records() if isinstance(each, Begun)]
     assert begun[0] == 0 and begun[1] >= 100
     assert losses(folder / "driver") == undisturbed
+
+
+def test_a_training_whose_whole_process_group_is_ended_goes_on(folder: Path, undisturbed: list[float]):
+    """Checks SIGTERM as `timeout` sends it: it ends Ray's processes too."""
+    process = start(folder, "group")
+    wait_for(folder / "group", 100, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait() == 130
+    assert "Interrupted." not in (folder / "group.err").read_text(), "it was stuck until it was ended by force"
+    assert start(folder, "group").wait() == 0, (folder / "group.err").read_text()
+    assert losses(folder / "group") == undisturbed
+
+
+def test_a_training_whose_raylet_dies_says_so(folder: Path):
+    process = start(folder, "raylet", DDP, "--tokens", str(100 * STEPS * STEP))
+    wait_for(folder / "raylet", 0, process)
+    for each in psutil.Process(process.pid).children(recursive=True):
+        if each.name() == "raylet":
+            each.kill()
+    assert process.wait() == 3
+    assert "raylet) at 127.0.0.1:" in (folder / "raylet.err").read_text()
 
 
 def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Path, undisturbed: list[float]):
