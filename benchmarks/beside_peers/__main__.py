@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/beside-peers"))
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one peer, in this process
     options = parser.parse_args()
+    options.out = options.out.absolute()  # Tune's trials have folders of their own
     options.out.mkdir(parents=True, exist_ok=True)
     if Path(options.space).exists():  # Ray's workers have a working folder of their own
         options.space = str(Path(options.space).absolute())

@@ -32,7 +32,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     space = trial.space_of(name, changes, gpus)
     axes = trial.values(space)
     on_gpu = torch.cuda.is_available()
-    storage = str(out.parent.absolute() / f"{out.stem}-ray")
+    storage = str(out.parent / f"{out.stem}-ray")
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     # The controller of a trainer and the trial each take a CPU beside the workers.
@@ -49,7 +49,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
                 "changes": changes,
                 "gpus": gpus,
                 "choice": choice,
-                "out": str(out.absolute()),
+                "out": str(out),
                 "began_unix_s": began_unix_s,
             },
             torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
@@ -59,7 +59,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
         try:
             metrics = trainer.fit().metrics or {}
         except Exception as error:  # an out-of-memory error is a bad choice, not the end of the search
-            Record(out.absolute(), began_unix_s).trial(outcome=outcome_of(error), choice=choice, tokens_per_s=None)
+            Record(out, began_unix_s).trial(outcome=outcome_of(error), choice=choice, tokens_per_s=None)
             return {"tokens_per_s": 0.0}
         return {"tokens_per_s": float(metrics.get("tokens_per_s", 0.0))}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from platform.reports.table import Row, read_csv
 
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements"
-_TOP = """# Measured on H200s
+_TOP = """# Measured on GPUs
 
 The fastest `ok` run of each model and precision in each table of [docs/measurements](../measurements/), by total
 tokens/s; a table's name ends with its GPUs. A recipe is a model, length x batch and what differs from bf16 over fp32
@@ -30,7 +30,7 @@ def _cells(path: Path) -> Iterator[list[str]]:
     timed.sort(key=lambda row: (row.tokens_per_s_per_gpu or 0) * (row.gpus or 1), reverse=True)
     fastest: dict[tuple[str | None, ...], Row] = {}
     for row in timed:
-        fastest.setdefault((row.model, row.precision, row.state_precision, row.optimizer, row.compression), row)
+        fastest.setdefault((row.model, row.precision, row.state_precision, row.optimizer), row)
     for row in fastest.values():
         yield [f"[{path.stem}](../measurements/{path.name})", _recipe(row), *_layout(row)]
 
@@ -47,8 +47,8 @@ _KERNELS = {"chunked": "chunked", "block": "compiled", "model": "compiled whole"
 def _recipe(best: Row) -> str:
     """Returns the cell on the mathematics, without what is usual."""
     cap = [f"held to {best.cap_gib:g} GiB"] if best.cap_gib else []
-    usual = ("bf16", "fp32 states", "adamw", "none")
-    stated = (best.precision, f"{best.state_precision} states", best.optimizer, best.compression)
+    usual = ("bf16", "fp32 states", "adamw", "None compression", "none compression")
+    stated = (best.precision, f"{best.state_precision} states", best.optimizer, f"{best.compression} compression")
     unusual = [str(word) for word in stated if word and word not in usual]
     return ", ".join([f"{best.model}", f"{best.seq_len} x {best.global_batch}", *unusual, *cap])
 
