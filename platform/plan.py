@@ -1,6 +1,6 @@
 """Predicts layouts, speed and memory before anything is measured.
 
-    python -m platform.plan bloom7b --cluster 8xH100
+    python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
@@ -100,6 +100,12 @@ def _add_questions(command_parser: argparse.ArgumentParser) -> None:
     command_parser.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
     command_parser.add_argument(
         "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
+    )
+    command_parser.add_argument(
+        "--save-layout",
+        metavar="FILE",
+        type=Path,
+        help="write the first row as a layout.json: predicted, not measured",
     )
     command_parser.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
