@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from platform.common.text import figure
+from platform.common.text import figure, plural
 from platform.reports.console import STYLES
 from platform.reports.progress import Progress, best_point, spent
 from trainers.values.measurement import Measurement, Outcome
@@ -86,7 +86,7 @@ def _trials(progress: Progress) -> RenderableType:
     planned = progress.num_trials
     of = "" if planned is None else f" of {planned}"
     if progress.final_run:
-        return Text(f"{progress.trial}{of} searched, final run {progress.final_run}")
+        return Text(f"{progress.trial}{of} searched, {plural(progress.final_run, 'final run')}")
     if planned is None:
         return Text(f"{progress.trial}")
     line = Table.grid(padding=(0, 1, 0, 0), expand=True)
