@@ -54,7 +54,7 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
     """Returns for each axis how its values compare between measurements that differ in nothing else.
 
     One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. Where it speaks against
-    the winner's value, and the winner is in none of these pairs, the sentence says so.
+    the winner's value, the sentence says how the winner itself compares.
     """
     timed = [each for each in measurements if each.outcome in TIMED and each.tokens_per_s and not each.repeat]
     ratios: dict[tuple[str, Any, Any], list[float]] = {}
@@ -68,8 +68,8 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
         ratio = statistics.median(ratios_of)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
         pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
-        apart = ", without the winner" if winner is not None and _speaks_against(winner, axis, fast, timed) else ""
-        words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{apart})"
+        remark = "" if winner is None else _of_winner(winner, axis, fast, slow, timed)
+        words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{remark})"
         most, phrases = sentences.get(axis, (0.0, []))
         sentences[axis] = (max(most, gain), [*phrases, words])
     of = " of the miniature" if timed and timed[0].miniature else ""
@@ -79,13 +79,16 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
     ]
 
 
-def _speaks_against(winner: Measurement, axis: str, fast: Any, timed: Sequence[Measurement]) -> bool:
-    """Returns whether the winner has another value of the axis than the `fast` one, with which its layout did not
-    run.
-    """
+def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
+    """Returns how the winner itself compares with the `fast` value of the axis, where it has the `slow` one; else ""."""
     place, point = AXES.index(axis), _axes(winner)
+    if point[place] != slow:
+        return ""
+    speed = {_axes(each): each.tokens_per_s or 0.0 for each in timed}
     beside = (*point[:place], fast, *point[place + 1 :])
-    return all(_axes(each) != beside for each in timed)
+    if beside not in speed:
+        return ", without the winner"
+    return ", the other way round for the winner" if speed[beside] < speed.get(point, 0.0) else ""
 
 
 def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
