@@ -35,7 +35,8 @@ from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
 from platform.plans.projection import Taught
 from platform.probing import store
-from platform.study.folder import default_folder, user_path
+from platform.study.folder import default_folder, located, user_path
+from platform.study.study import find
 from platform.subject.knowledge import read_old
 from search_spaces import reference
 from search_spaces.space import Space
@@ -68,7 +69,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(default_folder()),
         metavar="DIR",
-        help="where probes are kept (default: %(default)s)",
+        help="where probes and studies are kept (default: %(default)s)",
     )
     command_parser.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
@@ -89,7 +90,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
     )
     command_parser.add_argument(
-        "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
+        "--learn-from", metavar="STUDY", help="correct predictions by what a study of the model (name or path) measured"
     )
 
 
@@ -174,6 +175,23 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     return cluster_with_probe(cluster, probe)
 
 
+def _taught(options: PlanOptions, space: Space, software: str) -> Taught | None:
+    """Returns what the study of `--learn-from` measured; None without one.
+
+    Raises:
+        InputError: there is no such study, or it is of another model.
+    """
+    if options.learn_from is None:
+        return None
+    old = read_old(find(*located(user_path(options.studies), options.learn_from)), space)
+    if old.header.miniature:
+        raise InputError(
+            f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"
+            f" GPU and says nothing of {space.recipe.model.name}: leave --learn-from out, or name a study of the model"
+        )
+    return Taught.of(old.header.name, old.header.cluster, old.measurements, software)
+
+
 def run(options: PlanOptions, console: Console) -> int:
     """Prints the answer. Returns the exit code.
 
@@ -199,11 +217,9 @@ def run(options: PlanOptions, console: Console) -> int:
         )
     if space.assumption:
         console.print(space.assumption, highlight=False)
-    taught = None
-    if options.learn_from is not None:
-        old = read_old(user_path(options.learn_from), space)
-        taught = Taught.of(old.header.name, old.header.cluster, old.measurements, software)
-    question = Question(options=options, space=space, cluster=cluster, taught=taught, console=console)
+    question = Question(
+        options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
+    )
     printed: dict[str, Any] = {
         "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
     }  # fmt: skip

@@ -41,8 +41,8 @@ class PlanOptions:
     device_memory_gib: float | None = None
     software: str = THIS_PROJECT
     node_gbps: float | None = None
-    learn_from: Path | None = None
-    """The folder of a study."""
+    learn_from: str | None = None
+    """The name of a study, or the path of its folder."""
     gpus: str | None = None
     png: Path | None = None
     save_layout: Path | None = None

@@ -80,7 +80,7 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
 
 
 def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
-    """Returns how the winner itself compares with the `fast` value of the axis, where it has the `slow` one; else ""."""
+    """Returns how the winner, where it has the `slow` value of the axis, compares with the `fast` one; else ""."""
     place, point = AXES.index(axis), _axes(winner)
     if point[place] != slow:
         return ""

@@ -73,6 +73,18 @@ def test_measured_points_have_the_measured_time_and_the_others_are_corrected(
     assert re.search(r"learned from 6 step times of four on .*; 6 of [\d,]+ points measured", taught["learned"])
 
 
+def test_a_study_is_named_or_its_path_given_and_a_miniature_s_is_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_name = planned(capsys, "--cluster", "4xH200", "--studies", str(study.parent), "--learn-from", "four")
+    assert by_name == planned(capsys, "--cluster", "4xH200", "--learn-from", str(study))
+    assert (stand_in := load("bloom7b").miniature) is not None
+    with Study.create(tmp_path, "small") as small:
+        small.record(header("small", recipes=stand_in.recipes, cluster=FOUR, miniature=True))
+    assert main(["bloom7b", "--cluster", "4xH200", "--learn-from", str(tmp_path / "small")]) == 2
+    assert re.search("small measured .*, which stands in where there is no GPU", capsys.readouterr().err)
+
+
 def test_a_measured_point_is_certain_to_run_unless_memory_is_capped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
