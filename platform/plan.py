@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from rich.console import Console
 
 import search_spaces
 from platform.cluster import connection as clusters
-from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
@@ -192,13 +192,14 @@ def _taught(options: PlanOptions, space: Space, software: str) -> Taught | None:
     return Taught.of(old.header.name, old.header.cluster, old.measurements, software)
 
 
-def run(options: PlanOptions, console: Console) -> int:
+def run(options: PlanOptions) -> int:
     """Prints the answer. Returns the exit code.
 
     Raises:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
+    console = Console(quiet=options.json)
     space = _space(options)
     options.check(space)
     software = stacks.find_software(options.software)
@@ -243,12 +244,7 @@ def _unknown_network(cluster: ClusterSpec) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code."""
-    try:
-        options = parse(arguments)
-        return run(options, Console(quiet=options.json))
-    except (InputError, ClusterError) as error:
-        print(one_line(error), file=sys.stderr)
-        return error.exit_code
+    return exit_code_of(lambda: run(parse(arguments)))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ def test_a_study_is_named_or_its_path_given_and_a_miniature_s_is_refused(
 ) -> None:
     by_name = planned(capsys, "--cluster", "4xH200", "--studies", str(study.parent), "--learn-from", "four")
     assert by_name == planned(capsys, "--cluster", "4xH200", "--learn-from", str(study))
-    assert (stand_in := load("bloom7b").miniature) is not None
+    stand_in = load("bloom7b").miniature
+    assert stand_in is not None
     with Study.create(tmp_path, "small") as small:
         small.record(header("small", recipes=stand_in.recipes, cluster=FOUR, miniature=True))
     assert main(["bloom7b", "--cluster", "4xH200", "--learn-from", str(tmp_path / "small")]) == 2
