@@ -30,6 +30,8 @@ PARTS = {
     "bubble": ("bubble_s",),
 }
 """Parts of a step by the name they are reported under."""
+_MOST_REASONS = 2
+"""Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
 SURE = 0.9
 """Probability of running within memory from which on a plan recommends a point."""
 
@@ -173,7 +175,10 @@ def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     """
     points = points_of(space, recipe, cluster)
     if not points.layouts:
-        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
+        by_count = sorted(points.skipped, key=lambda each: -each[1])
+        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
+        if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
+            reasons += f"; {num_others:,} points for other reasons"
         reasons += batch_hint(points.skipped, recipe, cluster)
         raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     return points

@@ -28,12 +28,12 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
         _show_best(plan, tokens, console)
     console.print(
         f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
-        f" {plan.num_too_large:,} lose by memory",
+        f" {plan.num_too_large:,} have none",
         highlight=False,
     )
     if plan.lost_by:
-        losses = ", ".join(f"{count:,} by {part}" for part, count in plan.lost_by)
-        console.print(f"of those that fit, against the best one: {losses}", highlight=False)
+        losses = ", ".join(f"{count:,} in {part}" for part, count in plan.lost_by)
+        console.print(f"beside the first row the others that fit lose most time: {losses}", highlight=False)
     for reason, count in plan.skipped:
         console.print(f"  {count:,} skipped: {reason}", highlight=False)
 

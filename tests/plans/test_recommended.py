@@ -52,6 +52,13 @@ def test_a_faster_layout_that_is_less_sure_to_fit_stands_below(capsys: pytest.Ca
     assert chances[0] >= 90 and faster and max(faster) < 90
 
 
+def test_where_no_layout_can_stand_the_most_frequent_reasons_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpt2", "--cluster", "3xH100"]) == 2
+    shown = capsys.readouterr().err
+    counts = [int(count.replace(",", "")) for count in re.findall(r"([\d,]+) points", shown)]
+    assert len(counts) == 3 and counts[0] > counts[1] and f"; {counts[2]} points for other reasons; 3 ranks" in shown
+
+
 def test_where_nothing_surely_fits_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     least = min(recipe_of(capsys, *EDGE, "--top", "500")["layouts"], key=lambda each: each["needed_gib"])
     assert main([*EDGE, "--device-memory-gib", f"{least['needed_gib'] * 1.01:.2f}"]) == 0
