@@ -8,12 +8,14 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 
+from trainers import engines
 from trainers.engines.state import WEIGHT
 from trainers.startup import lean
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
-UNUSED = () if "transformers" in sys.modules else (*lean.HIDDEN, "deepspeed")
+_OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
+UNUSED = () if "transformers" in sys.modules else (*lean.HIDDEN, *_OF_ENGINES)
 """Modules that transformers would import, and that warn of what they do not find. Where it was imported before it
 relies on those that it saw.
 """
