@@ -10,3 +10,7 @@ _stdlib = importlib.util.module_from_spec(_spec)
 _stdlib.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 sys.modules["platform"] = _stdlib
 _spec.loader.exec_module(_stdlib)
+if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack what `make setup` installs
+    from platform.common.environment import explain
+
+    sys.excepthook = explain

@@ -1,6 +1,6 @@
 """Predicts layouts, speed and memory before anything is measured.
 
-    python -m platform.plan bloom7b --cluster 8xH100
+    python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from rich.console import Console
 
 import search_spaces
 from platform.cluster import connection as clusters
-from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
@@ -35,7 +35,8 @@ from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
 from platform.plans.projection import Taught
 from platform.probing import store
-from platform.study.folder import default_folder, user_path
+from platform.study.folder import default_folder, located, user_path
+from platform.study.study import find
 from platform.subject.knowledge import read_old
 from search_spaces import reference
 from search_spaces.space import Space
@@ -68,7 +69,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(default_folder()),
         metavar="DIR",
-        help="where probes are kept (default: %(default)s)",
+        help="where probes and studies are kept (default: %(default)s)",
     )
     command_parser.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
@@ -89,7 +90,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
     )
     command_parser.add_argument(
-        "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
+        "--learn-from", metavar="STUDY", help="correct predictions by what a study of the model (name or path) measured"
     )
 
 
@@ -100,6 +101,12 @@ def _add_questions(command_parser: argparse.ArgumentParser) -> None:
     command_parser.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
     command_parser.add_argument(
         "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
+    )
+    command_parser.add_argument(
+        "--save-layout",
+        metavar="FILE",
+        type=Path,
+        help="write the first row as a layout.json: predicted, not measured",
     )
     command_parser.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
@@ -168,13 +175,31 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     return cluster_with_probe(cluster, probe)
 
 
-def run(options: PlanOptions, console: Console) -> int:
+def _taught(options: PlanOptions, space: Space, software: str) -> Taught | None:
+    """Returns what the study of `--learn-from` measured; None without one.
+
+    Raises:
+        InputError: there is no such study, or it is of another model.
+    """
+    if options.learn_from is None:
+        return None
+    old = read_old(find(*located(user_path(options.studies), options.learn_from)), space)
+    if old.header.miniature:
+        raise InputError(
+            f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"
+            f" GPU and says nothing of {space.recipe.model.name}: leave --learn-from out, or name a study of the model"
+        )
+    return Taught.of(old.header.name, old.header.cluster, old.measurements, software)
+
+
+def run(options: PlanOptions) -> int:
     """Prints the answer. Returns the exit code.
 
     Raises:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
+    console = Console(quiet=options.json)
     space = _space(options)
     options.check(space)
     software = stacks.find_software(options.software)
@@ -193,11 +218,9 @@ def run(options: PlanOptions, console: Console) -> int:
         )
     if space.assumption:
         console.print(space.assumption, highlight=False)
-    taught = None
-    if options.learn_from is not None:
-        old = read_old(user_path(options.learn_from), space)
-        taught = Taught.of(old.header.name, old.header.cluster, old.measurements, software)
-    question = Question(options=options, space=space, cluster=cluster, taught=taught, console=console)
+    question = Question(
+        options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
+    )
     printed: dict[str, Any] = {
         "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
     }  # fmt: skip
@@ -221,12 +244,7 @@ def _unknown_network(cluster: ClusterSpec) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code."""
-    try:
-        options = parse(arguments)
-        return run(options, Console(quiet=options.json))
-    except (InputError, ClusterError) as error:
-        print(one_line(error), file=sys.stderr)
-        return error.exit_code
+    return exit_code_of(lambda: run(parse(arguments)))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ import argparse
 import json
 import logging
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser
 from platform.common.signals import exit_with
 from platform.cost_model.rows import read_rows
@@ -78,19 +78,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
-    try:
-        options = parser().parse_args(arguments)
-        for name in ("budget", "seeds", "min_cell"):
-            value = getattr(options, name)
-            if value is not None and value < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-        compared, left_out = read_cells(options.tables)
-        largest = len(compared[0].choices)
-        if options.min_cell is not None and options.min_cell > largest:
-            raise InputError(f"no cell has {options.min_cell} configurations: the largest has {largest}")
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name in ("budget", "seeds", "min_cell"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    compared, left_out = read_cells(options.tables)
+    largest = len(compared[0].choices)
+    if options.min_cell is not None and options.min_cell > largest:
+        raise InputError(f"no cell has {options.min_cell} configurations: the largest has {largest}")
     logging.getLogger("ray").setLevel(logging.ERROR)
     least = options.min_cell or (LARGE if largest >= LARGE else 2)
     played = [

@@ -15,11 +15,11 @@ configurations of a cell are merged by their median first.
 import argparse
 import json
 import pathlib
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
+from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser
 from platform.common.signals import exit_with
 from platform.cost_model.engines import import_costs
@@ -60,19 +60,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
-    try:
-        options = parser().parse_args(arguments)
-        if options.calibrate < 0:
-            raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
-        if options.min_cell < 1:
-            raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
-        for name in options.imported:
-            import_costs(name)
-        rows = [row for table in options.tables for row in read_rows(table)]
-        report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.calibrate < 0:
+        raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
+    if options.min_cell < 1:
+        raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
+    for name in options.imported:
+        import_costs(name)
+    rows = [row for table in options.tables for row in read_rows(table)]
+    report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
     if options.json:
         print(json.dumps(to_json(report), indent=2))
     elif options.rows:

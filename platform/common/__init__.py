@@ -2,6 +2,8 @@
 commit.
 """
 
+from __future__ import annotations  # an older Python reads this too, see `environment`
+
 import importlib.util
 import sys
 from pathlib import Path

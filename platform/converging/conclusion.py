@@ -69,7 +69,7 @@ def answer(verdict: Verdict, rates: Mapping[str, Rate]) -> list[str]:
     """Returns the sentences: the soonest strategy, each beside the first, and the source of its learning rate."""
     lines = sentences(verdict)
     best = best_by_time(verdict)
-    if best is not None and verdict.target_loss is not None:
+    if best is not None and verdict.target_loss is not None and len(verdict.marks) > 1:
         lines.insert(0, f"Soonest at loss {verdict.target_loss:.3f}: {best}.")
     return [*lines, *(f"{name}: learning rate {rate.value:.3g}, {rate.source}." for name, rate in rates.items())]
 

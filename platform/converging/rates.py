@@ -114,7 +114,7 @@ def rate_of(
         return Rate(value=rule, source=f"{words} (--rates 0 tries none)")
     if short_tokens(strategy, tokens) is None:
         steps = tokens // strategy.recipe.tokens_per_step
-        return Rate(value=rule, source=f"{words}: {steps} steps are too few to try rates")
+        return Rate(value=rule, source=f"{words}: no rates are tried in so few steps ({steps})")
     best, number = search_rate(rule, most, losses_of)
     steps = -(-(short_tokens(strategy, tokens) or 0) // strategy.recipe.tokens_per_step)
     return Rate(value=best, source=f"the best of {number} in {steps} steps each")

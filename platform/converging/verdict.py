@@ -141,8 +141,9 @@ def sentences(verdict: Verdict) -> list[str]:
     names = list(verdict.marks)
     seeds = max(len(of) for of in verdict.marks.values())
     basis = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
-    lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({basis}):")
-    lines += [_compared(verdict, name) for name in names[1:]]
+    if others := names[1:]:
+        lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({basis}):")
+        lines += [_compared(verdict, name) for name in others]
     equal = f"{count(verdict.equal_tokens)} tokens", duration(verdict.equal_hours * 3600)
     lines.append(f"Held-out loss at equal tokens ({equal[0]}) and at equal time ({equal[1]}):")
     lines += [_standing(verdict, name) for name in names]

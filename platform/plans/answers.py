@@ -1,6 +1,7 @@
 """The answers of `python -m platform.plan`: each question's tables, its part of the JSON object, and its exit code."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,14 +26,18 @@ from platform.plans.scaling import (
     ramp_up,
 )
 from platform.plans.show import (
+    cluster_label,
     planned_json,
     show_fewest,
     show_largest,
     show_phases,
-    show_plan,
     show_sizes,
 )
+from platform.plans.show_layouts import show_plan
+from platform.reports.files import write_layout
+from platform.study.folder import user_path
 from search_spaces.space import Space
+from trainers.values.batch import BatchPoint
 
 Answer = tuple[dict[str, Any], int]
 """Fields of the JSON object, and the exit code."""
@@ -157,16 +162,43 @@ def _layouts(question: Question) -> Answer:
     for plan in plans:
         show_plan(plan, question.tokens, console)
         console.print()
+    if options.save_layout is not None and plans[0].best:
+        _save_layout(plans[0], question, user_path(options.save_layout))
     for label, error in without.items():
         console.print(f"{label}: {error}\n", highlight=False)
     failed = [{"recipe": label, "layouts": [], "reason": str(error)} for label, error in without.items()]
     return {"recipes": [*(_plan_json(plan, question) for plan in plans), *failed]}, 0
 
 
+def _save_layout(plan: Plan, question: Question, path: Path) -> None:
+    """Writes the plan's first layout as a `layout.json`, and prints where it is.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    first = plan.best[0]
+    predicted = {
+        "cluster": cluster_label(plan.cluster),
+        "tokens_per_s": first.tokens_per_s,
+        "needed_gib": first.needed_gib,
+        "ok_probability": first.ok_probability,
+    }
+    batch = BatchPoint(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
+    write_layout(path, plan.recipe, first.layout, batch, {"predicted": predicted})
+    question.console.print(
+        f"The first row is in {path}, predicted and not measured; to measure it: python -m platform.search"
+        f" {question.options.space} --layout {path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def _plan_json(plan: Plan, question: Question) -> dict[str, Any]:
     return {
         "recipe": plan.recipe.label,
         "layouts": [planned_json(planned, question.cluster, question.tokens) for planned in plan.best],
+        "faster_if_it_fits": plan.faster_if_it_fits
+        and planned_json(plan.faster_if_it_fits, question.cluster, question.tokens),
         "num_layouts": plan.num_layouts,
         "num_too_large": plan.num_too_large,
         "loses_by": dict(plan.lost_by),

@@ -30,6 +30,10 @@ PARTS = {
     "bubble": ("bubble_s",),
 }
 """Parts of a step by the name they are reported under."""
+_MOST_REASONS = 2
+"""Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
+SURE = 0.9
+"""Probability of running within memory from which on a plan recommends a point."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +55,8 @@ class Planned:
     needed_gib: float
     """Memory a device must have: the largest rank's peak, context and communicators."""
     fit_probability: float
+    ok_probability: float
+    """Probability that it runs within memory, with the allocator's pools; 1 where it was measured."""
     shares: Mapping[str, float]
     """Share of the step by the names in `PARTS`."""
     loses_by: str
@@ -65,11 +71,14 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Layouts, the fastest first, and what was left out."""
+    """Layouts, and what was left out."""
 
     recipe: Recipe
     cluster: ClusterSpec
     best: tuple[Planned, ...]
+    """Layouts that run within memory with a probability of `SURE`, the fastest first, then the others that may."""
+    faster_if_it_fits: Planned | None
+    """The fastest point of those that are less sure to fit than the first of `best`, if it is faster than that."""
     num_layouts: int
     """Layouts with a point that fits."""
     num_too_large: int
@@ -127,9 +136,13 @@ def best_plan(
     if taught is not None:
         projection = taught.project(points.of_recipe, columns, prediction, cluster)
         prediction = projection.prediction
+        if memory_cap_gib is None:  # what was measured ran in the whole memory
+            prediction = _certain_to_run(prediction, projection.measured)
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
-    rows = _fastest_rows(points.layouts, prediction.expected_s / columns.tokens_per_step, fits)
+    sure = prediction.ok_probability >= SURE
+    seconds_per_token = prediction.expected_s / columns.tokens_per_step
+    rows = _fastest_rows(points.layouts, seconds_per_token, fits, sure)
     if cluster.software != THIS_PROJECT:
         rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
 
@@ -141,6 +154,9 @@ def best_plan(
         recipe=recipe,
         cluster=cluster,
         best=tuple(planned(int(row)) for row in rows[:top]),
+        faster_if_it_fits=None
+        if (faster := _faster(seconds_per_token, fits & ~sure, rows)) is None
+        else planned(faster),
         num_layouts=len(rows),
         num_too_large=len(set(points.layouts)) - len(rows),
         lost_by=_counted_losses(prediction, rows),
@@ -159,7 +175,10 @@ def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     """
     points = points_of(space, recipe, cluster)
     if not points.layouts:
-        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
+        by_count = sorted(points.skipped, key=lambda each: -each[1])
+        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
+        if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
+            reasons += f"; {num_others:,} points for other reasons"
         reasons += batch_hint(points.skipped, recipe, cluster)
         raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     return points
@@ -173,10 +192,30 @@ def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
         yield "predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())
 
 
-def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask) -> Rows:
-    """Returns the fitting row of each layout with the least expected time of a token, the least of all first."""
+def _certain_to_run(prediction: Prediction, measured: Mask) -> Prediction:
+    """Returns the prediction with points that were `measured` certain to run."""
+    return dataclasses.replace(
+        prediction,
+        fit_probability=np.where(measured, 1.0, prediction.fit_probability),
+        ok_probability=np.where(measured, 1.0, prediction.ok_probability),
+    )
+
+
+def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:
+    """Returns the fastest `unsure` row if it is faster than the first of `rows`, which is another; else None."""
+    candidates = np.flatnonzero(unsure)
+    if not len(rows) or not len(candidates):
+        return None
+    fastest = int(candidates[np.argmin(seconds_per_token[candidates])])
+    return fastest if seconds_per_token[fastest] < seconds_per_token[rows[0]] else None
+
+
+def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask, sure: Mask) -> Rows:
+    """Returns the fitting row of each layout with the least expected time of a token, the least of all first; `sure`
+    rows go before all others.
+    """
     fitting = np.flatnonzero(fits)
-    by_time = fitting[np.argsort(seconds_per_token[fitting], kind="stable")]
+    by_time = fitting[np.lexsort((seconds_per_token[fitting], ~sure[fitting]))]
     fastest: dict[Layout, int] = {}
     for row in by_time:
         fastest.setdefault(layouts[row], int(row))
@@ -188,8 +227,10 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
 
 
 def _counted_losses(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
-    """Returns, counted, what each of `rows` loses by against the first."""
+    """Returns, counted, what each of `rows` that is no faster than the first loses by against it."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
+    totals = prediction.step.total_s[rows]
+    seconds = seconds[:, totals >= totals[:1]]
     worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)
     return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
 
@@ -226,6 +267,7 @@ def planned_at(
         peak_tflops=cluster.device.peak_tflops(recipe.product_type),
         needed_gib=float(prediction.memory.needed_gib[row]),
         fit_probability=float(prediction.fit_probability[row]),
+        ok_probability=float(prediction.ok_probability[row]),
         shares={part: value / total for part, value in seconds.items()},
         loses_by=loses_by,
     )

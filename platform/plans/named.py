@@ -11,8 +11,8 @@ from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import predict
 from platform.cost_model.software import planned_columns
-from platform.plans.layouts import Planned, planned_at
-from platform.plans.show import batch_of, cluster_label, figure, planned_json, table_of
+from platform.plans.layouts import SURE, Planned, planned_at
+from platform.plans.show import batch_of, chance_of, cluster_label, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
 from search_spaces.space import Point, Space
 from trainers.support import standing_refusal
@@ -125,7 +125,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
             figure(planned.tokens_per_s),
             f"{100 * planned.mfu:.0f} %",
             figure(planned.days(tokens)),
-            point.reason.partition(":")[0] or "yes",
+            point.reason.partition(":")[0] or ("yes" if planned.ok_probability >= SURE else chance_of(planned)),
             *((planned.layout.label,) if wide else ()),
         )
     console.print(table, highlight=False)

@@ -41,10 +41,11 @@ class PlanOptions:
     device_memory_gib: float | None = None
     software: str = THIS_PROJECT
     node_gbps: float | None = None
-    learn_from: Path | None = None
-    """The folder of a study."""
+    learn_from: str | None = None
+    """The name of a study, or the path of its folder."""
     gpus: str | None = None
     png: Path | None = None
+    save_layout: Path | None = None
     max_model: bool = False
     micro_batch: int | None = None
     min_nodes: bool = False
@@ -83,11 +84,24 @@ class PlanOptions:
             if not self.gpus or question_options:
                 raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
             check_path(self.png)
+        if self.save_layout is not None:
+            self._check_saving(space, question_options)
         by_axes = next((_option(name) for name in _BY_AXES if getattr(self, name)), None)
         if space.points and by_axes and not self.max_model:
             raise InputError(
                 f"{by_axes} goes through layouts by axes, and space {space.name} has named points: leave it out"
             )
+
+    def _check_saving(self, space: Space, question_options: list[str]) -> None:
+        """Checks that the answer has one first layout that this project's commands can run."""
+        questions = [*question_options, *(["--gpus"] if self.gpus else [])]
+        if questions or space.points:
+            question = questions[0] if questions else f"the named points of {space.name}"
+            raise InputError(f"--save-layout saves the first row of a plan of layouts by axes, got {question}")
+        if len(space.recipes) > 1:
+            raise InputError(f"--save-layout saves a layout of one recipe, got {len(space.recipes)}: fix one by --set")
+        if self.software != THIS_PROJECT:
+            raise InputError(f"--save-layout saves what this project runs, got --software {self.software}")
 
 
 def _option(name: str) -> str:

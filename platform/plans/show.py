@@ -10,13 +10,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import Plan, Planned
+from platform.plans.layouts import SURE, Planned
 from platform.plans.max_model import Largest
 from platform.plans.scaling import EFFICIENCY, AtSize, Fewest, Phase
 
-_WIDE = 100
+WIDE = 100
 """Width of a terminal from which on a layout's words stand in its table; in a narrower one they follow below, by
 number.
 """
@@ -58,75 +57,9 @@ def batch_of(planned: Planned) -> str:
     return f"{planned.micro_batch} x {planned.grad_accum}"
 
 
-def show_plan(plan: Plan, tokens: float, console: Console) -> None:
-    """Prints the best layouts of one recipe."""
-    recipe, cluster = plan.recipe, plan.cluster
-    basis = plan.learned or "predicted, nothing measured"
-    console.print(f"{recipe.label}\non {cluster_label(cluster)}, run by {cluster.software}, {basis}", highlight=False)
-    peaks = cluster.device.tflops
-    if recipe.compute_precision == "bf16" and peaks["bf16"] < peaks["fp16"]:
-        console.print(
-            f"{cluster.device.name} multiplies bf16 at {peaks['bf16']:g} TFLOP/s and fp16 at {peaks['fp16']:g}:"
-            " --set compute_precision=fp16 asks for the faster one",
-            highlight=False,
-        )
-    if not plan.best:
-        console.print(f"nothing fits: {plan.nearest}", highlight=False)
-    else:
-        _show_best(plan.best, cluster, tokens, console)
-    console.print(
-        f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
-        f" {plan.num_too_large:,} lose by memory",
-        highlight=False,
-    )
-    if plan.lost_by:
-        losses = ", ".join(f"{count:,} by {part}" for part, count in plan.lost_by)
-        console.print(f"of those that fit, against the best one: {losses}", highlight=False)
-    for reason, count in plan.skipped:
-        console.print(f"  {count:,} skipped: {reason}", highlight=False)
-
-
-def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """Prints the table of the best layouts, and the parts of the first one's step."""
-    numbered = console.width < _WIDE
-    first = "#" if numbered else "layout"
-    table = table_of(first, "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
-    for number, planned in enumerate(best, 1):
-        days = planned.days(tokens)
-        half = planned.high_s / planned.step_s - 1
-        table.add_row(
-            str(number) if numbered else planned.layout.label,
-            batch_of(planned),
-            f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
-            figure(planned.step_s),
-            f"±{100 * half:.0f} %",
-            figure(planned.tokens_per_s),
-            f"{100 * planned.mfu:.0f} %",
-            figure(days),
-            price(cluster, days, cluster.num_devices),
-            (planned.loses_by or "best") + (", measured" if planned.measured else ""),
-        )
-    console.print(table, highlight=False)
-    for number, planned in enumerate(best if numbered else (), 1):
-        console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
-    if any(planned.fit_probability < 0.9 for planned in best):
-        console.print("?: fits with less than 90 % probability", highlight=False)
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)
-    console.print(f"the best one's step: {shares}", highlight=False)
-    console.print(_legend(best, cluster, tokens), highlight=False)
-
-
-def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str:
-    """Returns an explanation of those columns of the table that need one."""
-    meanings = [
-        "batch: micro-batch x accumulated micro-batches",
-        f"days: for {short_count(tokens)} tokens (--tokens)",
-    ]
-    if len(best) > 1:
-        meanings.append("slower in: the part of the step that costs most beside the first row")
-    if cluster.price_per_device_hour is None:
-        meanings.append("cost: give --price-per-gpu-h")
-    return "; ".join(meanings)
+def chance_of(planned: Planned) -> str:
+    """Returns text such as "62 %": the probability that it runs within memory."""
+    return f"{100 * planned.ok_probability:.0f} %"
 
 
 def show_sizes(
@@ -158,7 +91,8 @@ def show_sizes(
             figure(days * size.num_devices),
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
-            f"{planned.layout.label}, batch {batch_of(planned)}",
+            f"{planned.layout.label}, batch {batch_of(planned)}"
+            + (f", fits with {chance_of(planned)} probability" if planned.ok_probability < SURE else ""),
             *(bar for _ in bar_titles),
         )
     console.print(table, highlight=False)
@@ -217,7 +151,7 @@ def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console)
 
 def show_largest(largest: Sequence[Largest], console: Console) -> None:
     """Prints the largest models."""
-    numbered = console.width < _WIDE
+    numbered = console.width < WIDE
     names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
     table = table_of(*names, *(() if numbered else ("layout",)), first="right")
     table.columns[-1].justify = "right" if numbered else "left"
@@ -271,6 +205,7 @@ def planned_json(planned: Planned, cluster: ClusterSpec, tokens: float) -> dict[
         "mfu": planned.mfu,
         "needed_gib": planned.needed_gib,
         "fit_probability": planned.fit_probability,
+        "ok_probability": planned.ok_probability,
         "days": planned.days(tokens),
         "cost": None if hourly is None else hourly * planned.layout.world_size * 24 * planned.days(tokens),
         "shares": dict(planned.shares),

@@ -137,7 +137,7 @@ def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
     changed = [name for name in plan if not isinstance(before, dict) or before.get(name) != plan[name]]
     if changed:
         raise InputError(
-            f"the folder --out {folder} was begun with another {' and '.join(changed)}: give the same inputs and"
+            f"the folder --out {folder} was begun with different {' and '.join(changed)}: give the same inputs and"
             " options to resume it, or another --out"
         )
 

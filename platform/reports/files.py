@@ -68,6 +68,15 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
 
 
+def write_layout(path: Path, recipe: Recipe, layout: Layout, batch: BatchPoint, about: Mapping[str, Any]) -> Path:
+    """Writes a `layout.json` that begins with the fields of `about`, which no command reads back; returns its path.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    return _write(path, {**about, "recipe": to_json(recipe), "layout": to_json(layout), "batch": to_json(batch)})
+
+
 def write_results(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list[Path]:
     """Writes the table, the winners and the pictures into the study's folder, replacing those of an earlier session;
     returns their paths, with those of traces.
@@ -106,12 +115,8 @@ def _write_winners(folder: Path, result: Result) -> list[Path]:
         if winner is None:
             layout.unlink(missing_ok=True)
         else:
-            parts = {
-                "recipe": to_json(winner.trained_recipe),
-                "layout": to_json(winner.layout),
-                "batch": to_json(winner.batch),
-            }
-            written.append(_write(layout, {"measurement": winner.id, **parts}))
+            about = {"measurement": winner.id}
+            written.append(write_layout(layout, winner.trained_recipe, winner.layout, winner.batch, about))
         for rules in engines.registered():
             if not rules.config_name:
                 continue

@@ -155,10 +155,14 @@ class _Follower:
         recipe = self._recipe or (header.recipes[0] if header else None)
         counts, incumbents = self._counts()
         # The journal tells of the running trial's device seconds up to its last line.
+        num_tried, is_final = self._num_tried(), [each.is_final for each in history.trials]
+        # A resumed study may have tried layouts that this session cannot: they are none of its total.
+        has_total = self._total is not None and num_tried <= self._total
         since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
         return Progress(
-            trial=len(history.trials),
-            num_trials=self._total,
+            trial=num_tried,
+            num_trials=self._total if has_total else None,
+            final_run=sum(is_final) if is_final and is_final[-1] else 0,
             layout=trial.layout if trial else None,
             batch=self._batch,
             elapsed_s=self._before_s + time.monotonic() - self._started_s,
@@ -195,8 +199,12 @@ class _Follower:
             self._counts_cache = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
         return self._counts_cache
 
+    def _num_tried(self) -> int:
+        """Returns the number of layouts that the search tried; one whose trial started again counts once."""
+        return len({each.key for each in self._history.trials if not each.is_final})
+
     def _to_go(self) -> str:
         if self._total is None or not self._trials_s:
             return ""
-        num_trials_left = max(0, self._total - len(self._history.trials) + (self._trial is not None))
+        num_trials_left = max(0, self._total - self._num_tried() + (self._trial is not None))
         return duration(num_trials_left * sum(self._trials_s) / len(self._trials_s))

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from platform.common.text import count, figure, plural
+from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
 from platform.finals.ranking import speed_of
 from platform.finals.result import RecipeResult, Result
@@ -35,7 +35,9 @@ def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     header = result.header
     winners = [each for each, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
-    lines_of = [[*axes_worth(each.measurements), *reasons_for_winner(each, forecaster)] for each in winners]
+    lines_of = [
+        [*axes_worth(each.measurements, each.winner), *reasons_for_winner(each, forecaster)] for each in winners
+    ]
     if len(winners) == 1:
         saved = (
             "a miniature's answer saves no training time" if header.miniature else f"over {saving(winners[0], header)}"
@@ -48,10 +50,11 @@ def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     return [*sentences, f"{cost}."] if sentences else []
 
 
-def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
+def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) -> list[str]:
     """Returns for each axis how its values compare between measurements that differ in nothing else.
 
-    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs.
+    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. Where it speaks against
+    the winner's value, the sentence says how the winner itself compares.
     """
     timed = [each for each in measurements if each.outcome in TIMED and each.tokens_per_s and not each.repeat]
     ratios: dict[tuple[str, Any, Any], list[float]] = {}
@@ -64,14 +67,28 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
     for (axis, value, other), ratios_of in ratios.items():
         ratio = statistics.median(ratios_of)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
-        words = f"{fast} is {gain:.1%} faster than {slow} ({plural(len(ratios_of), 'pair')})"
+        pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
+        remark = "" if winner is None else _of_winner(winner, axis, fast, slow, timed)
+        words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{remark})"
         most, phrases = sentences.get(axis, (0.0, []))
         sentences[axis] = (max(most, gain), [*phrases, words])
     of = " of the miniature" if timed and timed[0].miniature else ""
     return [
-        f"{axis.replace('_', '-')}{of}: {'; '.join(words)}."
+        f"{axis.replace('_', '-')}{of}, all else equal: {'; '.join(words)}."
         for axis, (_, words) in sorted(sentences.items(), key=lambda each: -each[1][0])
     ]
+
+
+def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
+    """Returns how the winner, where it has the `slow` value of the axis, compares with the `fast` one; else ""."""
+    place, point = AXES.index(axis), _axes(winner)
+    if point[place] != slow:
+        return ""
+    speed = {_axes(each): each.tokens_per_s or 0.0 for each in timed}
+    beside = (*point[:place], fast, *point[place + 1 :])
+    if beside not in speed:
+        return ", without the winner"
+    return ", the other way round for the winner" if speed[beside] < speed.get(point, 0.0) else ""
 
 
 def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from platform.common.text import figure
+from platform.common.text import figure, plural
 from platform.reports.console import STYLES
 from platform.reports.progress import Progress, best_point, spent
 from trainers.values.measurement import Measurement, Outcome
@@ -84,12 +84,15 @@ def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, Renderab
 def _trials(progress: Progress) -> RenderableType:
     completed = progress.trial - (progress.layout is not None)
     planned = progress.num_trials
-    if planned is None or progress.trial > planned:
-        return Text(f"{progress.trial}" if planned is None else f"{progress.trial} ({planned} were planned to search)")
+    of = "" if planned is None else f" of {planned}"
+    if progress.final_run:
+        return Text(f"{progress.trial}{of} searched, {plural(progress.final_run, 'final run')}")
+    if planned is None:
+        return Text(f"{progress.trial}")
     line = Table.grid(padding=(0, 1, 0, 0), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1)
-    line.add_row(f"{progress.trial} of {planned}", ProgressBar(total=max(planned, 1), completed=completed, width=None))
+    line.add_row(f"{progress.trial}{of}", ProgressBar(total=max(planned, 1), completed=completed, width=None))
     return line
 
 

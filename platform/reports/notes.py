@@ -9,6 +9,8 @@ from trainers.values.measurement import TIMED, Measurement, Outcome
 
 _MOST_SKIPPED = 6
 """Number of reasons for skipping that are listed; the rest is counted."""
+_MOST_NAMED = 3
+"""Number of layouts that are named with the reason they share; of more, one is named and the others are counted."""
 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
@@ -30,6 +32,7 @@ def short_reason(measurement: Measurement, cluster: Cluster) -> str:
 
 
 def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
+    """Returns how many points were skipped, then a line for each reason with the points that it holds for."""
     if not skipped:
         return []
     reasons: dict[str, list[Measurement]] = {}
@@ -38,10 +41,23 @@ def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
     layouts = len({row.layout.id for row in skipped})
     lines = [f"Skipped: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
     for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        lines.append(f"  {rows[0].layout.label}, MBS {rows[0].batch.micro_batch}{more}: {reason}")
+        lines.append(f"  {_points(rows)}: {reason}")
     num_more = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
-    return [*lines, f"  and {num_more} more, see --json"] if num_more else lines
+    return [*lines, f"  {text.plural(num_more, 'point')} for other reasons, see --json"] if num_more else lines
+
+
+def _points(rows: Sequence[Measurement]) -> str:
+    """Returns the points' layouts, each with its micro-batches; of many layouts the first, and how many others."""
+    by_layout: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_layout.setdefault(row.layout.id, []).append(row)
+    named = [
+        f"{of[0].layout.label}, MBS {', '.join(str(row.batch.micro_batch) for row in of)}" for of in by_layout.values()
+    ]
+    if len(named) <= _MOST_NAMED:
+        return "; ".join(named)
+    num_points = len(rows) - len(next(iter(by_layout.values())))
+    return f"{named[0]}, and {text.plural(num_points, 'point')} of {len(named) - 1} other layouts"
 
 
 def notes(

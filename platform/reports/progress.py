@@ -17,9 +17,11 @@ class Progress:
     """The state of a search."""
 
     trial: int
-    """Number of the running trial, from 1; 0 before the first."""
+    """Number of layouts that the search has tried, the running one included; one that is tried again counts once."""
     num_trials: int | None
-    """Trials planned in all; None where the searcher has no plan."""
+    """Layouts that the search may try; None where the searcher has no plan."""
+    final_run: int = 0
+    """Number of the last trial among those after the search, from 1; 0 while the search goes on."""
     layout: Layout | None
     """The running trial's layout; None between trials."""
     batch: BatchPoint | None
@@ -65,9 +67,8 @@ def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
 
 def progress_line(progress: Progress) -> str:
     """Returns the line, without a line end."""
-    # A trial tried again, or one that confirms a winner, is none of those planned.
-    of = "" if progress.num_trials is None or progress.trial > progress.num_trials else f"/{progress.num_trials}"
-    parts = [f"trial {progress.trial}{of}"]
+    of = "" if progress.num_trials is None else f"/{progress.num_trials}"
+    parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of}"]
     if progress.layout is not None:
         starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
         rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"

@@ -25,6 +25,8 @@ from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe
 
 _STEM = "scaling"
+_WIDE = 120
+"""Width of a terminal from which on layouts stand in the table; in a narrower one they follow below."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,19 +116,29 @@ def print_table(rows: Sequence[Row], device: str, console: Console) -> None:
         first = group[0]
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
         console.print(f"{mark}{first.recipe.label}", style="bold")
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        wide = console.width >= _WIDE
+        table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
         columns = _columns(first, device)
         for title in columns:
-            table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("fastest layout", overflow="fold")
+            table.add_column(title, justify="right", no_wrap=True, vertical="top")
+        if wide:
+            table.add_column("fastest layout", overflow="fold")
         for row in group:
-            winner = "" if row.best is None else f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch}"
-            winner += "" if row.best is None else f" x {row.best.batch.grad_accum}"
-            table.add_row(*(cell(row) for cell in columns.values()), winner or row.reason)
+            table.add_row(*(cell(row) for cell in columns.values()), *([_winner(row)] if wide else []))
         console.print(table)
+        for row in () if wide else group:
+            console.print(f"Fastest on {row.num_devices}: {_winner(row)}")
         for line in _notes(group):
             console.print(line)
         console.print()
+
+
+def _winner(row: Row) -> str:
+    """Returns the fastest layout with its batch, or why there is none."""
+    if row.best is None:
+        return row.reason
+    batch = row.best.batch
+    return f"{row.best.layout.label}, micro-batch {batch.micro_batch} x {batch.grad_accum}"
 
 
 def _notes(group: Sequence[Row]) -> list[str]:
@@ -152,18 +164,18 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
 
     planned = first.recipe.model.miniature_of is None
     days: dict[str, Callable[[Row], str]] = {
-        f"days for {count(first.tokens)}": lambda row: derived(row.days, row),
-        f"{device}-days": lambda row: derived(row.device_days, row),
+        f"days for\n{count(first.tokens)}": lambda row: derived(row.days, row),
+        f"{device}-\ndays": lambda row: derived(row.device_days, row),
     }
     coverage_columns: dict[str, Callable[[Row], str]] = {
-        "layouts tried": lambda row: f"{row.coverage.num_tried} of {row.coverage.num_layouts}" if row.coverage else "-"
+        "layouts\ntried": lambda row: f"{row.coverage.num_tried} of {row.coverage.num_layouts}" if row.coverage else "-"
     }
     cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: derived(row.cost, row)}
     return {
         f"{device}s": lambda row: str(row.num_devices),
         **(days if planned else {}),
         "tokens/s": lambda row: derived(row.tokens_per_s, row),
-        f"tokens/s/{device}": lambda row: derived(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
+        f"tokens/s\n/{device}": lambda row: derived(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
         "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
         **(coverage_columns if first.coverage else {}),
         "runs": lambda row: str(row.runs or "-"),

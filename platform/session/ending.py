@@ -78,6 +78,10 @@ class Ending:
         print_line(duration_sentence(result.history))
         if self._mirror is not None:
             print_line(self._mirror.look)
+        end = result.history.end
+        if self._as_object is not None and end is not None and end.exit_code in (INTERRUPTED, NOT_RESOLVED):
+            # The sentence on the end stands above the table, out of sight by now.
+            print_line(f"Go on with: {command_for(RESUME, self._study.path)}")
         return True
 
 

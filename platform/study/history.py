@@ -172,8 +172,9 @@ class History:
     @property
     def finals_begun(self) -> bool:
         """Whether any trial after the search was started."""
-        has_started = any(start.repeat or not start.micro_batches for start in self._starts.values())
-        return has_started or any(each.repeat for each in self._measurements.values())
+        return any(start.is_final for start in self._starts.values()) or any(
+            each.repeat for each in self._measurements.values()
+        )
 
     @property
     def start_s(self) -> float:

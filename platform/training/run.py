@@ -12,9 +12,11 @@ from platform.cluster import head
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError, InputError
 from platform.common.signals import INTERRUPTED
+from platform.cost_model.memory import lower_bound
 from platform.training.folder import TrainingFolder
 from platform.training.progress import Progress
 from platform.training.promise import Promise, memory_growth, shortfall
+from trainers.failures import size
 from trainers.support import refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
@@ -59,6 +61,13 @@ def check_layouts(plan: Plan, cluster: Cluster) -> None:
             )
         if reason := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
             raise InputError(reason)
+        bound = lower_bound(plan.recipe, phase.layout, phase.batch)
+        if bound.total_gib > cluster.device_memory_gib:
+            raise InputError(
+                f"{plan.recipe.model.name} with the layout {phase.layout.label}, micro-batch {phase.batch.micro_batch},"
+                f" needs {bound.sentence}; a {cluster.device_word} ({cluster.device}) has"
+                f" {size(cluster.device_memory_gib)}: train where there is more, or give another layout.json"
+            )
 
 
 def _part_of(cluster: Cluster, layout: Layout) -> Cluster:
@@ -87,7 +96,8 @@ class Session:
         progress, num_lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
         model, data = self._plan.recipe.model, self._plan.recipe.data
         stand_in = f", a small model that stands in for {model.miniature_of}" if model.miniature_of else ""
-        progress.print_line(f"Trains {model.name}{stand_in}, on data {data}.")
+        devices = _part_of(self._place.cluster, self._plan.phases[0].layout).label
+        progress.print_line(f"Trains {model.name}{stand_in}, on {devices}, on data {data}.")
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step

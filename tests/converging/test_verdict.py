@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from platform.converging.conclusion import answer
 from platform.converging.curves import Curves, curves_of, loss_at, reached_at
+from platform.converging.rates import Rate
 from platform.converging.verdict import best_by_time, compare, mean_curve, sentences
 from trainers.values.training import Record, Steps, Validated
 
@@ -54,6 +56,13 @@ def test_a_loss_is_read_between_its_neighbours(x: float, loss: float | None):
 @pytest.mark.parametrize(("target", "x"), [(4.0, 0.0), (3.5, 0.5), (2.0, 1.5), (0.5, None)])
 def test_a_loss_is_reached_at_its_first_crossing(target: float, x: float | None):
     assert reached_at((0.0, 1.0, 2.0, 3.0), (4.0, 3.0, 1.0, 2.0), target) == x
+
+
+def test_one_strategy_alone_is_beside_nothing():
+    verdict = compare({"one": {0: curves(step_s=36.0)}}, 40 * STEP)
+    assert [line.partition(" ")[0] for line in sentences(verdict)] == ["Held-out", "one:"]
+    rates = {"one": Rate(value=0.1, source="the best of 3")}
+    assert not [line for line in answer(verdict, rates) if line.startswith(("Beside", "Soonest"))]
 
 
 def test_a_slower_learner_with_faster_steps_is_sooner_by_what_is_left_of_both():

@@ -78,3 +78,15 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert folder.tokens_saved() == 12 * STEP
     assert command.main([str(out), "--out", str(tmp_path / "model")]) == 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters
+
+
+def test_a_model_s_config_is_written_without_warnings_of_libraries_that_are_not_used(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.training.values import MODEL\n"
+        "from trainers.training.export import write_config\n"
+        "write_config(MODEL, Path(sys.argv[1])); print(*sorted({'torchao', 'deepspeed'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    child = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "\n", "")
+    assert (tmp_path / "config.json").exists()

@@ -73,6 +73,34 @@ def test_measured_points_have_the_measured_time_and_the_others_are_corrected(
     assert re.search(r"learned from 6 step times of four on .*; 6 of [\d,]+ points measured", taught["learned"])
 
 
+def test_a_study_is_named_or_its_path_given_and_a_miniature_s_is_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_name = planned(capsys, "--cluster", "4xH200", "--studies", str(study.parent), "--learn-from", "four")
+    assert by_name == planned(capsys, "--cluster", "4xH200", "--learn-from", str(study))
+    stand_in = load("bloom7b").miniature
+    assert stand_in is not None
+    with Study.create(tmp_path, "small") as small:
+        small.record(header("small", recipes=stand_in.recipes, cluster=FOUR, miniature=True))
+    assert main(["bloom7b", "--cluster", "4xH200", "--learn-from", str(tmp_path / "small")]) == 2
+    assert re.search("small measured .*, which stands in where there is no GPU", capsys.readouterr().err)
+
+
+def test_a_measured_point_is_certain_to_run_unless_memory_is_capped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on = layout(zero_stage=3, attention="sdpa", compile="block", loss="chunked")
+    with Study.create(tmp_path, "edge") as study_at_edge:
+        study_at_edge.record(header("edge", recipes=(RECIPE,), cluster=FOUR))
+        study_at_edge.record(Measured(measurement=slower(8, on, 0.8)))
+    key, options = (on.id, 8), ("--cluster", "4xH200", "--set", "micro_batch=8")
+    assert 0.5 < times(planned(capsys, *options))[key]["ok_probability"] < 0.9
+    taught = times(planned(capsys, *options, "--learn-from", str(tmp_path / "edge")))
+    assert taught[key]["measured"] and taught[key]["ok_probability"] == 1.0 and next(iter(taught)) == key
+    capped = planned(capsys, *options, "--learn-from", str(tmp_path / "edge"), "--device-memory-gib", "139")
+    assert times(capped)[key]["ok_probability"] < 0.9
+
+
 def test_on_a_larger_cluster_all_is_predicted_from_what_was_measured_with_wider_intervals(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +141,8 @@ def test_a_software_s_row_and_its_plan_have_the_same_features() -> None:
 
 def test_devices_of_the_same_arithmetic_differ_by_their_memory_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """Checks an H200, which is an H100 with more and faster memory: no software of others makes it slower."""
-    h100, h200 = (times(planned(capsys, "--cluster", f"8x{device}")) for device in ("H100", "H200"))
+    at_two = ("--set", "micro_batch=2")  # which fit both
+    h100, h200 = (times(planned(capsys, "--cluster", f"8x{device}", *at_two)) for device in ("H100", "H200"))
     ratios = [h100[key]["step_time_s"] / h200[key]["step_time_s"] for key in h100.keys() & h200.keys()]
     assert len(ratios) > 3 and min(ratios) >= 1.0 and max(ratios) < 1.08
 

@@ -74,9 +74,9 @@ def test_folders_that_are_not_this_runs(refused: Refused, tmp_path: Path, capsys
     assert "cannot be made" in refused("a.txt", "--out", "a.txt/out")
     assert prepare.main(["a.txt", "--out", "done"]) == 0
     capsys.readouterr()
-    assert "was begun with another separator" in refused("a.txt", "--out", "done", "--separator", "x")
+    assert "was begun with different separator" in refused("a.txt", "--out", "done", "--separator", "x")
     (tmp_path / "a.txt").write_text("changed")
-    assert "was begun with another inputs" in refused("a.txt", "--out", "done")
+    assert "was begun with different inputs" in refused("a.txt", "--out", "done")
 
 
 def test_a_tokenizer_that_is_not_there(refused: Refused, tmp_path: Path) -> None:

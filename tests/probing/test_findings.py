@@ -140,7 +140,7 @@ def test_a_plan_without_a_cluster_says_how_to_name_one(
     assert main(["bloom7b", "--cluster", "8xH100", "--address", "10.0.0.1:6379"]) == 2
     assert main(["bloom7b", "--cluster", "missing.json"]) == 2
     output = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in output] == [
+    assert [line.removeprefix("error: ").split(":")[0] for line in output] == [
         "say --cluster",
         "--address belongs to --cluster ray, not to 8xH100",
         "the probe missing.json cannot be read",

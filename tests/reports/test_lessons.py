@@ -29,11 +29,23 @@ def _of(measurements: list[Measurement]) -> RecipeResult:
 
 
 def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
-    assert axes_worth([FAST, SLOW, LARGER]) == [
-        "checkpointing: none is 20.0% faster than full (1 pair).",
-        "micro-batch: 2 is 10.0% faster than 1 (1 pair).",
+    assert axes_worth([FAST, SLOW, LARGER], None) == [
+        "checkpointing, all else equal: none is 20.0% faster than full (1 pair).",
+        "micro-batch, all else equal: 2 is 10.0% faster than 1 (1 pair).",
     ]
-    assert axes_worth([FAST, LARGER]) == [], "two axes apart"
+    assert axes_worth([FAST, LARGER], None) == [], "two axes apart"
+
+
+def test_an_axis_that_speaks_against_the_winner_without_it_says_so() -> None:
+    small = measurement(recipe=RECIPE, on=layout(dp_shard=4, checkpointing="full", prefetch=2), tokens_per_s=10000.0)
+    large = dataclasses.replace(small, batch=LARGER.batch, tokens_per_s=13000.0)
+    shown = axes_worth([FAST, SLOW, LARGER, small, large], FAST)
+    assert "micro-batch, all else equal: 2 is 19.2% faster than 1 (median of 2 pairs, without the winner)." in shown
+    assert "checkpointing, all else equal: none is 20.0% faster than full (1 pair)." in shown
+    measured = dataclasses.replace(FAST, batch=LARGER.batch, tokens_per_s=23000.0)
+    shown = axes_worth([FAST, SLOW, LARGER, small, large, measured], FAST)
+    words = "2 is 10.0% faster than 1 (median of 3 pairs, the other way round for the winner)."
+    assert f"micro-batch, all else equal: {words}" in shown
 
 
 def test_why_it_won_in_parts() -> None:
@@ -93,7 +105,7 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
         ]
     )
     lines = lessons(Result.of(history), Forecaster(cluster=H200S))
-    assert lines[0].startswith("checkpointing: ")
+    assert lines[0].startswith("checkpointing, all else equal: ")
     assert "The search cost 2.00 GPU-days" in lines[-1] and "less than the median of what ran" in lines[-1]
 
 

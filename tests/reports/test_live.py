@@ -94,6 +94,12 @@ def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:
     assert len(drawn(plain, width=80)) == 12 and len(drawn(plain, width=80, height=12)) == 11
 
 
+def test_a_final_run_is_named_beside_the_layouts_searched() -> None:
+    final = dataclasses.replace(PROGRESS, final_run=2)
+    assert "trials    3 of 12 searched, 2 final runs" in drawn(final, width=80)
+    assert "trials    3 searched, 2 final runs" in drawn(dataclasses.replace(final, num_trials=None), width=80)
+
+
 def test_before_the_first_and_between_trials() -> None:
     early = Progress(
         trial=0, num_trials=None, layout=None, batch=None, incumbent=None, outcomes=count_outcomes(()),

@@ -159,3 +159,20 @@ def test_what_a_budget_leaves_is_told(
     with followed(*begun(journal), budget, total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
     assert re.search(rf"\| \d+ s{re.escape(shown)}$", capfd.readouterr().err.rstrip())  # whatever the disk took
+
+
+def test_a_count_of_trials_stays_within_its_total_and_final_runs_have_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    record(journal, header())
+    again, gate, late = ("a", (1,), 1), ("b", (), 0), ("c", (1,), 0)
+    starts = [*((key, (1,), 0) for key in "aab"), again, gate, late]
+    with followed(*begun(journal), _Budget(), total=2):
+        for number, (key, rungs, repeat) in enumerate(starts):
+            start = TrialStart(
+                trial_id=f"t{number}", key=key, recipe=RECIPE, layout=layout(), micro_batches=rungs, repeat=repeat
+            )
+            record(journal, start)
+    shown = [line.partition(":")[0] for line in capfd.readouterr().err.splitlines()]
+    assert shown == ["trial 1/2", "trial 1/2", "trial 2/2", "final run 1", "final run 2", "trial 3"]

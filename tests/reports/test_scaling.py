@@ -63,6 +63,17 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
     assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_and_names_each_layout_in_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    scaling.show(tmp_path, [Result.of(each) for each in _three()], as_object=False, width=width)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("  /")) <= width
+    if width < 120:
+        assert "Fastest on 4: FSDP2 stage 3, sync last, eager, micro-batch 1 x 128" in lines
+
+
 def test_the_picture_holds_its_points_and_says_which_are_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from platform.reports.notes import skipped_lines
 from platform.reports.terminal import render
 from tests.samples import RECIPE, layout, measurement, miniature, oom, result_of, skipped
 from trainers.values.layout import Layout
@@ -137,6 +138,21 @@ def test_nothing_but_failures_and_nothing_at_all() -> None:
     assert "oom" in _render(oom(), width=80)
     assert "Skipped: 1 batch point of 1 layout." in _render(skipped(), width=80)
     assert _render(width=80).strip() == ""
+
+
+def test_each_skipped_point_is_named_or_counted_with_its_reason() -> None:
+    few = [skipped(micro_batch=size, reason="too large") for size in (4, 8)]
+    few.append(skipped(on=Layout(engine="ddp", dp_replicate=4), micro_batch=8, reason="too large"))
+    assert skipped_lines(few) == [
+        "Skipped: 3 batch points of 2 layouts.",
+        "  FSDP2 stage 3, sync last, eager, MBS 4, 8; DDP, sync last, eager, MBS 8: too large",
+    ]
+    many = [skipped(on=layout(bucket_mib=n + 1), micro_batch=size) for n in range(4) for size in (1, 2)]
+    other_reasons = [skipped(micro_batch=2**n, reason=f"reason {n}") for n in range(7)]
+    head, first, *_, last = skipped_lines([*many, *other_reasons])
+    assert head == "Skipped: 15 batch points of 5 layouts."
+    assert ", MBS 1, 2, and 6 points of 3 other layouts: states alone need" in first
+    assert last == "  2 points for other reasons, see --json"
 
 
 def test_color_changes_no_letter() -> None:

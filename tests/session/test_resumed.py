@@ -52,6 +52,8 @@ class TestNotResolved:
         assert "Not resolved between " in " ".join(output.out.split()) and "Fastest" not in output.out
         assert "Not resolved which layout is the fastest" in output.err
         assert "go on with: python -m platform.search --resume s" in output.err
+        last = output.err.rstrip().splitlines()[-1]
+        assert last.startswith("Go on with: python -m platform.search --resume s"), "below the table"
         assert not (unresolved.studies / "s" / "layout.json").exists()
 
         assert unresolved.report("s", "--json") == NOT_RESOLVED

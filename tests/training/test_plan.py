@@ -14,11 +14,13 @@ from platform.common.errors import InputError
 from platform.study.study import Study
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
+from platform.training.run import check_layouts
 from platform.training.target import read_target
 from tests.samples import header, measurement
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, RECIPE, STEP
 from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
 from trainers.values.journal import Measured
 from trainers.values.layout import Layout
@@ -162,6 +164,16 @@ def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: py
     assert train.main([str(path), "--tokens", "1000"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert not (tmp_path / "training").exists()
+
+
+def test_devices_that_are_too_few_or_certainly_too_small_are_refused(make: Make):
+    cluster = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=1.0, devices_per_node=2)
+    check_layouts(make(), cluster)
+    with pytest.raises(InputError, match="takes 2 devices, the cluster has 1"):
+        check_layouts(make(), dataclasses.replace(cluster, devices_per_node=1))
+    words = r"^tiny with the layout DDP, .*, micro-batch 2, needs .* a worker \(Made-up CPU\) has 0 MiB: train where"
+    with pytest.raises(InputError, match=words):
+        check_layouts(make(), dataclasses.replace(cluster, device_memory_gib=1e-6))
 
 
 def test_a_layout_that_splits_the_model_is_planned(make: Make, tmp_path: Path):

@@ -438,8 +438,8 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
     assert "cells not looked" not in out and "before calibrating: step time, median error 6.8 %" in out
     assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "no cell has 17 configurations: the largest has 16",
-        "--min-cell must be at least 1, got 0",
+        "error: no cell has 17 configurations: the largest has 16",
+        "error: --min-cell must be at least 1, got 0",
     ]
 
 

@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,12 @@ def no_collector() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def imports() -> Generator[None]:
-    """Hides these modules from imports and pauses the cycle collector, since what a module defines is no garbage."""
+def imports(hidden: Sequence[str] = HIDDEN) -> Generator[None]:
+    """Hides modules from imports and pauses the cycle collector, since what a module defines is no garbage."""
     if not startup.is_on():
         yield
         return
-    hidden = [name for name in HIDDEN if name not in sys.modules]
+    hidden = [name for name in hidden if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
     try:

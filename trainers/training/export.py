@@ -1,5 +1,6 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
 
+import sys
 import warnings
 from pathlib import Path
 
@@ -7,14 +8,25 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 
-from trainers import models
+from trainers import engines
 from trainers.engines.state import WEIGHT
+from trainers.startup import lean
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
+
+_OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
+UNUSED = () if "transformers" in sys.modules else (*lean.HIDDEN, *_OF_ENGINES)
+"""Modules that transformers would import, and that warn of what they do not find. Where it was imported before it
+relies on those that it saw.
+"""
+
+with lean.imports(UNUSED):
+    from trainers import models
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+@lean.imports(UNUSED)
 def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") -> None:
     """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process.
 
@@ -37,6 +49,7 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
     module.save_pretrained(out)
 
 
+@lean.imports(UNUSED)
 def write_config(spec: ModelSpec, out: Path) -> None:
     """Writes the `config.json` of the model, without dropout, into the folder `out`."""
     models.build(spec, attention="eager").module.config.save_pretrained(out)

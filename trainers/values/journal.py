@@ -146,6 +146,11 @@ class TrialStart:
     profiles: BatchPoint | None = None
     """The point that the trial profiles instead of measuring."""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the trial comes after the search: a final run, a numerics gate alone or a profile."""
+        return bool(self.repeat) or not self.micro_batches
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RungStart:
