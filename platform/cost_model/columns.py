@@ -121,6 +121,10 @@ class Columns:
     """Host seconds that a tensor-parallel collective waits for its slowest rank, per doubling of the ranks."""
     host_pipe: Array
     """Additional host seconds of such a collective per rank where a pipeline spans several nodes."""
+    waits_each_pass: Array
+    """1 where the host waits for its device before and after each pass of a micro-batch."""
+    sharpness: Array
+    """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that overlaps with its products."""
     reduces_by_hooks: Array

@@ -84,7 +84,7 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """
     busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
-    return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together))
+    return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together, columns.sharpness))
 
 
 def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:

@@ -4,6 +4,7 @@ from platform.cost_model import constants
 from platform.cost_model.stacks import fact
 
 ROUNDING = constants.words("features", "ROUNDING")
+SHARPNESS = constants.number("host", "SHARPNESS")
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT_COLUMNS = {
@@ -25,6 +26,8 @@ THIS_PROJECT_COLUMNS = {
     "block_host_backward": 0.0,
     "host_skew": 0.0,
     "host_pipe": 0.0,
+    "waits_each_pass": 0.0,
+    "sharpness": SHARPNESS,
     "tensor_overlap": 0.0,
     "reduces_by_hooks": 0.0,
     "cuts_by_cost": 0.0,

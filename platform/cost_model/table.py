@@ -27,6 +27,9 @@ from trainers.values.spec import ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
+USUAL_NODE = 8
+"""Devices of a node where a row does not state its nodes."""
+CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
@@ -127,14 +130,23 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         ValueError: names what is missing, unknown or contradictory.
     """
     assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
-    if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
+    configured = _is_configured(row)
+    if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
     for recomputed in ("none", "selective", "full"):
         run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
         if predict(from_rows([run.values])).fits.all():
             break
-    return dataclasses.replace(run, row=row, assumed=(*assumed, UNSTATED_CHECKPOINTING))
+    taken = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
+    return dataclasses.replace(run, row=row, assumed=(*assumed, taken))
+
+
+def _is_configured(row: Row) -> bool:
+    """Returns whether a row's recomputation is that of a configuration which its runs within one node did not use."""
+    derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
+    in_node = (number(row, "nodes") or (number(row, "gpus") or 0) / USUAL_NODE) <= 1
+    return derived and in_node and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
 
 
 def _interpret(row: Row, *, measured: bool) -> Run:

@@ -234,7 +234,7 @@ def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[s
         ({"software": "megatron-lm"}, "reduces_by_hooks", 0.0),
         ({"software": "nanotron", "strategy": "zero1", "zero_group": "8"}, "shard", 8.0),
         ({"software": "nanotron"}, "block_host", 0.0014),
-        ({"software": "megatron-lm", "tp": "8", "dp": "4", "grad_accum": "8"}, "block_host", 0.0008),
+        ({"software": "megatron-lm", "tp": "8", "dp": "4", "grad_accum": "8"}, "block_host", 0.0012),
         ({"software": "llm-foundry"}, "block_host", 0.0),
         ({"software": "megatron-core", "tp": "8", "dp": "4", "grad_accum": "8"}, "sequence_parallel", 1.0),
         ({"software": "megatron-lm", "tp": "8", "dp": "4", "grad_accum": "8"}, "sequence_parallel", 0.0),
@@ -435,7 +435,7 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
     table = str(TABLES / "tr3m_1b3.csv")
     assert main([table, "--calibrate", "3", "--min-cell", "6"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "cells not looked" not in out and "before calibrating: step time, median error 6.8 %" in out
+    assert "cells not looked" not in out and "before calibrating: step time, median error 6.9 %" in out
     assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "no cell has 17 configurations: the largest has 16",

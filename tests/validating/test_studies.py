@@ -1,0 +1,60 @@
+"""Rows of studies whose runs differ from what their software does by default."""
+
+import pytest
+
+from platform.cost_model import stacks
+from platform.cost_model.host import SHARPNESS
+from platform.cost_model.table import Run, interpret
+
+VTRAIN = {
+    "source": "vTrain measured data (Megatron-DeepSpeed, MICRO 2024)", "model": "GPT", "layers": "16",
+    "hidden": "2048", "heads": "16", "vocab": "50257", "seq_len": "1024", "gpu": "A100-SXM4", "nodes": "1",
+    "gpus": "8", "tp": "1", "pp": "1", "dp": "8", "strategy": "ddp", "micro_batch": "2", "grad_accum": "4",
+    "activation_ckpt": "full", "precision": "fp16", "flash_attention": "no",
+    "iter_time_s": "0.4", "status": "ok", "derived": "vocab;activation_ckpt(config files);software",
+    "software": "megatron-deepspeed", "attention_kernel": "fused_softmax", "fused": "norm;mlp;optimizer",
+}  # fmt: skip
+
+
+def _run(**changes: str) -> Run:
+    return interpret({**VTRAIN, **changes})
+
+
+def test_recomputation_of_a_simulator_s_configuration_is_taken_for_the_least_that_fits() -> None:
+    run = _run()
+    assert run.values["full_checkpointing"] == 0 and any("simulator" in each for each in run.assumed)
+    assert _run(nodes="").values == run.values
+    assert _run(micro_batch="64").values["full_checkpointing"] == 1  # nothing less fits
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": "8", "gpus": "64", "dp": "64"},
+        {"derived": "vocab"},
+        {"source": "Megatron-DeepSpeed"},
+    ],
+)
+def test_other_recomputation_stays_as_stated(changes: dict[str, str]) -> None:
+    run = _run(**changes)
+    assert run.values["full_checkpointing"] == 1 and not run.assumed
+
+
+def test_words_that_are_not_padded_are_divided_among_the_ranks() -> None:
+    assert [_run(tp=tp, dp=str(8 // int(tp))).values["vocab"] for tp in ("1", "2", "8")] == [50257, 50256, 50256]
+    assert _run(source="Megatron-DeepSpeed").values["vocab"] == 50304
+    with stacks.without("vtrain_part.csv"):
+        assert _run().values["vocab"] == 50304 and _run().values["full_checkpointing"] == 1
+
+
+def test_ranks_under_megatrons_timers_wait_each_pass_and_softer_with_tensor_parallelism() -> None:
+    wide = {"tp": "4", "dp": "2"}
+    for changes, waits, sharpness in (
+        ({}, 1, SHARPNESS),
+        (wide, 1, 2.5),
+        ({**wide, "strategy": "zero1"}, 0, SHARPNESS),  # DeepSpeed's engine runs the passes
+        ({**wide, "software": "megatron-core"}, 0, SHARPNESS),
+        ({**wide, "software": "nanotron"}, 0, SHARPNESS),
+    ):
+        values = _run(**changes).values
+        assert (values["waits_each_pass"], values["sharpness"]) == (waits, sharpness), changes
