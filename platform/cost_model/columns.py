@@ -128,7 +128,7 @@ class Columns:
     tensor_overlap: Array
     """Share of tensor parallelism's communication that overlaps with its products."""
     reduces_by_hooks: Array
-    """1 where hooks all-reduce gradients during the last backward pass, and ZeRO-1 gathers parameters one by one."""
+    """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array
     """1 where a pipeline is split by the blocks' arithmetic, in which the head counts as several blocks."""
     stack_sigma: Array

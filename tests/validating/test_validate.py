@@ -17,6 +17,7 @@ from platform.cost_model.columns import from_rows
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.host import LAUNCH_S
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
@@ -267,12 +268,12 @@ def test_a_stack_without_its_table_has_its_host_time_by_the_count_of_its_kernels
     assert fused == pytest.approx(20 / 33 * counted)
 
 
-def test_gradients_reduced_by_hooks_hide_behind_a_long_backward_pass_and_zero_gathers_after_it(tmp_path: Path) -> None:
-    def data_s(strategy: str, micro_batch: int, software: str) -> float:
+def test_gradients_reduced_by_hooks_hide_behind_a_long_backward_pass_and_those_of_zero_do_not(tmp_path: Path) -> None:
+    def data_s(strategy: str, micro_batch: int, software: str, dp: int = 32) -> float:
         changes = {
-            "software": software, "strategy": strategy, "micro_batch": f"{micro_batch}", "dp": "32",
-            "grad_accum": f"{512 // 32 // micro_batch}", "global_batch": "512", "iter_time_s": "3", "notes": "",
-            "node_gbps": "100",
+            "software": software, "strategy": strategy, "micro_batch": f"{micro_batch}", "dp": f"{dp}",
+            "gpus": f"{dp}", "nodes": f"{dp // 8}", "grad_accum": f"{16 // micro_batch}",
+            "global_batch": f"{dp * 16}", "iter_time_s": "3", "notes": "", "node_gbps": "100",
         }  # fmt: skip
         (row,) = read_rows(_table(tmp_path, **changes))
         return float(predict(from_rows([interpret(row).values])).step.data_s[0])
@@ -280,6 +281,10 @@ def test_gradients_reduced_by_hooks_hide_behind_a_long_backward_pass_and_zero_ga
     assert data_s("ddp", 16, "nanotron") < 0.7 * data_s("ddp", 1, "nanotron")
     assert data_s("ddp", 16, "megatron-lm") == pytest.approx(data_s("ddp", 1, "megatron-lm"))
     assert data_s("zero1", 16, "nanotron") > 1.5 * data_s("ddp", 16, "nanotron")
+    assert data_s("zero1", 16, "nanotron") == pytest.approx(data_s("zero1", 1, "nanotron"))
+    # Each rank's part of 6 tensors in each of 24 blocks is copied by itself.
+    copies = (256 - 32) * 6 * 24 * LAUNCH_S
+    assert data_s("zero1", 16, "nanotron", 256) - data_s("zero1", 16, "nanotron") == pytest.approx(copies, rel=0.5)
 
 
 def test_a_row_without_checkpointing_is_taken_for_the_least_that_fits(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 """Megatron-LM's data parallelism in published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
 
-import dataclasses
-
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.collectives import INTER_HOP_S
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
@@ -13,6 +10,7 @@ from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
+LAUNCH_S = constants.number("host", "LAUNCH_S")
 BACKWARD_SHARE = constants.number("megatron", "BACKWARD_SHARE")
 BLOCK_TENSORS = constants.number("megatron", "BLOCK_TENSORS")
 
@@ -49,7 +47,8 @@ class Megatron(EngineCosts):
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step after the backward pass: gradients are all-reduced, or reduce-scattered
         and the updated parameters gathered. Where hooks reduce, buckets are all-reduced during the last backward pass
-        at every stage, and parameters gathered one by one.
+        at stage 0; from stage 1 on all gradients are all-reduced at once after it, and the gathered parameters copied
+        tensor by tensor, each rank's part by itself.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
@@ -57,10 +56,10 @@ class Megatron(EngineCosts):
         if not np.any(c.reduces_by_hooks):
             return after
         beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
-        tensors = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp)
-        short = dataclasses.replace(buckets.ring, inter_hop=np.asarray(INTER_HOP_S))
-        gathered = tensors * short.gather_s(load.owned * c.compute_bytes / tensors)
-        return np.where(c.reduces_by_hooks > 0, beside + np.where(c.zero_stage >= 1, gathered, 0.0), after)
+        pieces = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp) * buckets.ring.ranks
+        gathered = buckets.ring.gather_s(load.owned * c.compute_bytes) + pieces * LAUNCH_S
+        at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered
+        return np.where(c.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns zeros: no layout of a search uses this engine."""
