@@ -6,7 +6,7 @@ of the row's stack at the time (`stacks`), and it leaves out a row that contradi
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 USUAL_NODE = 8
 """Devices of a node where a row does not state its nodes."""
-CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for the least with which the run fits"
+CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
@@ -134,10 +134,13 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
-    for recomputed in ("none", "selective", "full"):
+    less, most = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
+    for recomputed in less:
         run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
         if predict(from_rows([run.values])).fits.all():
             break
+    else:
+        run = _interpret({**row, "activation_ckpt": most}, measured=measured)
     taken = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
     return dataclasses.replace(run, row=row, assumed=(*assumed, taken))
 
@@ -147,6 +150,23 @@ def _is_configured(row: Row) -> bool:
     derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
     in_node = (number(row, "nodes") or (number(row, "gpus") or 0) / USUAL_NODE) <= 1
     return derived and in_node and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
+
+
+def settled(runs: Sequence[Run]) -> list[Run]:
+    """Returns the runs with the stated recomputation for every run of a model of which one would not fit without it: a
+    study runs a model by one configuration.
+    """
+    recomputed = {run.model for run in runs if _is_unsettled(run) and run.values["full_checkpointing"] > 0}
+    return [
+        dataclasses.replace(_interpret(run.row, measured=False), num_merged=run.num_merged)
+        if _is_unsettled(run) and run.model in recomputed
+        else run
+        for run in runs
+    ]
+
+
+def _is_unsettled(run: Run) -> bool:
+    return CONFIGURED_CHECKPOINTING in run.assumed
 
 
 def _interpret(row: Row, *, measured: bool) -> Run:
