@@ -141,8 +141,8 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
             break
     else:
         run = _interpret({**row, "activation_ckpt": most}, measured=measured)
-    taken = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
-    return dataclasses.replace(run, row=row, assumed=(*assumed, taken))
+    assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
+    return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
 
 
 def _is_configured(row: Row) -> bool:
