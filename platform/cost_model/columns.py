@@ -131,6 +131,8 @@ class Columns:
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array
     """1 where a pipeline is split by the blocks' arithmetic, in which the head counts as several blocks."""
+    wants_warm_up: Array
+    """1 where a pipeline does not start with fewer micro-batches than its warm-up has: its stages less one."""
     stack_sigma: Array
     """Log deviation of the step time that remains after a stack's evidence."""
     stall_chance: Array

@@ -3,7 +3,9 @@
 import pytest
 
 from platform.cost_model import stacks
+from platform.cost_model.columns import from_rows
 from platform.cost_model.host import SHARPNESS
+from platform.cost_model.predict import predict
 from platform.cost_model.scoring import merged
 from platform.cost_model.table import Run, interpret
 
@@ -67,3 +69,26 @@ def test_ranks_under_megatrons_timers_wait_each_pass_and_softer_with_tensor_para
     ):
         values = _run(**changes).values
         assert (values["waits_each_pass"], values["sharpness"]) == (waits, sharpness), changes
+
+
+def test_a_pipeline_of_nanotron_does_not_start_without_its_warm_up() -> None:
+    layout = {"software": "nanotron", "pp": "4", "dp": "2", "micro_batch": "1", "activation_ckpt": "none"}
+
+    def fits(**changes: str) -> float:
+        return float(predict(from_rows([_run(**{**layout, **changes}).values])).fit_probability[0])
+
+    assert fits(grad_accum="3") > 0.9
+    assert fits(grad_accum="2") == 0
+    assert fits(grad_accum="2", software="megatron-lm") > 0.9
+    assert fits(grad_accum="1", pp="2", dp="4") > 0.9
+
+
+def test_hooks_hold_torchs_buckets_without_zero() -> None:
+    def held_gib(**changes: str) -> float:
+        values = _run(**{"software": "nanotron", "activation_ckpt": "none", "micro_batch": "1", **changes}).values
+        return float(predict(from_rows([values])).memory.allocated_gib[0])
+
+    parameters = _run().model.num_parameters
+    alone, beside = held_gib(dp="1", gpus="1", nodes="1"), held_gib()
+    assert beside - alone == pytest.approx(2 * parameters / 2**30, rel=0.02)
+    assert held_gib(software="megatron-lm") == pytest.approx(held_gib(software="megatron-lm", dp="1", gpus="1"))

@@ -28,7 +28,8 @@ class Megatron(EngineCosts):
 
     def per_parameter(self, c: Columns) -> PerParameter:
         """Returns the bytes of weights in the products' type, of masters and states sharded from stage 1 on, and of
-        gradients sharded from stage 2 on.
+        gradients sharded from stage 2 on. Where hooks reduce, stage 0 holds torch's buckets besides the gradients
+        (`reducer.cpp`, unless `gradient_as_bucket_view`).
         """
         sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
@@ -37,8 +38,11 @@ class Megatron(EngineCosts):
         # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
+        in_buckets = (c.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.dp * c.cp > 1)
         return PerParameter(
-            resident=cb / zero_3 * (1 - c.parameters_on_host) + (masters + sb * c.moments) / zero_1 * on_device,
+            resident=cb / zero_3 * (1 - c.parameters_on_host)
+            + (masters + sb * c.moments) / zero_1 * on_device
+            + np.where(in_buckets, cb, 0.0),
             held_gradients=np.where((c.grad_accum > 1) | beside, gradients, 0.0),
             final_gradients=gradients * on_device,
             step_copies=NOTHING,
