@@ -10,7 +10,7 @@ from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_N
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
-from platform.cost_model.rows import Row, number, words
+from platform.cost_model.rows import Row, number, within_node, words
 from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
@@ -256,7 +256,8 @@ def padded(vocab_size: int, tp: float) -> float:
 
 def _vocabulary(row: Row, vocab_size: int, tp: float) -> float:
     """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them."""
-    return padded(vocab_size, tp) if fact(software_of(row), "pads_vocabulary", True) else vocab_size // tp * tp
+    is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
+    return padded(vocab_size, tp) if is_padded else vocab_size // tp * tp
 
 
 def launches_block(text: str, cluster: ClusterSpec) -> bool:

@@ -20,15 +20,13 @@ from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.published import convention_of, modules_of, moments_of, precision_of, stack_features
 from platform.cost_model.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
-from platform.cost_model.rows import Row, number, positive_number
+from platform.cost_model.rows import Row, number, positive_number, within_node
 from platform.cost_model.stacks import fact, software_of
 from trainers.values.measurement import TIMED, Outcome
 from trainers.values.spec import ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
-USUAL_NODE = 8
-"""Devices of a node where a row does not state its nodes."""
 CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
@@ -148,8 +146,7 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
 def _is_configured(row: Row) -> bool:
     """Returns whether a row's recomputation is that of a configuration which its runs within one node did not use."""
     derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
-    in_node = (number(row, "nodes") or (number(row, "gpus") or 0) / USUAL_NODE) <= 1
-    return derived and in_node and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
+    return derived and within_node(row) and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
 
 
 def settled(runs: Sequence[Run]) -> list[Run]:

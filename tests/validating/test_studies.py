@@ -54,6 +54,7 @@ def test_other_recomputation_stays_as_stated(changes: dict[str, str]) -> None:
 def test_words_that_are_not_padded_are_divided_among_the_ranks() -> None:
     assert [_run(tp=tp, dp=str(8 // int(tp))).values["vocab"] for tp in ("1", "2", "8")] == [50257, 50256, 50256]
     assert _run(source="Megatron-DeepSpeed").values["vocab"] == 50304
+    assert _run(nodes="8", gpus="64", dp="64").values["vocab"] == 50304
     with stacks.without("vtrain_part.csv"):
         assert _run().values["vocab"] == 50304 and _run().values["full_checkpointing"] == 1
 
