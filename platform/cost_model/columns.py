@@ -121,12 +121,18 @@ class Columns:
     """Host seconds that a tensor-parallel collective waits for its slowest rank, per doubling of the ranks."""
     host_pipe: Array
     """Additional host seconds of such a collective per rank where a pipeline spans several nodes."""
+    waits_each_pass: Array
+    """1 where the host waits for its device before and after each pass of a micro-batch."""
+    sharpness: Array
+    """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that overlaps with its products."""
     reduces_by_hooks: Array
-    """1 where hooks all-reduce gradients during the last backward pass, and ZeRO-1 gathers parameters one by one."""
+    """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array
     """1 where a pipeline is split by the blocks' arithmetic, in which the head counts as several blocks."""
+    wants_warm_up: Array
+    """1 where a pipeline does not start with fewer micro-batches than its warm-up has: its stages less one."""
     stack_sigma: Array
     """Log deviation of the step time that remains after a stack's evidence."""
     stall_chance: Array

@@ -44,13 +44,13 @@ def host_step_s(columns: Columns) -> Array:
     return np.where(engine.wraps_optimizer(columns), 2 * STEP_HOST_S, STEP_HOST_S) + engine.step_host_s(columns)
 
 
-def together_s(host: Array, device: Array) -> Array:
-    """Returns the seconds of host and device work that overlap: a norm of the two times, of order `SHARPNESS`."""
-    return (host**SHARPNESS + device**SHARPNESS) ** (1 / SHARPNESS)
+def together_s(host: Array, device: Array, sharpness: Array | float = SHARPNESS) -> Array:
+    """Returns the seconds of host and device work that overlap: a norm of the two times, of order `sharpness`."""
+    return (host**sharpness + device**sharpness) ** (1 / sharpness)
 
 
-def pace_share(device: Array, together: Array) -> Array:
+def pace_share(device: Array, together: Array, sharpness: Array | float = SHARPNESS) -> Array:
     """Returns the logarithmic derivative of `together_s` with respect to the host's time: the share of its relative
     change.
     """
-    return 1 - (device / together) ** SHARPNESS
+    return 1 - (device / together) ** sharpness

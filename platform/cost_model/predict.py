@@ -84,7 +84,7 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """
     busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
-    return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together))
+    return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together, columns.sharpness))
 
 
 def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
@@ -99,8 +99,11 @@ def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
 
 
 def fit_probability(columns: Columns, needed_gib: Array) -> Array:
-    """Returns the probability that `needed_gib` is below the capacity, with a log-normal error."""
-    return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
+    """Returns the probability that `needed_gib` is below the capacity, with a log-normal error; 0 where a software's
+    pipeline does not start.
+    """
+    starts = (columns.wants_warm_up == 0) | (columns.grad_accum >= columns.pp - 1)
+    return starts * normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 
 def _predict_chunk(columns: Columns) -> Prediction:

@@ -10,8 +10,8 @@ from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_N
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
-from platform.cost_model.rows import Row, number, words
-from platform.cost_model.stack_columns import ROUNDING, STACK_HOST, stack_costs
+from platform.cost_model.rows import Row, number, within_node, words
+from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
 from trainers.architectures import architecture_of
@@ -112,7 +112,8 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
         **_host_costs(row, fused=fused),
-        "vocab": model.vocab_size if of_this_project or is_eager(row) else padded(model.vocab_size, tp),
+        "vocab": model.vocab_size if of_this_project or is_eager(row) else _vocabulary(row, model.vocab_size, tp),
+        **_pace(software, engine, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
         "saves_gathered": float(of_this_project),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
@@ -161,6 +162,15 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
         "block_host": (costs["block_host"] or kernels * MODULE_LAUNCH_S) + softmax,
         "block_host_backward": (costs["block_host_backward"] or 2 * kernels * MODULE_BACKWARD_S) + softmax,
     }
+
+
+def _pace(software: str, engine: str, tp: float) -> dict[str, float]:
+    """Returns the columns of how a run's host and device wait for each other. DeepSpeed's engine runs the passes of
+    Megatron-LM's modules without Megatron-LM's timers.
+    """
+    waits = engine == "megatron" and bool(fact(software, "waits_each_pass", False))
+    sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and tp > 1 else SHARPNESS
+    return {"waits_each_pass": float(waits), "sharpness": sharpness}
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
@@ -242,6 +252,12 @@ def padded(vocab_size: int, tp: float) -> float:
     128`).
     """
     return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
+
+
+def _vocabulary(row: Row, vocab_size: int, tp: float) -> float:
+    """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them."""
+    is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
+    return padded(vocab_size, tp) if is_padded else vocab_size // tp * tp
 
 
 def launches_block(text: str, cluster: ClusterSpec) -> bool:

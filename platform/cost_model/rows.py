@@ -96,6 +96,11 @@ def positive_number(row: Row, name: str) -> int:
     return value
 
 
+def within_node(row: Row) -> bool:
+    """Returns whether a run has one node, of 8 devices where the row does not state its nodes."""
+    return (number(row, "nodes") or (number(row, "gpus") or 0) / 8) <= 1
+
+
 def words(row: Row) -> str:
     """Returns source and notes, in lower case."""
     return " ".join(row.get(name, "") for name in ("source", "notes")).lower()

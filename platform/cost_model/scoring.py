@@ -12,7 +12,7 @@ from platform.cost_model.columns import Array, Mask, from_rows
 from platform.cost_model.memory import PeakMemory, outside_gib
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.stalls import interval
-from platform.cost_model.table import Run, axes_of
+from platform.cost_model.table import Run, axes_of, settled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ def merged(runs: Sequence[Run]) -> list[Run]:
     were.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
+    for run in settled(runs):
         stated = tuple(run.row.get(name, "") for name in STATED)
         key = (run.cell, run.cluster.name, stated, tuple(sorted(run.values.items())))
         groups.setdefault(key, []).append(run)

@@ -4,6 +4,7 @@ from platform.cost_model import constants
 from platform.cost_model.stacks import fact
 
 ROUNDING = constants.words("features", "ROUNDING")
+SHARPNESS = constants.number("host", "SHARPNESS")
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT_COLUMNS = {
@@ -25,9 +26,12 @@ THIS_PROJECT_COLUMNS = {
     "block_host_backward": 0.0,
     "host_skew": 0.0,
     "host_pipe": 0.0,
+    "waits_each_pass": 0.0,
+    "sharpness": SHARPNESS,
     "tensor_overlap": 0.0,
     "reduces_by_hooks": 0.0,
     "cuts_by_cost": 0.0,
+    "wants_warm_up": 0.0,
     "stack_sigma": 0.0,
     "stall_chance": 0.0,
 }
@@ -53,6 +57,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "reduces_by_hooks": float(fact(software, "reduces_by_hooks", False)),
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
+        "wants_warm_up": float(fact(software, "wants_warm_up", False)),
         "stack_sigma": float(fact(software, "sigma", 0.0)),
         "stall_chance": float(fact(software, "stall_chance", 0.0)),
     }

@@ -28,8 +28,8 @@ STRATEGIES = tuple(STAGES)
 ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
 """Architecture of a device by the first letter of its name."""
 
-_STUDIES = (("aleph alpha", "aleph-alpha"),)
-"""Patterns of words that name a study with its own software."""
+_STUDIES = (("other", "aleph alpha", "aleph-alpha"), ("megatron-deepspeed", "vtrain", "vtrain"))
+"""(software, pattern of words, stack) of studies whose software has facts of its own."""
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
@@ -140,13 +140,13 @@ def software_of(row: Row) -> str:
     if row.get("software") and row["software"] not in names():
         raise ValueError(f"software {row['software']!r} is not one of {', '.join(names())}")
     text = words(row)
-    if row.get("software") == "other":  # software of a single study
-        return next((name for pattern, name in _STUDIES if re.search(pattern, text)), "other")
     if row.get("software"):
-        return row["software"]
+        studies = (stack for name, pattern, stack in _STUDIES if name == row["software"] and re.search(pattern, text))
+        return next(studies, row["software"])
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
         return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
-    return next((name for pattern, name in (*_STUDIES, *_WORDS) if re.search(pattern, text)), "other")
+    patterns = (*(study[1:] for study in _STUDIES), *_WORDS)
+    return next((name for pattern, name in patterns if re.search(pattern, text)), "other")
 
 
 def data_parallelism_of(row: Row) -> str:

@@ -87,14 +87,26 @@ def host_runs_ahead(c: Columns) -> Mask:
     """Returns the rows whose device has more work in a block than its host: launched kernels queue, and their memory
     stays allocated.
     """
-    device, launch = _block_work(c, np.add(*head_s(c)))[1:3]
-    return device > launch
+    work = _work(c, np.add(*head_s(c)))
+    return work.device > work.host
 
 
-def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Array, Array]:
-    """Returns (parts of a block, seconds of the device, of the host, of the device without tensor parallelism, of
-    tensor parallelism).
-    """
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """Seconds of one block for one micro-batch that device and host would take alone."""
+
+    layer: LayerSeconds
+    busy: Array
+    """Seconds of the device, without tensor-parallel collectives."""
+    tensor: Array
+    device: Array
+    """Seconds of the device, with its share of the head."""
+    host: Array
+    device_forward: Array
+    host_forward: Array
+
+
+def _work(c: Columns, head: Array) -> _Work:
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
@@ -105,18 +117,29 @@ def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Ar
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
     forward, backward, again = host_layer_s(c)
-    launch = forward + backward + np.where(full, again * checkpointed_share(c), 0.0)
-    # While the device computes the head, the host runs ahead into the backward pass.
-    device = busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers)
-    return layer, device, launch, busy, tensor
+    return _Work(
+        layer=layer,
+        busy=busy,
+        tensor=tensor,
+        # While the device computes the head, the host runs ahead into the backward pass.
+        device=busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers),
+        host=forward + backward + np.where(full, again * checkpointed_share(c), 0.0),
+        device_forward=layer.forward + tensor / np.where(full, 3.0, 2.0),
+        host_forward=forward,
+    )
 
 
 def _block(c: Columns, head: Array) -> _Block:
-    layer, device, launch, busy, tensor = _block_work(c, head)
-    waits = _waits_s(c, launch, device)
+    work = _work(c, head)
+    waits = through = _waits_s(c, work.host, work.device)
+    if np.any(c.waits_each_pass):
+        # A host that waits for its device after each pass cannot run ahead from one into the next.
+        forward = _waits_s(c, work.host_forward, work.device_forward)
+        backward = _waits_s(c, work.host - work.host_forward, work.busy + work.tensor - work.device_forward)
+        waits = np.where(c.waits_each_pass > 0, forward + backward, through)
     # The host reaches the optimizer's step after its last micro-step; the device's backlog then hides the host's time.
-    stepping = _waits_s(c, launch + costs_of(c).step_block_host_s(c), device) - waits
-    return _Block(layer=layer, busy=busy, tensor=tensor, waits=waits, stepping=stepping)
+    stepping = _waits_s(c, work.host + costs_of(c).step_block_host_s(c), work.device) - through
+    return _Block(layer=work.layer, busy=work.busy, tensor=work.tensor, waits=waits, stepping=stepping)
 
 
 def _boundary(c: Columns) -> Array:
@@ -159,4 +182,4 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:
     """Returns the seconds that a device with `device` seconds of work waits for a host with `host` seconds."""
-    return np.where(c.blocking > 0, host, together_s(host, device) - device)
+    return np.where(c.blocking > 0, host, together_s(host, device, c.sharpness) - device)

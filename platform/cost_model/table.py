@@ -6,7 +6,7 @@ of the row's stack at the time (`stacks`), and it leaves out a row that contradi
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,13 +20,14 @@ from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.published import convention_of, modules_of, moments_of, precision_of, stack_features
 from platform.cost_model.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
-from platform.cost_model.rows import Row, number, positive_number
+from platform.cost_model.rows import Row, number, positive_number, within_node
 from platform.cost_model.stacks import fact, software_of
 from trainers.values.measurement import TIMED, Outcome
 from trainers.values.spec import ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
+CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
 
@@ -127,14 +128,42 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         ValueError: names what is missing, unknown or contradictory.
     """
     assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
-    if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
+    configured = _is_configured(row)
+    if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
-    for recomputed in ("none", "selective", "full"):
+    less, most = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
+    for recomputed in less:
         run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
         if predict(from_rows([run.values])).fits.all():
             break
-    return dataclasses.replace(run, row=row, assumed=(*assumed, UNSTATED_CHECKPOINTING))
+    else:
+        run = _interpret({**row, "activation_ckpt": most}, measured=measured)
+    assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
+    return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
+
+
+def _is_configured(row: Row) -> bool:
+    """Returns whether a row's recomputation is that of a configuration which its runs within one node did not use."""
+    derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
+    return derived and within_node(row) and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
+
+
+def settled(runs: Sequence[Run]) -> list[Run]:
+    """Returns the runs with the stated recomputation for every run of a model of which one would not fit without it: a
+    study runs a model by one configuration.
+    """
+    recomputed = {run.model for run in runs if _is_unsettled(run) and run.values["full_checkpointing"] > 0}
+    return [
+        dataclasses.replace(_interpret(run.row, measured=False), num_merged=run.num_merged)
+        if _is_unsettled(run) and run.model in recomputed
+        else run
+        for run in runs
+    ]
+
+
+def _is_unsettled(run: Run) -> bool:
+    return CONFIGURED_CHECKPOINTING in run.assumed
 
 
 def _interpret(row: Row, *, measured: bool) -> Run:

@@ -1,11 +1,8 @@
 """Megatron-LM's data parallelism in published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
 
-import dataclasses
-
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.collectives import INTER_HOP_S
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
@@ -13,6 +10,7 @@ from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
+LAUNCH_S = constants.number("host", "LAUNCH_S")
 BACKWARD_SHARE = constants.number("megatron", "BACKWARD_SHARE")
 BLOCK_TENSORS = constants.number("megatron", "BLOCK_TENSORS")
 
@@ -30,7 +28,8 @@ class Megatron(EngineCosts):
 
     def per_parameter(self, c: Columns) -> PerParameter:
         """Returns the bytes of weights in the products' type, of masters and states sharded from stage 1 on, and of
-        gradients sharded from stage 2 on.
+        gradients sharded from stage 2 on. Where hooks reduce, stage 0 holds torch's buckets besides the gradients
+        (`reducer.cpp`, unless `gradient_as_bucket_view`).
         """
         sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
         zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
@@ -39,8 +38,11 @@ class Megatron(EngineCosts):
         # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
+        in_buckets = (c.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.dp * c.cp > 1)
         return PerParameter(
-            resident=cb / zero_3 * (1 - c.parameters_on_host) + (masters + sb * c.moments) / zero_1 * on_device,
+            resident=cb / zero_3 * (1 - c.parameters_on_host)
+            + (masters + sb * c.moments) / zero_1 * on_device
+            + np.where(in_buckets, cb, 0.0),
             held_gradients=np.where((c.grad_accum > 1) | beside, gradients, 0.0),
             final_gradients=gradients * on_device,
             step_copies=NOTHING,
@@ -49,7 +51,8 @@ class Megatron(EngineCosts):
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step after the backward pass: gradients are all-reduced, or reduce-scattered
         and the updated parameters gathered. Where hooks reduce, buckets are all-reduced during the last backward pass
-        at every stage, and parameters gathered one by one.
+        at stage 0; from stage 1 on all gradients are all-reduced at once after it, and the gathered parameters copied
+        tensor by tensor, each rank's part by itself.
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
@@ -57,10 +60,10 @@ class Megatron(EngineCosts):
         if not np.any(c.reduces_by_hooks):
             return after
         beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
-        tensors = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp)
-        short = dataclasses.replace(buckets.ring, inter_hop=np.asarray(INTER_HOP_S))
-        gathered = tensors * short.gather_s(load.owned * c.compute_bytes / tensors)
-        return np.where(c.reduces_by_hooks > 0, beside + np.where(c.zero_stage >= 1, gathered, 0.0), after)
+        pieces = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp) * buckets.ring.ranks
+        gathered = buckets.ring.gather_s(load.owned * c.compute_bytes) + pieces * LAUNCH_S
+        at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered
+        return np.where(c.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns zeros: no layout of a search uses this engine."""
