@@ -116,7 +116,9 @@ def _add_questions(command_parser: argparse.ArgumentParser) -> None:
         "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
     )
     command_parser.add_argument(
-        "--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16"
+        "--batch-rampup",
+        metavar="PHASES",
+        help="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
     )
     command_parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, alone on standard output"

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.text import plural
 from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import SURE, Planned
 from platform.plans.max_model import Largest
@@ -101,7 +102,8 @@ def show_sizes(
 def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
     """Prints the memory of the smallest layout, and the figures of the layout that is chosen."""
     console.print(
-        f"{fewest.num_nodes} nodes of {cluster.devices_per_node} x {cluster.device.name} are the fewest that fit",
+        f"the fewest that fit: {plural(fewest.num_nodes, 'node')} of {cluster.devices_per_node} x"
+        f" {cluster.device.name}",
         highlight=False,
     )
     table = table_of("a rank holds, at its peak", "GiB")
@@ -123,7 +125,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
         )
     full = [(nodes, reason) for nodes, reason in fewest.refused_sizes if reason.startswith("out of memory")]
     for nodes, reason in (full or fewest.refused_sizes)[-1:]:
-        console.print(f"{nodes} nodes are too few: {reason}", highlight=False)
+        console.print(f"{plural(nodes, 'node')} would be too few: {reason}", highlight=False)
 
 
 def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console) -> None:
