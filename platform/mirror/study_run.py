@@ -16,7 +16,7 @@ from platform.mirror.content import (
     varying,
     yes,
 )
-from platform.reports.scaling import rows
+from platform.reports.scaling_rows import rows
 from platform.reports.summary import cost_of, days_of
 from platform.study.several import members_of
 from platform.study.study import is_study, read

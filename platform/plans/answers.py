@@ -9,11 +9,12 @@ from rich.console import Console
 from platform.common.errors import InputError, NothingFits
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import Plan, batch_hint, best_plan
+from platform.plans.layouts import batch_hint, best_plan
 from platform.plans.max_model import largest_models
 from platform.plans.named import named_json, named_points, of_space, show_named
 from platform.plans.options import PlanOptions
 from platform.plans.picture import draw_sizes
+from platform.plans.planned import Plan
 from platform.plans.points import recipes_of
 from platform.plans.projection import Taught
 from platform.plans.scaling import (

@@ -1,7 +1,7 @@
 """Ranks the predicted layouts of a recipe on a cluster, and states why others lose and what is skipped."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.software import distinct
+from platform.plans.planned import PARTS, SURE, Plan, Planned
 from platform.plans.points import UNDIVIDED, Points, points_of
 from platform.plans.projection import Taught
 from search_spaces.space import Space
@@ -22,78 +23,8 @@ from trainers.values.recipe import Recipe
 
 Rows = npt.NDArray[np.int64]
 
-DAY_S = 86400.0
-PARTS = {
-    "compute": ("compute_s", "attention_s", "optimizer_s"),
-    "host": ("host_s",),
-    "communication": ("tensor_s", "pipeline_s", "data_s"),
-    "bubble": ("bubble_s",),
-}
-"""Parts of a step by the name they are reported under."""
 _MOST_REASONS = 2
 """Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
-SURE = 0.9
-"""Probability of running within memory from which on a plan recommends a point."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
-    """One layout at its best micro-batch."""
-
-    layout: Layout
-    micro_batch: int
-    grad_accum: int
-    step_s: float
-    low_s: float
-    high_s: float
-    """Upper end of the 80 % interval."""
-    tokens_per_s: float
-    mfu: float
-    """Share of the datasheet peak, model FLOPs "6n_causal"."""
-    peak_tflops: float
-    """Peak of one device, in the recipe's precision."""
-    needed_gib: float
-    """Memory a device must have: the largest rank's peak, context and communicators."""
-    fit_probability: float
-    ok_probability: float
-    """Probability that it runs within memory, with the allocator's pools; 1 where it was measured."""
-    shares: Mapping[str, float]
-    """Share of the step by the names in `PARTS`."""
-    loses_by: str
-    """The part of its step that costs it most against the best layout; "" for the best."""
-    measured: bool = False
-    """Whether the step time was measured on the same number of these devices rather than predicted."""
-
-    def days(self, tokens: float) -> float:
-        """Returns the days of training on `tokens`."""
-        return tokens / self.tokens_per_s / DAY_S
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Layouts, and what was left out."""
-
-    recipe: Recipe
-    cluster: ClusterSpec
-    best: tuple[Planned, ...]
-    """Layouts that run within memory with a probability of `SURE`, the fastest first, then the others that may."""
-    faster_if_it_fits: Planned | None
-    """The fastest point of those that are less sure to fit than the first of `best`, if it is faster than that."""
-    num_layouts: int
-    """Layouts with a point that fits."""
-    num_too_large: int
-    """Layouts without any micro-batch that fits in memory."""
-    lost_by: tuple[tuple[str, int], ...]
-    """(what costs them most against the best one, number of layouts), for layouts with a point that fits, by
-    `PARTS`.
-    """
-    num_points: int
-    skipped: tuple[tuple[str, int], ...]
-    """(reason, points)."""
-    nearest: str
-    """The point that came nearest to fitting, as a clause, for use where nothing fits."""
-    learned: str = ""
-    """Sentence on the lessons of an old study; "" where none was given."""
 
 
 def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import Planned
+from platform.plans.planned import Planned
 from platform.plans.scaling import AtSize, at_size
 from search_spaces.space import Space
 from trainers.values.recipe import Recipe

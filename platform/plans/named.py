@@ -11,7 +11,8 @@ from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import predict
 from platform.cost_model.software import planned_columns
-from platform.plans.layouts import SURE, Planned, planned_at
+from platform.plans.layouts import planned_at
+from platform.plans.planned import SURE, Planned
 from platform.plans.show import batch_of, chance_of, cluster_label, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
 from search_spaces.space import Point, Space

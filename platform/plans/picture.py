@@ -5,7 +5,7 @@ from pathlib import Path
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import DAY_S, Planned
+from platform.plans.planned import DAY_S, Planned
 from platform.plans.scaling import AtSize
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.saving import format_of

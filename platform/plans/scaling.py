@@ -13,7 +13,8 @@ from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.placement import fullest_rank
 from platform.cost_model.predict import predict
-from platform.plans.layouts import Planned, best_plan, with_whole_batch
+from platform.plans.layouts import best_plan, with_whole_batch
+from platform.plans.planned import Planned
 from platform.plans.points import points_of
 from platform.plans.projection import Taught
 from search_spaces.space import Space

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from platform.common.text import plural
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import SURE, Planned
 from platform.plans.max_model import Largest
+from platform.plans.planned import SURE, Planned
 from platform.plans.scaling import EFFICIENCY, AtSize, Fewest, Phase
 
 WIDE = 100

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.layouts import SURE, Plan, Planned
+from platform.plans.planned import SURE, Plan, Planned
 from platform.plans.show import WIDE, batch_of, chance_of, cluster_label, figure, price, table_of
 
 

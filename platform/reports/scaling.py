@@ -1,10 +1,6 @@
-"""Measured days, device-days, efficiency and cost against the number of devices, from the journals of several studies.
-
-Each number of devices has a winner of its own: the fastest layout on two is seldom that on four.
-"""
+"""The comparison of several studies by their number of devices, as a table, JSON, CSV and pictures."""
 
 import csv
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,105 +10,22 @@ from rich.console import Console
 from rich.table import Table
 
 from platform.common.text import count, figure
-from platform.finals.coverage import Coverage
 from platform.finals.result import Result
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.json_report import as_json, finite, measurement_json
 from platform.reports.saving import FORMATS
-from platform.reports.summary import cost_of, days_of, nearest
+from platform.reports.scaling_rows import Row, by_recipe, rows
 from platform.study.replace import replacing
 from trainers.values.measurement import Measurement
-from trainers.values.recipe import Recipe
 
 _STEM = "scaling"
 _WIDE = 120
 """Width of a terminal from which on layouts stand in the table; in a narrower one they follow below."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One recipe on one number of devices."""
-
-    study: str
-    recipe: Recipe
-    num_devices: int
-    tokens: float
-    price_per_gpu_h: float | None
-    best: Measurement | None
-    """The winner; None where nothing fits or nothing was measured yet."""
-    reason: str = ""
-    """Reason why there is no winner; empty where there is one."""
-    coverage: Coverage | None = None
-    """Share of the layouts that were tried; None where the journal does not state what was planned."""
-    efficiency: float | None = None
-    """Tokens/s a device over that on the fewest devices that have a winner."""
-    runs: int = 0
-    """Number of runs in fresh processes that its figures rest on; 0 where they are the search's own."""
-    gate: str = ""
-    """The numerics gate's verdict on the winner, `passed` or `failed`; "" where there is none."""
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens/s of all devices together."""
-        return None if self.best is None else self.best.tokens_per_s
-
-    @property
-    def days(self) -> float | None:
-        """Days for the token budget; None for a miniature too."""
-        return None if self.best is None else days_of(self.best, self.tokens)
-
-    @property
-    def device_days(self) -> float | None:
-        """Days times devices."""
-        return None if self.days is None else self.days * self.num_devices
-
-    @property
-    def cost(self) -> float | None:
-        """Cost of the token budget, in the user's currency."""
-        return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
-
-
-def rows(results: Sequence[Result]) -> list[Row]:
-    """Returns a row for each recipe and study, the recipes in the studies' order, devices ascending."""
-    rows_of: dict[str, list[Row]] = {}
-    for result in sorted(results, key=lambda each: each.header.cluster.num_devices):
-        header = result.header
-        for of_recipe in result.of_study:
-            best, verdict = of_recipe.winner, of_recipe.gate
-            closest = None if best else nearest(of_recipe.judged, header.cluster)
-            reason = (
-                "" if best else "nothing was measured" if closest is None else closest.reason or closest.outcome.value
-            )
-            if still_open := of_recipe.unresolved:
-                labels = " and ".join(each.main_run.layout.label for each in still_open)
-                reason = f"not resolved between {labels}: the machine was disturbed"
-            row = Row(
-                study=header.name,
-                recipe=of_recipe.recipe,
-                num_devices=header.cluster.num_devices,
-                tokens=header.tokens,
-                price_per_gpu_h=header.price_per_gpu_h,
-                best=best,
-                reason=reason,
-                coverage=of_recipe.coverage,
-                runs=len(of_recipe.ranking[0].runs) if best else 0,
-                gate="" if verdict is None else "passed" if verdict.passed else "failed",
-            )
-            rows_of.setdefault(row.recipe.id, []).append(row)
-    return [row for group in rows_of.values() for row in _with_efficiency(group)]
-
-
-def _with_efficiency(group: Sequence[Row]) -> list[Row]:
-    rates = [row.tokens_per_s / row.num_devices for row in group if row.tokens_per_s]
-    return [
-        dataclasses.replace(row, efficiency=row.tokens_per_s / row.num_devices / rates[0] if row.tokens_per_s else None)
-        for row in group
-    ]
-
-
 def print_table(rows: Sequence[Row], device: str, console: Console) -> None:
     """Prints one table for each recipe. `device` is the name of a device."""
-    for group in _groups(rows):
+    for group in by_recipe(rows):
         first = group[0]
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
         console.print(f"{mark}{first.recipe.label}", style="bold")
@@ -144,16 +57,14 @@ def _winner(row: Row) -> str:
 def _notes(group: Sequence[Row]) -> list[str]:
     """Returns notes on rows that are not comparable at once, since figures of different standing are in one table."""
     won_rows = [row for row in group if row.best is not None]
-    notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won_rows)) else []
+    notes: list[str] = []
+    if any(row.is_derived for row in won_rows):
+        notes.append("~ derived from the parts of a step with fewer micro-steps")
     if any(not row.runs for row in won_rows):
         notes.append("runs: in fresh processes; - is a figure of the search alone")
     if any(not row.gate for row in won_rows):
         notes.append("gate: - is a winner whose loss and gradient norms were not compared with a plain layout's")
     return notes
-
-
-def _is_derived(row: Row) -> bool:
-    return row.best is not None and row.best.step_time_derived
 
 
 def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
@@ -225,7 +136,7 @@ def write_files(folder: Path, rows: Sequence[Row], device: str, form: str = FORM
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_CSV)
         writer.writerows(_csv(row) for row in rows)
-    for number, group in enumerate(_groups(rows)):
+    for number, group in enumerate(by_recipe(rows)):
         picture = folder / (f"{_STEM}-{group[0].recipe.id}.{form}" if number else f"{_STEM}.{form}")
         points = [_point(row, row.best) for row in group if row.best is not None and row.days and row.best.step_time_s]
         if not points:
@@ -233,7 +144,7 @@ def write_files(folder: Path, rows: Sequence[Row], device: str, form: str = FORM
             continue
         notes = {
             "no winner on": [row for row in group if row.best is None],
-            "steps derived from fewer micro-steps on": [row for row in group if _is_derived(row)],
+            "steps derived from fewer micro-steps on": [row for row in group if row.is_derived],
             "no numerics gate on": [row for row in group if row.best is not None and not row.gate],
         }
         draw_days(
@@ -268,13 +179,6 @@ def _point(row: Row, best: Measurement) -> Days:
     low, high = best.step_time_low_s or best.step_time_s, best.step_time_high_s or best.step_time_s
     share = row.days / best.step_time_s
     return Days(num_devices=row.num_devices, days=row.days, low_days=low * share, high_days=high * share)
-
-
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.recipe.id, []).append(row)
-    return list(groups.values())
 
 
 def show(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from platform.plan import main
-from platform.plans.layouts import SURE
+from platform.plans.planned import SURE
 from platform.reports.files import read_layout
 
 EDGE = ("bloom7b", "--cluster", "8xH100")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from platform.finals.result import Result
-from platform.reports import scaling
+from platform.reports import scaling, scaling_rows
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement
 from trainers.values.cluster import Cluster
@@ -85,7 +85,9 @@ def test_the_picture_holds_its_points_and_says_which_are_not_judged(
         figures.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    scaling.write_files(tmp_path, scaling.rows([Result.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU")
+    scaling.write_files(
+        tmp_path, scaling_rows.rows([Result.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU"
+    )
     above, below = figures[0].axes
     assert below.get_xlabel() == (
         "GPUs, below them GPU-days\n(no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"

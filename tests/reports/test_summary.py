@@ -8,7 +8,7 @@ import pytest
 from platform.finals.ranking import winner
 from platform.finals.result import Result
 from platform.reports.json_report import as_json
-from platform.reports.scaling import rows
+from platform.reports.scaling_rows import rows
 from platform.reports.summary import nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped

@@ -4,37 +4,35 @@ from collections.abc import Iterator, Sequence
 
 from platform.common.text import count, duration, figure, plural
 from platform.finals.result import Result
-from platform.reports import scaling
 from platform.reports.forecast import forecaster_of
 from platform.reports.html.chart import lines
 from platform.reports.html.elements import Section, figures, heading, paragraph, table
 from platform.reports.lessons import lessons
+from platform.reports.scaling_rows import Row, by_recipe, rows
 from trainers.values.measurement import Outcome
 
 
 def days_against_devices(results: Sequence[Result]) -> Section:
     """Returns the section on the winner of each number of devices: days, device-days, efficiency and cost."""
-    by_recipe: dict[str, list[scaling.Row]] = {}
-    for row in scaling.rows(results):
-        by_recipe.setdefault(row.recipe.id, []).append(row)
+    groups = by_recipe(rows(results))
     device = results[0].header.cluster.device_word
     body = ""
-    for rows in by_recipe.values():
-        won_rows = [row for row in rows if row.best is not None]
+    for group in groups:
+        won_rows = [row for row in group if row.best is not None]
         if not won_rows:
             continue
-        body += heading(rows[0].recipe.label) if len(by_recipe) > 1 else ""
+        body += heading(group[0].recipe.label) if len(groups) > 1 else ""
         planned = [row for row in won_rows if row.days is not None and row.device_days is not None]
         counts = sorted({row.num_devices for row in planned})
         if len(counts) > 1:
-            body += figures(list(_curves(rows[0].recipe.label, device, planned, counts)))
+            body += figures(list(_curves(group[0].recipe.label, device, planned, counts)))
         elif planned:
             body += paragraph(
                 f"One number of {device}s was measured: `python -m platform.search --gpus 1,2,4` and a report of its"
                 " study draw the curve.",
                 note=True,
             )
-        budget = count(rows[0].tokens)
+        budget = count(group[0].tokens)
         header = (
             "fastest layout",
             f"{device}s",
@@ -44,11 +42,11 @@ def days_against_devices(results: Sequence[Result]) -> Section:
             f"{device}-days",
             "cost",
         )
-        body += table(header, [_cells(row) for row in rows])
+        body += table(header, [_cells(row) for row in group])
     return Section(id="days", title=f"Days and {device}-days against {device}s", body=body)
 
 
-def _curves(name: str, device: str, planned: Sequence[scaling.Row], counts: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _curves(name: str, device: str, planned: Sequence[Row], counts: Sequence[int]) -> Iterator[tuple[str, str]]:
     xs, unit = [float(row.num_devices) for row in planned], f"{device}s"
     days = [("", xs, [row.days or 0.0 for row in planned])]
     spent = [("", xs, [row.device_days or 0.0 for row in planned])]
@@ -57,7 +55,7 @@ def _curves(name: str, device: str, planned: Sequence[scaling.Row], counts: Sequ
     yield title, lines(f"{title}, {name}", spent, x=unit, y=title, log_x=True, ticks=counts, zero=True)
 
 
-def _cells(row: scaling.Row) -> list[str]:
+def _cells(row: Row) -> list[str]:
     return [
         row.best.layout.label if row.best else row.reason,
         str(row.num_devices),
