@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from platform.cost_model import constants
+from trainers.engines.ddp.rules import PIECE_VALUES
 from trainers.values.spec import ModelSpec
 
 if TYPE_CHECKING:  # `columns` reads the exchanged bytes from this module
     from platform.cost_model.columns import Array, Columns
 
-PIECE_VALUES = 2.0**27
 POWERSGD_PASSES = constants.number("compression", "POWERSGD_PASSES")
 MATRICES_OF_A_BLOCK = constants.number("compression", "MATRICES_OF_A_BLOCK")
 MATRIX_HOST_S = constants.number("compression", "MATRIX_HOST_S")
@@ -65,7 +65,7 @@ def passing_bytes(c: "Columns") -> "Array":
     """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
 
     PowerSGD holds the gradient with its error besides the errors that it replaces; bf16 compression holds the bytes in
-    transit, in pieces of `PIECE_VALUES` gradients (trainers/engines/ddp/compression.py).
+    transit, in pieces of `PIECE_VALUES` gradients.
     """
     largest = np.maximum(c.bucket_bytes, c.table_parameters / c.tp * c.state_bytes)
     piece = np.minimum(largest, PIECE_VALUES * c.state_bytes)

@@ -142,7 +142,7 @@ class Session:
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
         ends: list[AttemptEnd] = []
-        losses: list[str] = []
+        faults: list[str] = []
         is_over = threading.Event()
 
         def run() -> None:
@@ -151,17 +151,17 @@ class Session:
             finally:
                 is_over.set()
 
-        def lose(reason: str) -> None:
-            losses.append(reason)
+        def lose_cluster(fault: str) -> None:
+            faults.append(f"{fault}; the checkpoints remain: the same command resumes the training")
             is_over.set()
 
         threading.Thread(target=run, daemon=True).start()
-        with head.watched(place.head, place.raylet, lose):
+        with head.watched(place.head, place.raylet, lose_cluster):
             interrupted = self._follow(is_over, progress)
         if interrupted:
             return attempt.AttemptEnd(state="stopped"), True
-        if losses:
-            return attempt.AttemptEnd(state="failed", reason=losses[0]), False
+        if faults:
+            return attempt.AttemptEnd(state="failed", reason=faults[0]), False
         return (
             ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
         ), False

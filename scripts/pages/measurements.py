@@ -47,8 +47,9 @@ _KERNELS = {"chunked": "chunked", "block": "compiled", "model": "compiled whole"
 def _recipe(best: Row) -> str:
     """Returns the cell on the mathematics, without what is usual."""
     cap = [f"held to {best.cap_gib:g} GiB"] if best.cap_gib else []
-    usual = ("bf16", "fp32 states", "adamw", "None compression", "none compression")
-    stated = (best.precision, f"{best.state_precision} states", best.optimizer, f"{best.compression} compression")
+    usual = ("bf16", "fp32 states", "adamw", "none compression")
+    compression = f"{best.compression or 'none'} compression"
+    stated = (best.precision, f"{best.state_precision} states", best.optimizer, compression)
     unusual = [str(word) for word in stated if word and word not in usual]
     return ", ".join([f"{best.model}", f"{best.seq_len} x {best.global_batch}", *unusual, *cap])
 

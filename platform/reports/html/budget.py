@@ -69,12 +69,12 @@ def _cells(row: Row) -> list[str]:
 
 def cost_of_the_search(results: Sequence[Result]) -> Section:
     """Returns the section on what each search took, how much of its space it ran, what it taught and what it saves."""
-    body, rows = "", list[list[str]]()
+    body, searches = "", list[list[str]]()
     for result in results:
         history = result.history
         measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
         coverages = [each.coverage for each in result.of_study if each.coverage]
-        rows.append(
+        searches.append(
             [
                 result.header.name,
                 duration(history.wall_s),
@@ -88,7 +88,7 @@ def cost_of_the_search(results: Sequence[Result]) -> Section:
     device = results[0].header.cluster.device_word
     body += table(
         ("study", "time", f"{device}-hours", "measured", "layouts tried", "out of memory", "left out as too large"),
-        rows,
+        searches,
     )
     for result in results:
         sentences = lessons(result, forecaster_of(result.header))

@@ -8,10 +8,8 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.engines.ddp.rules import PIECE_VALUES
 from trainers.values.recipe import Recipe
-
-PIECE_VALUES = 2**27
-"""Most gradients that bf16 compression copies at once."""
 
 
 class Compression:

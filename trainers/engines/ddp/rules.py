@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from trainers.values.layout import Layout
     from trainers.values.recipe import Recipe
 
+PIECE_VALUES = 2**27
+"""Most gradients that bf16 compression copies at once."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Ddp(Rules):
