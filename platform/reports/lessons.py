@@ -106,7 +106,7 @@ def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str
     ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
     name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
-    words = f"The winner is {ahead:.1%} ahead of {name}"
+    words = f"The winner is {ahead:.1%} ahead of {name}" + (" by the search's figures" if searched is not best else "")
     below = 1 - best.tokens_per_s / second.tokens_per_s
     if below > 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
         words = f"The winner's last run came out {below:.1%} below the figure of {name}"

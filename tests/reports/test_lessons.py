@@ -79,6 +79,7 @@ def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
     again = dataclasses.replace(again, tokens_per_s=23000.0)
     (line,) = reasons_for_winner(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
     assert line.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
+    assert "micro-batch 2 by the search's figures" in line
 
 
 def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
