@@ -20,6 +20,7 @@ from platform.session.opening import opened
 from platform.study.several import Several, write_several
 from platform.study.study import Study
 from platform.subject.options import StudyOptions
+from tests import needs
 from tests.samples import header, measurement
 from tests.search.session import write_space
 from trainers.values.codec import to_json
@@ -27,7 +28,7 @@ from trainers.values.journal import Measured
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+as_root = pytest.mark.usefixtures("root")
 
 AS_NOBODY = f"""
 import conftest, os, pathlib, sys
@@ -65,6 +66,11 @@ def _give_away(*paths: Path) -> None:
 
 def _files(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
+
+
+@pytest.fixture
+def root() -> None:
+    needs.root("acting as another user")
 
 
 @as_root
