@@ -117,6 +117,8 @@ class Columns:
     """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
     where launches are counted."""
     block_host_backward: Array
+    step_host: Array
+    """Host seconds of the optimizer's step; twice as many where an engine wraps torch's optimizer in its own."""
     host_skew: Array
     """Host seconds that a tensor-parallel collective waits for its slowest rank, per doubling of the ranks."""
     host_pipe: Array
@@ -141,6 +143,10 @@ class Columns:
     """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array
     """Calls of compiled code per block and pass: 1 where each block is compiled by itself, less for the whole model."""
+    loss_moved: Array
+    """Bytes per logit that a stack's loss reads and writes in both passes; 0 where each byte of `logit_bytes` is
+    written once and read once.
+    """
     logit_bytes: Array
     """Bytes per logit that the loss holds at its peak; see `kernels.LOGIT_BYTES`."""
     pads_vocabulary: Array

@@ -265,7 +265,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
-    traffic = tokens * width * (columns.logit_bytes + METRIC_BYTES / 2 * columns.metric_losses) / bandwidth
+    moved = np.where(columns.loss_moved > 0, columns.loss_moved / 2, columns.logit_bytes)
+    traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.metric_losses) / bandwidth
     table = columns.table_parameters / columns.tp
     # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
     # a pipeline another stage does this.

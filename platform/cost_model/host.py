@@ -14,7 +14,6 @@ MODULE_LAUNCH_S = constants.number("host", "MODULE_LAUNCH_S")
 MODULE_BACKWARD_S = constants.number("host", "MODULE_BACKWARD_S")
 COMPILED_CALL_S = constants.number("host", "COMPILED_CALL_S")
 CHECKPOINT_HOST_S = constants.number("host", "CHECKPOINT_HOST_S")
-STEP_HOST_S = constants.number("host", "STEP_HOST_S")
 SHARPNESS = constants.number("host", "SHARPNESS")
 
 
@@ -41,7 +40,7 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
 def host_step_s(columns: Columns) -> Array:
     """Returns the host seconds of the optimizer's step."""
     engine = costs_of(columns)
-    return np.where(engine.wraps_optimizer(columns), 2 * STEP_HOST_S, STEP_HOST_S) + engine.step_host_s(columns)
+    return np.where(engine.wraps_optimizer(columns), 2.0, 1.0) * columns.step_host + engine.step_host_s(columns)
 
 
 def together_s(host: Array, device: Array, sharpness: Array | float = SHARPNESS) -> Array:

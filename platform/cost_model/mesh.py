@@ -153,6 +153,17 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     return each * np.where(full, 6.0, 4.0) * (1 - c.tensor_overlap)
 
 
+def vocabulary_s(c: Columns, boundary: Array) -> Array:
+    """Returns the seconds of the collectives of a micro-batch around a vocabulary that tensor-parallel ranks share: the
+    embedding's output and the gradient of the head's input are all-reduced (Megatron-LM, arXiv 1909.08053, section 3),
+    and so are each token's largest logit, its label's logit and its sum of exponentials. In a pipeline the last stage,
+    which has the head, does not have the embedding.
+    """
+    ring = _tensor_ring(c)
+    tokens = c.micro_batch * c.seq_len / c.cp
+    return np.where(c.pp > 1, 1.0, 2.0) * ring.all_reduce_s(boundary) + 3 * ring.all_reduce_s(4 * tokens)
+
+
 def context_s(c: Columns, tokens: Array) -> Array:
     """Returns the seconds of context parallelism: keys and values go round a ring in each pass, as far as attention
     does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is

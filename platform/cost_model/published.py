@@ -11,7 +11,7 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, number, within_node, words
-from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, stack_costs
+from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
 from trainers.architectures import architecture_of
@@ -128,6 +128,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "activation_forward": forward,
         "activation_backward": backward,
         "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
+        "loss_moved": 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0)),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
@@ -166,11 +167,12 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
 
 def _pace(software: str, engine: str, tp: float) -> dict[str, float]:
     """Returns the columns of how a run's host and device wait for each other. DeepSpeed's engine runs the passes of
-    Megatron-LM's modules without Megatron-LM's timers.
+    Megatron-LM's modules without Megatron-LM's timers and optimizer.
     """
     waits = engine == "megatron" and bool(fact(software, "waits_each_pass", False))
     sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and tp > 1 else SHARPNESS
-    return {"waits_each_pass": float(waits), "sharpness": sharpness}
+    stepping = float(fact(software, "step_host_s", STEP_HOST_S)) if engine == "megatron" else STEP_HOST_S
+    return {"waits_each_pass": float(waits), "sharpness": sharpness, "step_host": stepping}
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:

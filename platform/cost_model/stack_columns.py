@@ -4,6 +4,7 @@ from platform.cost_model import constants
 from platform.cost_model.stacks import fact
 
 ROUNDING = constants.words("features", "ROUNDING")
+STEP_HOST_S = constants.number("host", "STEP_HOST_S")
 SHARPNESS = constants.number("host", "SHARPNESS")
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
@@ -13,6 +14,7 @@ THIS_PROJECT_COLUMNS = {
     "repeats_core_alone": 0.0,
     "reduces_whole": 1.0,
     "metric_losses": 0.0,
+    "loss_moved": 0.0,
     "dropout": 0.0,
     "blocking": 0.0,
     "rounding": ROUNDING["expandable"],
@@ -24,6 +26,7 @@ THIS_PROJECT_COLUMNS = {
     "keeps_gathered": 0.0,
     "block_host": 0.0,
     "block_host_backward": 0.0,
+    "step_host": STEP_HOST_S,
     "host_skew": 0.0,
     "host_pipe": 0.0,
     "waits_each_pass": 0.0,

@@ -10,7 +10,7 @@ from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, opt
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
-from platform.cost_model.mesh import Stages, context_s, rank_parameters, send_s, stages_of, tensor_s
+from platform.cost_model.mesh import Stages, context_s, rank_parameters, send_s, stages_of, tensor_s, vocabulary_s
 
 PAGEABLE_BANDWIDTH = constants.number("step_time", "PAGEABLE_BANDWIDTH")
 
@@ -44,10 +44,12 @@ def step_time(columns: Columns) -> StepTime:
     c, m = columns, columns.grad_accum
     stages, head = stages_of(c), head_s(c)
     block = _block(c, head[0] + head[1])
-    slot, slot_layers = _slot(c, stages, block, head[0] + head[1])
-    pipeline, bubble = _pipeline_s(c, block, slot, head[0] + head[1])
+    ends = vocabulary_s(c, _boundary(c))
+    with_ends = head[0] + head[1] + ends
+    slot, slot_layers = _slot(c, stages, block, with_ends)
+    pipeline, bubble = _pipeline_s(c, block, slot, with_ends)
     data, optimizer = _exchange_s(c, stages, slot, block.layer.backward * slot_layers + head[1])
-    tensor = m * slot_layers * block.tensor
+    tensor = m * (slot_layers * block.tensor + ends)
     waits = m * slot_layers * block.waits
     stepping = slot_layers * block.stepping
     attention = m * slot_layers * block.layer.attention

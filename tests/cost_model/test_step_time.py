@@ -15,7 +15,7 @@ from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
 from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
 from platform.cost_model.kernels import LOGIT_BYTES
-from platform.cost_model.mesh import stages_of
+from platform.cost_model.mesh import stages_of, vocabulary_s
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scores import scores
 from platform.cost_model.scoring import merged, score_table
@@ -228,11 +228,12 @@ def test_launches_that_block_are_never_hidden() -> None:
 def test_the_bubble_is_the_papers_and_virtual_stages_divide_it() -> None:
     layout = Layout(engine="deepspeed", zero_stage=0, tp=8, pp=8)
     columns = point(layout, cluster="8x8xA100", model=GPT_39B, grad_accum=64)
-    # Without head: (p - 1) / m of the compute (arXiv 2104.04473, section 2.2).
+    # Without head: (p - 1) / m of the compute (arXiv 2104.04473, section 2.2). The last stage still all-reduces the
+    # gradient of the head's input, which leaves the others a slightly shorter bubble.
     columns = changed(columns, vocab=128.0, inter_bandwidth=1e18, inter_latency=0.0)
     step = step_time(columns)
     busy = step.compute_s + step.attention_s + step.tensor_s + step.host_s
-    assert float((step.bubble_s / busy)[0]) == pytest.approx(7 / 64, rel=0.01)
+    assert float((step.bubble_s / busy)[0]) == pytest.approx(7 / 64, rel=0.02)
     halved = step_time(changed(columns, virtual=2.0))
     assert float(halved.bubble_s[0]) == pytest.approx(float(step.bubble_s[0]) / 2)
 
@@ -263,8 +264,9 @@ def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputatio
     each_s = all_reduce_s(
         np.array([2048 * 8192 * 2.0]), np.array([8.0]), np.array([8.0]), np.array([235e9]), np.array([45e-6]), HOP
     )
-    assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(each_s[0]))
-    assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(each_s[0]))
+    ends_s = float(vocabulary_s(plain, np.array([2048 * 8192 * 2.0]))[0])
+    assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(each_s[0]) + ends_s)
+    assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(each_s[0]) + ends_s)
 
 
 def test_pytorch_recomputes_all_but_the_last_product_of_a_block() -> None:

@@ -7,6 +7,7 @@ from platform.cost_model.columns import from_rows
 from platform.cost_model.host import SHARPNESS
 from platform.cost_model.predict import predict
 from platform.cost_model.scoring import merged
+from platform.cost_model.stack_columns import STEP_HOST_S
 from platform.cost_model.table import Run, interpret
 
 VTRAIN = {
@@ -63,13 +64,24 @@ def test_ranks_under_megatrons_timers_wait_each_pass_and_softer_with_tensor_para
     wide = {"tp": "4", "dp": "2"}
     for changes, waits, sharpness in (
         ({}, 1, SHARPNESS),
-        (wide, 1, 2.5),
+        (wide, 1, 2.2),
         ({**wide, "strategy": "zero1"}, 0, SHARPNESS),  # DeepSpeed's engine runs the passes
         ({**wide, "software": "megatron-core"}, 0, SHARPNESS),
         ({**wide, "software": "nanotron"}, 0, SHARPNESS),
     ):
         values = _run(**changes).values
         assert (values["waits_each_pass"], values["sharpness"]) == (waits, sharpness), changes
+
+
+def test_megatrons_own_optimizer_launches_few_kernels() -> None:
+    for changes, seconds in (
+        ({}, 0.0002),
+        ({"strategy": "zero1"}, STEP_HOST_S),  # DeepSpeed's
+        ({"software": "nanotron"}, STEP_HOST_S),
+    ):
+        assert _run(**changes).values["step_host"] == seconds, changes
+    with stacks.without("vtrain_part.csv"):
+        assert _run().values["step_host"] == STEP_HOST_S
 
 
 def test_a_pipeline_of_nanotron_does_not_start_without_its_warm_up() -> None:

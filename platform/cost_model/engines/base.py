@@ -191,7 +191,7 @@ class EngineCosts(abc.ABC):
         return np.zeros((), dtype=bool)
 
     def step_host_s(self, c: Columns) -> Array:
-        """Returns the host seconds of the optimizer's step besides `host.STEP_HOST_S`, while the device waits."""
+        """Returns the host seconds of the optimizer's step besides `Columns.step_host`, while the device waits."""
         return NOTHING
 
     def step_block_host_s(self, c: Columns) -> Array:
