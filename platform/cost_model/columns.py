@@ -129,6 +129,10 @@ class Columns:
     """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that overlaps with its products."""
+    all_reduced_bytes: Array
+    """Bytes of a gradient that ZeRO-1 all-reduces, whole, before each rank steps on its part; 0 where gradients are
+    reduce-scattered in their own type.
+    """
     reduces_by_hooks: Array
     """1 where hooks all-reduce gradients during the last backward pass at stage 0; see `engines.megatron`."""
     cuts_by_cost: Array

@@ -105,3 +105,28 @@ def test_hooks_hold_torchs_buckets_without_zero() -> None:
     alone, beside = held_gib(dp="1", gpus="1", nodes="1"), held_gib()
     assert beside - alone == pytest.approx(2 * parameters / 2**30, rel=0.02)
     assert held_gib(software="megatron-lm") == pytest.approx(held_gib(software="megatron-lm", dp="1", gpus="1"))
+
+
+ALEPH_ALPHA = {
+    **VTRAIN, "source": "Aleph Alpha (arXiv 2311.05610) run sheets", "software": "other", "strategy": "zero1",
+    "attention_kernel": "flash2", "flash_attention": "yes", "nodes": "8", "gpus": "64", "dp": "64", "derived": "",
+}  # fmt: skip
+
+
+def test_aleph_alphas_stage_1_all_reduces_whole_gradients_in_fp32() -> None:
+    """Checks the bytes a parameter over a slow network: 2 x 4 are all-reduced and 2 gathered, where others scatter 2
+    and gather 2.
+    """
+
+    def data_s(**changes: str) -> float:
+        values = {**_run(**{**ALEPH_ALPHA, **changes}).values, "inter_bandwidth": 1e8}
+        return float(predict(from_rows([values])).step.data_s[0])
+
+    assert data_s() / data_s(source="another") == pytest.approx((8 + 2) / (2 + 2), rel=0.05)
+    assert data_s(strategy="ddp") == pytest.approx(data_s(strategy="ddp", source="another"), rel=0.05)
+
+
+def test_what_was_read_in_code_stays_where_the_table_is_left_out() -> None:
+    with stacks.without("aleph_alpha_30b.csv"):
+        assert stacks.fact("aleph-alpha", "gathers_logits", False)
+        assert stacks.fact("aleph-alpha", "all_reduced_bytes", 0.0) == 4

@@ -56,13 +56,15 @@ class Megatron(EngineCosts):
         """
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
-        after = np.where(c.zero_stage >= 1, scattered_s(c, load.owned), reduced)
+        gathered = buckets.ring.gather_s(load.owned * c.compute_bytes)
+        whole = buckets.ring.all_reduce_s(load.owned * c.all_reduced_bytes) + gathered
+        stage_1 = np.where(c.all_reduced_bytes > 0, whole, scattered_s(c, load.owned))
+        after = np.where(c.zero_stage >= 1, stage_1, reduced)
         if not np.any(c.reduces_by_hooks):
             return after
         beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
         pieces = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp) * buckets.ring.ranks
-        gathered = buckets.ring.gather_s(load.owned * c.compute_bytes) + pieces * LAUNCH_S
-        at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered
+        at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
         return np.where(c.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
