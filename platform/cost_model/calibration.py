@@ -43,7 +43,8 @@ class Calibration:
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
         step = dataclasses.replace(step, **parts)
-        return dataclasses.replace(self.prediction, step=step, **spread(step, sigma, self.learned.stall_chance(every)))
+        stall, stalled_s = self.learned.stall_chance(every), self.prediction.stalled_s
+        return dataclasses.replace(self.prediction, step=step, **spread(step, sigma, stall, stalled_s))
 
 
 def _error(residuals: Array) -> float:

@@ -141,6 +141,8 @@ class Columns:
     """1 where a pipeline does not start with fewer micro-batches than its warm-up has: its stages less one."""
     stack_sigma: Array
     """Log deviation of the step time that remains after a stack's evidence."""
+    stall_exchange_s: Array
+    """Seconds of an exchange between pipeline stages in a step that stalls; see `stalls.stalled_s`."""
     stall_chance: Array
     """Chance per node that a step which waits for all nodes stalls; see `stalls.stall_chance`."""
     fused_softmax: Array

@@ -11,7 +11,7 @@ from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.host import pace_share
 from platform.cost_model.memory import PeakMemory, peak_memory
-from platform.cost_model.stalls import interval, mean_ratio, stall_chance
+from platform.cost_model.stalls import interval, mean_ratio, stall_chance, stalled_s
 from platform.cost_model.step_time import StepTime, step_time
 
 BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
@@ -34,6 +34,8 @@ class Prediction:
     """The 80 % interval of the step time."""
     stall: Array
     """Chance that a step stalls, which `sigma` does not cover."""
+    stalled_s: Array
+    """Seconds by which a stalled step is longer; 0 where not known."""
     fit_probability: Array
     """Probability that the point runs at all."""
     ok_probability: Array
@@ -46,7 +48,7 @@ class Prediction:
         Choosing by the mean costs least on average: of two layouts with the same median the less certain one is worse,
         since it may lose more than it can gain.
         """
-        return self.step.total_s * mean_ratio(self.sigma, self.stall)
+        return self.step.total_s * mean_ratio(self.sigma, self.stall, self.stalled_s / self.step.total_s)
 
     @property
     def fits(self) -> Mask:
@@ -87,12 +89,13 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together, columns.sharpness))
 
 
-def spread(step: StepTime, sigma: Array, stall: Array) -> dict[str, Array]:
+def spread(step: StepTime, sigma: Array, stall: Array, stalled_s: Array) -> dict[str, Array]:
     """Returns the fields of a prediction that describe the spread of its step times."""
-    low, high = interval(sigma, stall)
+    low, high = interval(sigma, stall, stalled_s / step.total_s)
     return {
         "sigma": sigma,
         "stall": stall,
+        "stalled_s": stalled_s,
         "low_s": step.total_s * np.exp(low),
         "high_s": step.total_s * np.exp(high),
     }
@@ -113,7 +116,7 @@ def _predict_chunk(columns: Columns) -> Prediction:
     return Prediction(
         step=step,
         memory=memory,
-        **spread(step, sigma, stall),
+        **spread(step, sigma, stall, np.broadcast_to(stalled_s(columns), step.total_s.shape)),
         fit_probability=fit_probability(columns, memory.needed_gib),
         ok_probability=fit_probability(columns, memory.pooled_gib),
     )

@@ -37,6 +37,7 @@ THIS_PROJECT_COLUMNS = {
     "cuts_by_cost": 0.0,
     "wants_warm_up": 0.0,
     "stack_sigma": 0.0,
+    "stall_exchange_s": 0.0,
     "stall_chance": 0.0,
 }
 """Columns of this project's own trainer, for what its layouts do not state."""
@@ -64,5 +65,6 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
         "wants_warm_up": float(fact(software, "wants_warm_up", False)),
         "stack_sigma": float(fact(software, "sigma", 0.0)),
+        "stall_exchange_s": float(fact(software, "stall_exchange_s", 0.0)),
         "stall_chance": float(fact(software, "stall_chance", 0.0)),
     }

@@ -131,5 +131,5 @@ def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
     sigma = np.where(is_measured, NOISE_SIGMA, prediction.sigma)
     step = dataclasses.replace(prediction.step, **parts)
     return dataclasses.replace(
-        prediction, step=step, **spread(step, sigma, np.where(is_measured, 0.0, prediction.stall))
+        prediction, step=step, **spread(step, sigma, np.where(is_measured, 0.0, prediction.stall), prediction.stalled_s)
     )

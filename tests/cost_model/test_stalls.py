@@ -7,7 +7,7 @@ import pytest
 
 from platform.cost_model.calibration import calibrate
 from platform.cost_model.predict import predict
-from platform.cost_model.stalls import STALL_SIGMA, interval, mean_ratio, stall_chance
+from platform.cost_model.stalls import STALL_SIGMA, STALLED_SIGMA, interval, mean_ratio, stall_chance, stalled_s
 from tests.cost_model.points import fsdp, point
 from tests.cost_model.test_calibration import PLACES, PREDICTION, STEP_S
 from trainers.values.layout import Layout
@@ -39,6 +39,39 @@ def test_few_stalls_widen_an_interval_little_and_many_reach_into_them() -> None:
     low, high = interval(np.full(3, 0.1), np.array([0.0, 0.1, 0.4]))
     assert high[0] == pytest.approx(0.128, abs=0.001) and low[0] == -high[0]
     assert high[1] < 1.3 * high[0] and high[2] > 4 * high[0] and low[2] > -0.3
+
+
+@pytest.mark.parametrize("longer", [0.5, 20.0])
+@pytest.mark.parametrize("chance", [*CHANCES, 0.95])
+def test_where_stalls_have_a_length_intervals_hold_as_many_and_means_are_those_of_drawing(
+    chance: float, longer: float
+) -> None:
+    draw = np.random.default_rng(0)
+    usual = draw.normal(0, 0.1, 200_000)
+    added = longer * np.exp(draw.normal(0, STALLED_SIGMA, 200_000))
+    steps = np.log(np.exp(usual) + np.where(draw.random(200_000) < chance, added, 0.0))
+    low, high = interval(np.array(0.1), np.array(chance), np.array(longer))
+    assert ((steps >= low) & (steps <= high)).mean() == pytest.approx(0.8, abs=0.04)
+    ratio = float(mean_ratio(np.array(0.1), np.array(chance), np.array(longer)))
+    assert ratio == pytest.approx(np.exp(steps).mean(), rel=0.02)
+    alone = interval(np.array(0.1), np.array(0.0))
+    if chance <= 0.05:  # the usual steps alone
+        assert low == -high and high < 1.3 * alone[1]
+    if chance == 0.95:  # the stalled ones alone
+        assert low > 0.2
+
+
+def test_a_stalled_step_waits_for_each_exchange_of_each_micro_batch() -> None:
+    def seconds(pp: int, grad_accum: int, cluster: str = "2x8xA100") -> float:
+        devices = 16 if cluster.startswith("2") else 8
+        layout = Layout(engine="deepspeed", zero_stage=1, pp=pp, dp_shard=devices // pp)
+        columns = point(layout, cluster=cluster, grad_accum=grad_accum)
+        return float(stalled_s(dataclasses.replace(columns, stall_exchange_s=np.array(0.3)))[0])
+
+    assert seconds(2, 8) == pytest.approx(8 * 2 * 0.3)
+    assert seconds(4, 8) == pytest.approx(8 * 4 * 0.3) == seconds(8, 8)
+    assert seconds(4, 16) == 2 * seconds(4, 8)
+    assert seconds(1, 8) == 0 == seconds(4, 8, cluster="8xA100")
 
 
 def test_pipelines_over_nodes_wait_for_each_of_them() -> None:
