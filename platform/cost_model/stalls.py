@@ -30,8 +30,9 @@ def stall_chance(columns: Columns) -> Array:
 
 
 def stalled_s(columns: Columns) -> Array:
-    """Returns the seconds by which a stalled step of a pipeline over nodes is longer, where its stack's exchanges tell:
-    each micro-batch has one in both directions with each neighbouring stage, which stall as one. 0 where not known.
+    """Returns the seconds by which a stalled step of a pipeline over nodes is longer; 0 where its stack does not state
+    them. For each micro-batch a stage has two exchanges with each neighbour, one after the other, and a middle stage
+    sets the pace.
     """
     c = columns
     over_nodes = (c.pp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
@@ -40,7 +41,7 @@ def stalled_s(columns: Columns) -> Array:
 
 def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[Array, Array]:
     """Returns the lower and upper end, in log space, of intervals that hold `HELD` of the step times; the median usual
-    time is 0. A stalled step is `longer` by this share of a usual one; where that is 0 it is slower by a half-normal
+    time is 0. A stalled step is `longer` by this share of a usual one; where that is 0, slower by a half-normal
     distribution.
 
     Stalls are rare and far slower: the shortest interval holds more of the usual times before it reaches into the
@@ -52,22 +53,22 @@ def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[
     width = ndtri((1 + usual) / 2) * sigma
     stalled = np.clip((HELD - (1 - chance) * usual) / np.maximum(chance, 1e-12), 0.0, 1.0)
     low, high = -width, np.maximum(width, STALL_SIGMA * ndtri((1 + stalled) / 2))
-    if not np.any(longer):
+    longer = np.asarray(longer)
+    if not longer.any():
         return low, high
-    share = np.asarray(longer) / (1 + np.asarray(longer))
+    share = longer / (1 + longer)
     late, late_sigma = np.log1p(longer), np.hypot(sigma * (1 - share), STALLED_SIGMA * share)
     tail = ndtri(HELD)
     alone = ndtri((1 + np.minimum(HELD / np.maximum(chance, HELD), MOST_USUAL)) / 2) * late_sigma
     # Of the usual steps alone where few stall, of the stalled ones alone where most do, else of both.
     few, most = chance <= 1 - HELD / MOST_USUAL, chance >= HELD / MOST_USUAL
-    known_low = np.select([few, most], [-width, late - alone], -tail * sigma)
-    known_high = np.select([few, most], [width, late + alone], late + tail * late_sigma)
-    known = np.asarray(longer) > 0
-    return np.where(known, known_low, low), np.where(known, np.maximum(known_high, known_low), high)
+    mode_low = np.select([few, most], [-width, late - alone], -tail * sigma)
+    mode_high = np.select([few, most], [width, late + alone], late + tail * late_sigma)
+    return np.where(longer > 0, mode_low, low), np.where(longer > 0, mode_high, high)
 
 
 def mean_ratio(sigma: Array, chance: Array, longer: Array | float = 0.0) -> Array:
     """Returns the mean step time divided by the median usual one."""
     half_normal = math.exp(STALL_SIGMA**2 / 2) * (1 + math.erf(STALL_SIGMA / math.sqrt(2)))
-    stalled = np.where(np.asarray(longer) > 0, 1 + np.asarray(longer), half_normal)
+    stalled = np.where(np.greater(longer, 0), np.add(longer, 1), half_normal)
     return np.exp(sigma**2 / 2) * (1 - chance + chance * stalled)

@@ -1,4 +1,4 @@
-"""What a vocabulary costs beside its products: the loss's traffic, and collectives of the ranks that share it."""
+"""Costs of a vocabulary beside its products: the loss's traffic, and collectives of the ranks that share it."""
 
 import numpy as np
 import pytest
@@ -28,10 +28,10 @@ def test_a_loss_whose_kernels_are_known_costs_what_they_move() -> None:
     """Checks Megatron-LM's loss: fp16 logits are cast, then each kernel reads and writes fp32 values."""
     forward, backward = (2 + 4) + 4 + (4 + 4) + (4 + 4) + 4 + (4 + 4), (4 + 4) + (4 + 2)
     assert fact("megatron-lm", "loss_moved_bytes", 0) == forward + backward == fact("nanotron", "loss_moved_bytes", 0)
-    held, known = _columns(logit_bytes=14.0), _columns(logit_bytes=14.0, loss_moved=52.0)
+    by_bytes, by_kernels = _columns(logit_bytes=14.0), _columns(logit_bytes=14.0, loss_moved=52.0)
     bandwidth = 2039e9 * 0.85
-    by_hand = TOKENS * float(held.vocab[0]) * (52 - 2 * 14) / bandwidth
-    assert _head_s(known) - _head_s(held) == pytest.approx(by_hand, rel=1e-6)
+    by_hand = TOKENS * float(by_bytes.vocab[0]) * (52 - 2 * 14) / bandwidth
+    assert _head_s(by_kernels) - _head_s(by_bytes) == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_ranks_that_share_a_vocabulary_reduce_its_ends() -> None:

@@ -57,8 +57,8 @@ class Megatron(EngineCosts):
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
         gathered = buckets.ring.gather_s(load.owned * c.compute_bytes)
-        whole = buckets.ring.all_reduce_s(load.owned * c.all_reduced_bytes) + gathered
-        stage_1 = np.where(c.all_reduced_bytes > 0, whole, scattered_s(c, load.owned))
+        unscattered = buckets.ring.all_reduce_s(load.owned * c.all_reduced_bytes) + gathered
+        stage_1 = np.where(c.all_reduced_bytes > 0, unscattered, scattered_s(c, load.owned))
         after = np.where(c.zero_stage >= 1, stage_1, reduced)
         if not np.any(c.reduces_by_hooks):
             return after
