@@ -69,6 +69,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "fsdp_prefetch_4": {**_FSDP, "prefetch": 4},
     "fsdp_offload": {**_FSDP, "offload": "all"},
     "fsdp_every_4": {**_FSDP, "checkpointing": "every_4"},
+    "fsdp_flash4": {**_FSDP, "attention": "flash4"},
     "fsdp_budget_50": {**_FSDP, "checkpointing": "budget_50"},
     "zero1": _ZERO_1,
     "zero1_offload": {**_ZERO_1, "offload": "optimizer"},
@@ -92,7 +93,7 @@ def bloom7b_kinds() -> Space:
     """
     return Space(
         name="bloom7b_kinds",
-        summary="BLOOM 7b1, 22 named points: hybrid sharding, prefetch, offload, buckets, budget, one at a time",
+        summary="BLOOM 7b1, 23 named points: hybrid sharding, prefetch, offload, buckets, budget, one at a time",
         recipe=bloom7b().recipe,
         axes={"attention": ("flex",), "loss": ("chunked",), **{axis: (value,) for axis, value in _FSDP.items()}},
         points=tuple(Point(name=name, micro_batch=2, layout=layout) for name, layout in _KINDS.items()),

@@ -257,7 +257,7 @@ def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array
     """
     if work.attended is None:
         return np.zeros(())
-    value = {"eager": 4.0, "sdpa": work.compute_bytes if biased else 1.0, "flex": 0.0}
+    value = {"eager": 4.0, "sdpa": work.compute_bytes if biased else 1.0, "flex": 0.0, "flash4": 0.0}
     heads = np.where(
         layouts.of_words(lambda word: biased and word == "sdpa", "attention") > 0,
         work.model.num_heads / layouts.numbers("tp"),

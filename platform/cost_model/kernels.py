@@ -7,6 +7,7 @@ from trainers.values.layout_axes import activation_budget
 from trainers.values.spec import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
+FLASH4 = constants.number("kernels", "FLASH4")
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
@@ -31,9 +32,9 @@ def flash_share(attention: str, *, biased: bool) -> float:
     """Returns `Columns.flash` of an attention kernel. `biased` states whether sdpa gets a tensor to add to the scores:
     a position bias (ALiBi), or a mask that is not causal.
     """
-    if attention == "eager":
-        return 0.0
-    return BIASED_FLASH if biased and attention == "sdpa" else 1.0
+    if attention == "sdpa":
+        return BIASED_FLASH if biased else 1.0
+    return {"eager": 0.0, "flash4": FLASH4}.get(attention, 1.0)
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:

@@ -48,7 +48,7 @@ VALUES = {
     "overlap": ("default", "default", "on", "off"),
     "prefetch": (0, 0, 1, 4),
     "reshard": (0, 0, 2, 4),
-    "attention": ("eager", "sdpa", "flex"),
+    "attention": ("eager", "sdpa", "flex", "flash4"),
     "loss": ("plain", "chunked"),
     "compile": ("none", "block", "model"),
 }

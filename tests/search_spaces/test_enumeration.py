@@ -1,6 +1,7 @@
 """Enumeration of a space: every layout once, on all devices, in its declared order."""
 
 import dataclasses
+import importlib.metadata
 import itertools
 import typing
 from pathlib import Path
@@ -49,8 +50,11 @@ def test_all_three_engines_and_all_stages_are_there() -> None:
     assert kinds == {("ddp", 0), ("fsdp", 2), ("fsdp", 3), *(("deepspeed", stage) for stage in range(4))}
 
 
-def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_it() -> None:
+def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Checks one value of `every_K` and one of `budget_PERCENT`, each of which stands for the others."""
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])  # as if the extras were installed
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )

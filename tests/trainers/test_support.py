@@ -1,6 +1,7 @@
 """Refusals: each thing an engine cannot do has its sentence, and what the contract runs is not refused."""
 
 import dataclasses
+import importlib.metadata
 import sys
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert "fp8_tensorwise needs torchao, which is not installed" in (refusal(FLOAT8, LAYOUT, GPUS) or "")
     assert refusal(dataclasses.replace(FLOAT8, compute_precision="bf16"), LAYOUT, GPUS) is None
+
+
+def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks the sentence of each reason; with the package, on a Hopper GPU, nothing refuses it."""
+    wide = dataclasses.replace(GPT2, hidden_size=256, num_heads=4, max_positions=256)
+    recipe = dataclasses.replace(RECIPE, model=wide, seq_len=256)
+    layout = dataclasses.replace(LAYOUT, attention="flash4")
+    assert "flash4 needs a CUDA device of compute capability 9.0 or more" in (refusal(recipe, layout, CPUS) or "")
+    ampere = dataclasses.replace(GPUS, device="NVIDIA A100", capability=(8, 0))
+    assert "got NVIDIA A100" in (refusal(recipe, layout, ampere) or "")
+    assert "flash4 needs flash-attn-4, which is not installed" in (refusal(recipe, layout, GPUS) or "")
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])
+    assert refusal(recipe, layout, GPUS) is None
+    for axis, value, sentence in (
+        ("compute_precision", "fp32", "flash4 computes in bf16 or fp16, got fp32"),
+        ("attention_mask", "document", "under a causal mask over whole sequences alone, got attention_mask document"),
+        ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
+    ):
+        assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

@@ -19,7 +19,7 @@ class _Bloom(Architecture):
         if attention != "eager":
             from trainers.kernels import bloom  # imports torch and transformers' code of BLOOM
 
-            bloom.use_kernel(model, spec.num_heads)
+            bloom.use_kernel(model, spec.num_heads, attention)
 
     def share_attention(self, module: "nn.Module", share: "Share") -> None:
         from trainers.kernels import bloom

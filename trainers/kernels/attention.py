@@ -5,7 +5,8 @@ transformers reads back in each forward pass whether positions are of packed seq
 the device has done all that came before. BLOOM is refused all but "eager" by transformers: its attention modules are
 swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's FlexAttention, which
 every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no backward pass on a
-CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias.
+CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias. "flash4" is "flex" by the kernels
+of FlashAttention-4, into which torch compiles mask and score modification.
 
 A sliding window is part of the mask: of a block mask, which skips what no query sees, or of a boolean one. Sequences
 that are no longer than it have no mask.
@@ -75,9 +76,9 @@ class Share:
 
 # None of these may contain a name that transformers knows: it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
-    "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex"},
-    "masked": {"eager": "eager", "sdpa": "causal_mask", "flex": "causal_flex"},
-    "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex"},
+    "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex", "flash4": "alibi_fa4"},
+    "masked": {"eager": "eager", "sdpa": "causal_mask", "flex": "causal_flex", "flash4": "causal_fa4"},
+    "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex", "flash4": "causal_fa4"},
 }
 _EAGER_SPANS = "spans_by_hand"
 """Transformers' own eager attention under a mask of ours."""
@@ -108,7 +109,12 @@ def takes_mask_of_ours(config: Any) -> bool:
     """Returns whether transformers prepares a mask for a function of this module in each forward pass of a model with
     positions.
     """
-    return config._attn_implementation in ("causal_mask", "causal_flex", _EAGER_SPANS)
+    return config._attn_implementation in ("causal_mask", "causal_flex", "causal_fa4", _EAGER_SPANS)
+
+
+def kernel_options(attention: Attention) -> dict[str, str] | None:
+    """Returns the options of FlexAttention under `attention`; None for its own kernels, which Triton compiles."""
+    return {"BACKEND": "FLASH"} if attention == "flash4" else None
 
 
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -144,12 +150,13 @@ def attend(
     value: torch.Tensor,
     attention_mask: BlockMask | torch.Tensor | None,
     scaling: float | None = None,
+    flex_options: dict[str, str] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Computes causal attention for transformers: [batch, heads, length, width] to [batch, length, heads, width].
 
-    It is FlexAttention if the mask is a block mask, else scaled_dot_product_attention, causal or with the given bias.
-    Dropout is off in every model here.
+    It is FlexAttention with `flex_options` if the mask is a block mask, else scaled_dot_product_attention, causal or
+    with the given bias. Dropout is off in every model here.
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -161,7 +168,7 @@ def attend(
         # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
         flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
         score_mod = getattr(module, "score_mod", None)
-        out = flex(query, key, value, score_mod, attention_mask, scaling, grouped)
+        out = flex(query, key, value, score_mod, attention_mask, scaling, grouped, kernel_options=flex_options)
     else:
         causal = attention_mask is None
         out = F.scaled_dot_product_attention(
@@ -297,13 +304,16 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
 
 
 AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
-for _name, _mask in (
-    ("causal_mask", _sdpa_mask),
-    ("causal_flex", _flex_mask),
-    ("alibi_flex", _alibi_flex_mask),
-    ("alibi_bias", _alibi_bias),
+_attend_by_flash4 = functools.partial(attend, flex_options=kernel_options("flash4"))
+for _name, _function, _mask in (
+    ("causal_mask", attend, _sdpa_mask),
+    ("causal_flex", attend, _flex_mask),
+    ("causal_fa4", _attend_by_flash4, _flex_mask),
+    ("alibi_flex", attend, _alibi_flex_mask),
+    ("alibi_fa4", _attend_by_flash4, _alibi_flex_mask),
+    ("alibi_bias", attend, _alibi_bias),
 ):
-    AttentionInterface.register(_name, attend)
+    AttentionInterface.register(_name, _function)
     AttentionMaskInterface.register(_name, _mask)
 AttentionInterface.register(_EAGER_SPANS, _attend_eagerly)
 AttentionMaskInterface.register(_EAGER_SPANS, _eager_mask)

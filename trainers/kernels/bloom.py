@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from transformers.models.bloom.modeling_bloom import BloomAttention
 
-from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend
+from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, kernel_options
+from trainers.values.layout_axes import Attention
 
 
 class AlibiAttention(BloomAttention):
@@ -20,6 +21,7 @@ class AlibiAttention(BloomAttention):
     num_heads: int
     head_dim: int
     score_mod: ScoreMod
+    flex_options: dict[str, str] | None
     share: Share | None
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the rest of the arguments is of no use here
@@ -28,18 +30,21 @@ class AlibiAttention(BloomAttention):
         batch, length, _width = hidden_states.shape
         fused = self.query_key_value(hidden_states).view(batch, length, self.num_heads, 3, self.head_dim)
         query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))
-        context, _probabilities = attend(self, query, key, value, attention_mask, self.head_dim**-0.5)
+        context, _probabilities = attend(
+            self, query, key, value, attention_mask, self.head_dim**-0.5, self.flex_options
+        )
         return residual + self.dense(context.reshape(batch, length, -1)), None
 
 
-def use_kernel(model: nn.Module, num_heads: int) -> None:
-    """Swaps every attention module of a BLOOM in place; parameters and their names stay."""
+def use_kernel(model: nn.Module, num_heads: int, attention: Attention) -> None:
+    """Swaps every attention module of a BLOOM in place for one by `attention`; parameters and their names stay."""
     score_mod = alibi_score(Share(num_heads=num_heads, heads=range(num_heads)))
     module: Any  # else a function would be no attribute of it
     for module in model.modules():
         if type(module) is BloomAttention:
             module.__class__ = AlibiAttention
             module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
+            module.flex_options = kernel_options(attention)  # pyright: ignore[reportArgumentType]
 
 
 def share_attention(module: Any, share: Share) -> None:

@@ -167,9 +167,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 gradient = gradient if slope is None else gradient * slope
                 loss += chunk_loss
                 torch.mm(gradient, table, out=into)
-                product = _product_fp32(gradient.t(), chunk)
-                table_gradient = product if table_gradient is None else table_gradient.add_(product)
-                del logits, slope, gradient, product
+                table_gradient = _add_product_fp32(table_gradient, gradient.t(), chunk)
+                del logits, slope, gradient
         assert table_gradient is not None
         # A slice would share its memory: autograd could not add a tied table's other gradient to it in place.
         ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient.resize_(weight.shape)
@@ -308,11 +307,16 @@ def _split_loss(
     return apply(logits.flatten(0, 1), labels.flatten(), first_row, group, num_labels)
 
 
-def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Returns `left @ right` in fp32. CUDA can write 16-bit products out in fp32, a CPU rounds them to 16 bits."""
+def _add_product_fp32(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Returns `total`, with `left @ right` added in place in fp32, or the product alone.
+
+    CUDA's 16-bit products add to fp32 as they are written out, a CPU's are rounded to 16 bits before.
+    """
     if left.is_cuda and left.dtype != torch.float32:
-        return torch.mm(left, right, out_dtype=torch.float32)  # pyright: ignore[reportCallIssue]
-    return torch.mm(left, right).float()
+        wide: Any = {"out_dtype": torch.float32}
+        return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)
+    product = torch.mm(left, right).float()
+    return product if total is None else total.add_(product)
 
 
 def whole_sequences(tokens: torch.Tensor) -> Inputs:

@@ -4,9 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from trainers.kernels.attended import BLOCK
 from trainers.kernels.float8_rules import float8_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+FLEX = ("flex", "flash4")
+"""Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -18,7 +22,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks equals a smaller distance:"
             f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
         )
-    if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
+    if layout.compile == "model" and (layout.attention in FLEX or layout.loss == "chunked"):
         yield (
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
             f" {layout.loss}: choose compile block"
@@ -29,15 +33,37 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" {recipe.model.window} of {recipe.seq_len} tokens: choose compile block or none"
         )
     yield from _mask_refusals(recipe, layout)
+    if layout.attention == "flash4":
+        yield from _flash4_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
             "an activation budget needs compiled code, got compile none:"
             f" choose compile block or another checkpointing than {layout.checkpointing}"
         )
-    if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
+    if layout.checkpointing == "selective" and layout.attention in FLEX and layout.compile == "none":
         yield (
             "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"
             " choose compile block, another attention or another checkpointing"
+        )
+
+
+def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why FlashAttention-4 cannot run `recipe` on `layout`: what it refuses, and what was not compared with
+    another kernel on a GPU.
+    """
+    model = recipe.model
+    if recipe.activation_precision not in ("bf16", "fp16"):
+        yield f"flash4 computes in bf16 or fp16, got {recipe.compute_precision}: choose attention flex or sdpa"
+    if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len or layout.cp > 1:
+        yield (
+            "flash4 was tried under a causal mask over whole sequences alone, got"
+            f" attention_mask {recipe.attention_mask}, a window of {model.window} tokens and cp {layout.cp}: choose"
+            " attention flex"
+        )
+    if recipe.seq_len % BLOCK or model.head_dim not in (64, 128):
+        yield (
+            f"flash4 was tried for multiples of {BLOCK} tokens and heads of width 64 and 128, got seq_len"
+            f" {recipe.seq_len} and width {model.head_dim}: choose attention flex or sdpa"
         )
 
 

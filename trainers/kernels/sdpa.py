@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from trainers.kernels.rules import FLEX
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -31,7 +32,7 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
 
     It runs the checks that `scaled_dot_product_attention` runs. On a CPU flex is sdpa.
     """
-    if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
+    if layout.attention == "eager" or (layout.attention in FLEX and device.type != "cpu"):
         return ""
     try:
         return "+".join(sorted({_backend_of(recipe, layout, device, masked=each) for each in _masks(recipe, layout)}))

@@ -13,6 +13,8 @@ from trainers.values.cluster import Cluster
 from trainers.values.measurement import Conditions
 
 _PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
+_OPTIONAL = {"torchao": "torchao", "flash_attn.cute": "flash-attn-4"}
+"""Packages of kernels that not every layout has, by the module that is loaded where one has."""
 _PREFIXES = (
     "CUBLAS_",
     "CUDA_DEVICE_MAX",
@@ -32,8 +34,9 @@ def conditions_of(cluster: Cluster, commit: str) -> Conditions:
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         versions[package] = importlib.metadata.version(package)
-    if "torchao" in sys.modules:
-        versions["torchao"] = importlib.metadata.version("torchao")
+    for module, package in _OPTIONAL.items():
+        if module in sys.modules:
+            versions[package] = importlib.metadata.version(package)
     if torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

@@ -8,7 +8,7 @@ from trainers.values.axes import axis
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
 Offload = Literal["none", "optimizer", "all"]
-Attention = Literal["eager", "sdpa", "flex"]
+Attention = Literal["eager", "sdpa", "flex", "flash4"]
 Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
@@ -153,7 +153,12 @@ class LayoutAxes:
         about="Ranks that hold a block's parameters between its two passes; 0 for all of `dp_shard`.",
     )
     attention: Attention = axis(
-        "eager", label="{}", always_shown=True, column="kernels", about="The kernels that compute attention."
+        "eager",
+        label="{}",
+        always_shown=True,
+        column="kernels",
+        about="The kernels that compute attention: transformers' own, torch's scaled_dot_product_attention,"
+        " FlexAttention, or FlexAttention by FlashAttention-4's kernels.",
     )
     loss: Loss = axis(
         "plain",
