@@ -1,12 +1,11 @@
 """Refuses what cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Mapping
 
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.kernels.rules import kernel_refusals
+from trainers.kernels.rules import kernel_needs, kernel_refusals
 from trainers.mesh.placement import placement_refusal
 from trainers.mesh.rules import mesh_refusals
 from trainers.mesh.stages import pipeline_refusals
@@ -22,9 +21,6 @@ _CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
     "fp8_rowwise": ((8, 9), "bf16"),
 }
 """Least compute capability of precisions that not every CUDA device has, and what to choose below it."""
-
-_FLASH4_CAPABILITY = (9, 0)
-"""Least compute capability of FlashAttention-4's backward pass with a score modification (its `_flash_attn_bwd`)."""
 
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
@@ -71,25 +67,11 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
         yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
-    if layout.attention == "flash4":
-        yield from _of_flash4(cluster)
+    yield from kernel_needs(layout, cluster)
     if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
         yield (
             f"{precision} needs torchao, which is not installed: install it (pip install 'torchao==0.18.0'), or choose"
             " bf16"
-        )
-
-
-def _of_flash4(cluster: Cluster) -> Iterator[str]:
-    if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _FLASH4_CAPABILITY:
-        yield (
-            f"flash4 needs a CUDA device of compute capability {'.'.join(map(str, _FLASH4_CAPABILITY))} or more, got"
-            f" {cluster.device}: choose attention flex or sdpa"
-        )
-    elif not any(importlib.metadata.distributions(name="flash-attn-4")):
-        yield (
-            "flash4 needs flash-attn-4, which is not installed: install it (pip install 'flash-attn-4[cu13]'"
-            " --pre), or choose attention flex or sdpa"
         )
 
 

@@ -158,7 +158,7 @@ def _plain_recipe(architecture: str) -> Recipe:
         architecture=architecture,
         num_layers=8,
         hidden_size=256,
-        num_heads=8,
+        num_heads=4,
         vocab_size=256,
         max_positions=512,
     )

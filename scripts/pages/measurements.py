@@ -10,8 +10,9 @@ _TOP = """# Measured on GPUs
 
 The fastest `ok` run of each model and precision in each table of [docs/measurements](../measurements/), by total
 tokens/s; a table's name ends with its GPUs. A recipe is a model, length x batch and what differs from bf16 over fp32
-states with AdamW; gradients are reduced at the last micro-step unless stated. `~`: derived from a step of two or three
-micro-steps. Which runs passed the numerics gate, and what was learned: [measurements.md](../measurements.md).
+states with AdamW; gradients are reduced at the last micro-step unless stated. `+`: chunked loss and compiled blocks;
+`~`: derived from a step of two or three micro-steps. Which runs passed the numerics gate, and what was learned:
+[measurements.md](../measurements.md).
 """
 _COLUMNS = ("table", "recipe", "layout", "MBS x GAS", "tokens/s", "GiB")
 
@@ -58,6 +59,8 @@ def _layout(best: Row) -> list[str]:
     """Returns the cells on how it ran and how fast."""
     stated = [str(word) for word in (best.attention, best.loss, best.compile) if word not in (None, "plain", "none")]
     kernels = [_KERNELS.get(word, word) for word in stated]
+    if kernels[1:] == ["chunked", "compiled"]:
+        kernels = [f"{kernels[0]}+"]
     checkpointing = [] if best.activation_ckpt == "none" else [f"{best.activation_ckpt} checkpointing"]
     offload = [] if best.offload in (None, "none") else [f"offload {best.offload}"]
     sync = [f"sync {best.grad_sync}"] if best.grad_sync == "every" else []

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
-from transformers import masking_utils
+from transformers import AttentionInterface, masking_utils
 from transformers.models.bloom import modeling_bloom
 
 from trainers import weights
@@ -99,6 +99,27 @@ def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
     ours, _ = attention.attend(module, query, key, value, bias)
     assert isinstance(flex, torch.Tensor)
     torch.testing.assert_close(flex.transpose(1, 2), ours, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "backend"), [("flex", "AUTO"), ("flash4", "FLASH")])
+@pytest.mark.parametrize("position", ["alibi", "rotary"])
+def test_flash4_is_flex_attention_with_its_own_backend(position: Any, kind: Any, backend: str) -> None:
+    """Checks what a compiler is handed for both ways to the kernel, which itself runs on GPUs alone."""
+    name = attention.transformers_name(position, kind)
+    assert attention.layout_name(name) == kind and "flash" not in name  # transformers would look for its own
+    options: list[Any] = []
+
+    def capture(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        nodes = [node for node in graph.graph.nodes if "flex_attention" in str(node.target)]
+        options.extend(each["BACKEND"] for node in nodes for each in node.args if isinstance(each, dict))
+        return graph.forward
+
+    module: Any = nn.Module()
+    query, key, value = torch.randn(3, 1, 2, 128, 16).unbind(0)
+    mask = attention._block_mask(128, CPU, None)  # pyright: ignore[reportPrivateUsage]
+    function: Any = AttentionInterface()[name]
+    torch.compile(lambda *parts: function(module, *parts, mask)[0], backend=capture, fullgraph=True)(query, key, value)
+    assert options == [backend]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])

@@ -103,7 +103,11 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
     assert refusal(recipe, layout, GPUS) is None
     for axis, value, sentence in (
         ("compute_precision", "fp32", "flash4 computes in bf16 or fp16, got fp32"),
-        ("attention_mask", "document", "under a causal mask over whole sequences alone, got attention_mask document"),
+        (
+            "attention_mask",
+            "document",
+            "flash4 was tried under a causal mask alone, got document: choose attention flex",
+        ),
         ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
     ):
         assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis

@@ -181,7 +181,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale = grad_outputs[0] / ctx.num_labels
         hidden, weight = ctx.types
         row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
-        table_gradient = ctx.table_gradient.mul_(scale).to(weight)
+        table_gradient = ctx.table_gradient
+        # Scaled and cast in one pass, over a table that may have gigabytes.
+        into = table_gradient if table_gradient.dtype == weight else torch.empty_like(table_gradient, dtype=weight)
+        table_gradient = torch.mul(table_gradient, scale, out=into)
         del ctx.row_gradient, ctx.table_gradient
         return row_gradient, table_gradient, None, None, None, None, None
 

@@ -1,16 +1,37 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
+import importlib.metadata
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from trainers.kernels.attended import BLOCK
 from trainers.kernels.float8_rules import float8_refusals
+from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 FLEX = ("flex", "flash4")
 """Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
+
+_FLASH4_CAPABILITY = (9, 0)
+"""Least compute capability on which flash4 was tried. FlashAttention-4 has no score modification below 9.0."""
+
+
+def kernel_needs(layout: Layout, cluster: Cluster) -> Iterator[str]:
+    """Yields what the kernels of `layout` lack on the devices of `cluster` or among the installed packages."""
+    if layout.attention != "flash4":
+        return
+    if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _FLASH4_CAPABILITY:
+        yield (
+            f"flash4 needs a CUDA device of compute capability {'.'.join(map(str, _FLASH4_CAPABILITY))} or more, got"
+            f" {cluster.device}: choose attention flex or sdpa"
+        )
+    elif not any(importlib.metadata.distributions(name="flash-attn-4")):
+        yield (
+            "flash4 needs flash-attn-4, which is not installed: install it (pip install --pre"
+            " 'flash-attn-4[cu13]'), or choose attention flex or sdpa"
+        )
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -54,12 +75,11 @@ def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     model = recipe.model
     if recipe.activation_precision not in ("bf16", "fp16"):
         yield f"flash4 computes in bf16 or fp16, got {recipe.compute_precision}: choose attention flex or sdpa"
-    if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len or layout.cp > 1:
-        yield (
-            "flash4 was tried under a causal mask over whole sequences alone, got"
-            f" attention_mask {recipe.attention_mask}, a window of {model.window} tokens and cp {layout.cp}: choose"
-            " attention flex"
-        )
+    if layout.cp > 1:
+        yield f"flash4 was tried over whole sequences alone, got cp {layout.cp}: choose attention flex or sdpa"
+    if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len:
+        mask = f"a window of {model.window}" if recipe.attention_mask == "causal" else recipe.attention_mask
+        yield f"flash4 was tried under a causal mask alone, got {mask}: choose attention flex"
     if recipe.seq_len % BLOCK or model.head_dim not in (64, 128):
         yield (
             f"flash4 was tried for multiples of {BLOCK} tokens and heads of width 64 and 128, got seq_len"
