@@ -15,7 +15,7 @@ from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs
 from platform.cost_model.engines.base import Sizes
-from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
+from platform.cost_model.hardware import ARCHITECTURES, PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
     checkpoint_distance,
@@ -109,7 +109,7 @@ def features(
         **_of_cluster(cluster, work.precision),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
-        **_of_kernels(work, layouts),
+        **_of_kernels(work, layouts, ARCHITECTURES.get(cluster.device.name[:1], "")),
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
@@ -192,8 +192,8 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
     }
 
 
-def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
-    """Returns the columns of recomputation and kernels."""
+def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dict[str, Array | Mask | float]:
+    """Returns the columns of recomputation and kernels on devices of `architecture`."""
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
@@ -210,7 +210,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
 
     def flash(attention: str, *, masked: bool) -> float:
         # For sdpa a context-parallel rank's part of the queries needs a mask, with or without windows.
-        share = flash_share(attention, biased=biased or masked)
+        share = flash_share(attention, biased=biased or masked, architecture=architecture)
         return share * (1.0 if masked and attention == "sdpa" else spans(attention))
 
     return {

@@ -26,6 +26,8 @@ _NEAR = 0.2
 _SAME = 0.12
 """Largest share by which a label, in GB or GiB, differs from the driver's figure."""
 MOST_DEVICES = 1_000_000
+ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
+"""Architecture of a device by the first letter of its name."""
 THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
 UNKNOWN_LINK_GB_PER_S = constants.number("hardware", "UNKNOWN_LINK_GB_PER_S")

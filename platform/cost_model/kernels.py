@@ -7,7 +7,7 @@ from trainers.values.layout_axes import activation_budget
 from trainers.values.spec import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
-FLASH4 = constants.number("kernels", "FLASH4")
+HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
@@ -28,13 +28,15 @@ def compiled_calls(compile_: str, num_layers: int) -> float:
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
-def flash_share(attention: str, *, biased: bool) -> float:
-    """Returns `Columns.flash` of an attention kernel. `biased` states whether sdpa gets a tensor to add to the scores:
-    a position bias (ALiBi), or a mask that is not causal.
+def flash_share(attention: str, *, biased: bool, architecture: str) -> float:
+    """Returns `Columns.flash` of an attention kernel on devices of `architecture`. `biased` states whether sdpa gets a
+    tensor to add to the scores: a position bias (ALiBi), or a mask that is not causal.
     """
-    if attention == "sdpa":
-        return BIASED_FLASH if biased else 1.0
-    return {"eager": 0.0, "flash4": FLASH4}.get(attention, 1.0)
+    if attention == "eager":
+        return 0.0
+    if attention == "sdpa" and biased:
+        return BIASED_FLASH
+    return HOPPER_RATE.get(attention, 1.0) if architecture == "Hopper" else 1.0
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.hardware import ARCHITECTURES, THIS_PROJECT, ClusterSpec
 from platform.cost_model.rows import Row, words
 from trainers.engines import is_path
 
@@ -25,8 +25,6 @@ _FILE = pathlib.Path(__file__).with_name("stacks.json")
 STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 """Strategy -> sharding stage."""
 STRATEGIES = tuple(STAGES)
-ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
-"""Architecture of a device by the first letter of its name."""
 
 _STUDIES = (("other", "aleph alpha", "aleph-alpha"), ("megatron-deepspeed", "vtrain", "vtrain"))
 """(software, pattern of words, stack) of studies whose software has facts of its own."""

@@ -14,7 +14,7 @@ from platform.cost_model import engines
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
-from platform.cost_model.kernels import BIASED_FLASH
+from platform.cost_model.kernels import BIASED_FLASH, HOPPER_RATE
 from platform.cost_model.layout_arrays import AXES
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
@@ -52,6 +52,9 @@ VALUES = {
     "loss": ("plain", "chunked"),
     "compile": ("none", "block", "model"),
 }
+
+
+SDPA = HOPPER_RATE["sdpa"]
 
 
 def random_layouts(count: int) -> list[Layout]:
@@ -242,7 +245,7 @@ def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() ->
 
 
 def test_named_points_are_all_planned() -> None:
-    for name, count in (("bloom7b_kinds", 22), ("gpt2_fsdp", 14)):
+    for name, count in (("bloom7b_kinds", 23), ("gpt2_fsdp", 14)):
         space = search_spaces.load(name)
         cluster = find_cluster("4xH200")
         rows = [row for recipe in recipes_of(space) for row in points_of(space, recipe, cluster).layouts]
@@ -286,7 +289,7 @@ def test_a_grid_has_the_rows_of_its_layouts() -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "scales", "power", "copies", "flash"),
-    [("bloom", 0, 0, 2, BIASED_FLASH), ("gpt2", 1, 1, 5, 1), ("gpt_neox", 1, 0, 2, 1), ("llama", 1, 0, 4, 1)],
+    [("bloom", 0, 0, 2, BIASED_FLASH), ("gpt2", 1, 1, 5, SDPA), ("gpt_neox", 1, 0, 2, SDPA), ("llama", 1, 0, 4, SDPA)],
 )
 def test_what_an_architecture_declares_of_its_modules_reaches_the_predictor(
     architecture: str, scales: float, power: float, copies: float, flash: float
@@ -301,6 +304,15 @@ def test_what_an_architecture_declares_of_its_modules_reaches_the_predictor(
     model = ModelSpec(name="small", architecture=architecture, **sizes)
     row = point(Layout(engine="ddp", attention="sdpa"), cluster="1xH100", model=model)
     assert (row.scales_scores, row.power_activation, row.inner_copies, row.flash) == (scales, power, copies, flash)
+
+
+def test_fused_attention_has_the_rate_of_its_kernel_and_device() -> None:
+    def rate(attention: str, cluster: str) -> float:
+        layout = Layout(engine="ddp", attention=attention)  # pyright: ignore[reportArgumentType]
+        return point(layout, cluster=cluster, model=GPT2, seq_len=1024).flash.item()
+
+    assert [rate(kernel, "1xH100") for kernel in ("flex", "sdpa", "flash4")] == [1.0, 1.2, 1.35]
+    assert rate("flex", "1xA100") == rate("sdpa", "1xA100") == 1.0
 
 
 def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_out(

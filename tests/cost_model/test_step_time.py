@@ -352,9 +352,9 @@ def test_fsdp2_at_the_hosts_pace(stage: int, compile_: Compile, micro_batch: int
     assert 1e3 * total(columns) * micro_batch / 512 == pytest.approx(measured_ms, rel=0.25)
 
 
-@pytest.mark.parametrize(("micro_batch", "measured_ms"), [(32, (69, 74)), (64, (121, 122))])
+@pytest.mark.parametrize(("micro_batch", "measured_ms"), [(32, (64, 74)), (64, (121, 122))])
 def test_fsdp2_compiled_at_the_devices_pace(micro_batch: int, measured_ms: tuple[float, float]) -> None:
-    """Compares milliseconds a micro-step of GPT-2 with measurements on one H200 of two machines."""
+    """Compares milliseconds a micro-step of GPT-2 with measurements on one H200 of two machines and on one H100."""
     layout = fsdp(attention="sdpa", loss="chunked", compile="block")
     columns = point(
         layout, cluster="H200", model=GPT2, seq_len=1024, micro_batch=micro_batch, grad_accum=512 // micro_batch
