@@ -46,11 +46,14 @@ def main() -> None:
     """Prints a row for each layout of each space; ends with exit code 1 where one is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("spaces", nargs="*", default=["tr3m_1b3", "llama3_8b", "bloom7b"])
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=min(2, torch.cuda.device_count() or 2))
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    ranks.check(options.ranks)
+    try:
+        ranks.check(options.ranks)
+    except ValueError as error:
+        parser.error(str(error))
     wrong = Path(f"{Path.cwd().name}-mesh-gradients.wrong")
     wrong.unlink(missing_ok=True)
     for name in options.spaces:
