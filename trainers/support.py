@@ -1,6 +1,5 @@
 """Refuses what cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 
 from trainers import architectures
@@ -67,12 +66,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
         yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
-    yield from kernel_needs(layout, cluster)
-    if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
-        yield (
-            f"{precision} needs torchao, which is not installed: install it (pip install 'torchao==0.18.0'), or choose"
-            " bf16"
-        )
+    yield from kernel_needs(recipe, layout, cluster)
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:

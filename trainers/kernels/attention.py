@@ -112,7 +112,7 @@ def takes_mask_of_ours(config: Any) -> bool:
     return config._attn_implementation in ("causal_mask", "causal_flex", "causal_fa4", _EAGER_SPANS)
 
 
-def kernel_options(attention: Attention) -> dict[str, str] | None:
+def flex_options_of(attention: Attention) -> dict[str, str] | None:
     """Returns the options of FlexAttention under `attention`; None for its own kernels, which Triton compiles."""
     return {"BACKEND": "FLASH"} if attention == "flash4" else None
 
@@ -304,7 +304,7 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
 
 
 AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
-_attend_by_flash4 = functools.partial(attend, flex_options=kernel_options("flash4"))
+_attend_by_flash4 = functools.partial(attend, flex_options=flex_options_of("flash4"))
 for _name, _function, _mask in (
     ("causal_mask", attend, _sdpa_mask),
     ("causal_flex", attend, _flex_mask),

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers.models.bloom.modeling_bloom import BloomAttention
 
-from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, kernel_options
+from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, flex_options_of
 from trainers.values.layout_axes import Attention
 
 
@@ -44,7 +44,7 @@ def use_kernel(model: nn.Module, num_heads: int, attention: Attention) -> None:
         if type(module) is BloomAttention:
             module.__class__ = AlibiAttention
             module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
-            module.flex_options = kernel_options(attention)  # pyright: ignore[reportArgumentType]
+            module.flex_options = flex_options_of(attention)  # pyright: ignore[reportArgumentType]
 
 
 def share_attention(module: Any, share: Share) -> None:

@@ -1,6 +1,7 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
 import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +19,13 @@ _FLASH4_CAPABILITY = (9, 0)
 """Least compute capability on which flash4 was tried. FlashAttention-4 has no score modification below 9.0."""
 
 
-def kernel_needs(layout: Layout, cluster: Cluster) -> Iterator[str]:
-    """Yields what the kernels of `layout` lack on the devices of `cluster` or among the installed packages."""
+def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+    """Yields what the kernels of `recipe` and `layout` lack on the devices of `cluster` or among installed packages."""
+    if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
+        yield (
+            f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
+            " 'torchao==0.18.0'), or choose bf16"
+        )
     if layout.attention != "flash4":
         return
     if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _FLASH4_CAPABILITY:
@@ -29,8 +35,8 @@ def kernel_needs(layout: Layout, cluster: Cluster) -> Iterator[str]:
         )
     elif not any(importlib.metadata.distributions(name="flash-attn-4")):
         yield (
-            "flash4 needs flash-attn-4, which is not installed: install it (pip install --pre"
-            " 'flash-attn-4[cu13]'), or choose attention flex or sdpa"
+            "flash4 needs flash-attn-4, which is not installed: install it (pip install"
+            " 'flash-attn-4[cu13]>=4.0.0b36'), or choose attention flex or sdpa"
         )
 
 
