@@ -200,8 +200,11 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
     masked, parts = work.attended is not None, layouts.numbers("cp") > 1
     fused = of_words(lambda word: word != "none", "compile")
 
-    def passes(compile_: str) -> tuple[float, float]:
-        return activation_passes(stepwise, gated=gated, fused=compile_ != "none")
+    def passes(compile_: str, mlp: str) -> tuple[float, float]:
+        return activation_passes(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)
+
+    def copies(compile_: str, mlp: str) -> float:
+        return inner_copies(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)
 
     def spans(attention: str) -> float:
         if work.attended is not None:
@@ -230,12 +233,12 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
         "fused": fused,
         "fused_softmax": fused,
         "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),
-        "inner_copies": of_words(lambda word: inner_copies(stepwise, gated=gated, fused=word != "none"), "compile"),
-        "activation_forward": of_words(lambda word: passes(word)[0], "compile"),
-        "activation_backward": of_words(lambda word: passes(word)[1], "compile"),
+        "inner_copies": of_words(copies, "compile", "mlp"),
+        "activation_forward": of_words(lambda *words: passes(*words)[0], "compile", "mlp"),
+        "activation_backward": of_words(lambda *words: passes(*words)[1], "compile", "mlp"),
         "logit_bytes": _logit_bytes(work, layouts),
         "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
-        "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
+        "chunked_loss": of_words(lambda word: word != "plain", "loss"),
     }
 
 

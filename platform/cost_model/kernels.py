@@ -8,6 +8,7 @@ from trainers.values.spec import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
+PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
@@ -65,6 +66,8 @@ def loss_kind(loss: str, compile_: str) -> str:
     """Returns the key of `LOGIT_BYTES`: a model compiled whole includes its loss; a chunked loss is compiled with the
     blocks.
     """
+    if loss == "quack":
+        return loss
     if loss == "chunked":
         return "chunked" if compile_ == "none" else "fused"
     return "compiled" if compile_ == "model" else "plain"
@@ -83,19 +86,27 @@ def pads_vocabulary(kind: str) -> bool:
     return kind not in ("plain", "kept")
 
 
-def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> float:
-    """Counts the saved tensors of inner width: before and after the activation, and the gate's two."""
+def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain") -> float:
+    """Counts the saved tensors of inner width: before and after the activation, and the gate's two; with the layout's
+    `mlp` "quack" the one before.
+    """
+    if mlp == "quack":
+        return 1.0
     if gated:
         return 3.0 if fused else 4.0
     return stepwise.saved_tensors if stepwise and not fused else 2.0
 
 
-def activation_passes(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> tuple[float, float]:
+def activation_passes(
+    stepwise: StepwiseActivation | None, *, gated: bool, fused: bool, mlp: str = "plain"
+) -> tuple[float, float]:
     """Counts the activation's reads and writes per inner value, forward and backward.
 
     Where transformers computes an activation step by step, each kernel reads one or two values and writes one. Other
     eager activations are one kernel and the gate's product, with casts and copies around them.
     """
+    if mlp == "quack":
+        return PRODUCT_GELU
     if stepwise and not fused:
         return stepwise.forward_accesses, stepwise.backward_accesses
     forward = (2.0 if fused else 4.4) * (1 + gated)

@@ -3,14 +3,14 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import get_args
+from typing import Any, get_args
 
 from platform.cost_model import constants
 from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
-from platform.cost_model.rows import Row, number, within_node, words
+from platform.cost_model.rows import Row, mlp_of, number, within_node, words
 from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
@@ -108,7 +108,8 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
     lacks = unfused_of(row) if fused and not of_this_project else ()
-    forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks)
+    mlp: dict[str, Any] = {"gated": model.gated, "fused": fused and "mlp" not in lacks, "mlp": mlp_of(row)}
+    forward, backward = activation_passes(stepwise, **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
         **_host_costs(row, fused=fused),
@@ -124,12 +125,12 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "unfused_norm_passes": UNFUSED_NORM_PASSES * ("norm" in lacks),
         "unfused_norm_bytes": UNFUSED_NORM_BYTES * ("norm" in lacks),
         "rotary": float(model.position == "rotary") * (2.0 if "rope" in lacks else 1.0),
-        "inner_copies": inner_copies(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks),
+        "inner_copies": inner_copies(stepwise, **mlp),
         "activation_forward": forward,
         "activation_backward": backward,
         "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
         "loss_moved": 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0)),
-        "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
+        "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") in ("chunked", "quack")),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
         "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],

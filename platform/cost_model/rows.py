@@ -101,6 +101,11 @@ def within_node(row: Row) -> bool:
     return (number(row, "nodes") or (number(row, "gpus") or 0) / 8) <= 1
 
 
+def mlp_of(row: Row) -> str:
+    """Returns the layout's `mlp` of a row of this project; the measurement table has it among its notes."""
+    return "quack" if row.get("engine") and "quack mlp" in words(row) else "plain"
+
+
 def words(row: Row) -> str:
     """Returns source and notes, in lower case."""
     return " ".join(row.get(name, "") for name in ("source", "notes")).lower()

@@ -39,7 +39,7 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     model = build(spec, attention=filled_layout.attention)
     model = prepare(model, filled_layout)
     assert kernels_in_effect([model], filled_layout) == {
-        name: getattr(filled_layout, name) for name in ("attention", "loss", "compile", "checkpointing")
+        name: getattr(filled_layout, name) for name in ("attention", "mlp", "loss", "compile", "checkpointing")
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
     return model, filled_layout
@@ -120,6 +120,48 @@ def test_flash4_is_flex_attention_with_its_own_backend(position: Any, kind: Any,
     function: Any = AttentionInterface()[name]
     torch.compile(lambda *parts: function(module, *parts, mask)[0], backend=capture, fullgraph=True)(query, key, value)
     assert options == [backend]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("compile_", ["none", "block"])
+@pytest.mark.parametrize("name", ["bloom", "gpt2"])
+def test_a_fused_feed_forward_block_gives_what_the_plain_one_gives(
+    name: str, compile_: str, checkpointing: str
+) -> None:
+    """Checks all but the kernels of quack-kernels, in whose place torch's run on a CPU."""
+    tokens = torch.randint(97, (2, 22), generator=torch.Generator().manual_seed(0))
+    loss, gradients = loss_and_gradients(SPECS[name], tokens, attention="sdpa")
+    options = {"compile": compile_, "checkpointing": checkpointing}
+    fused_loss, fused = loss_and_gradients(SPECS[name], tokens, attention="sdpa", mlp="quack", **options)
+    assert fused_loss == pytest.approx(loss, rel=1e-6)
+    assert fused.keys() == gradients.keys()
+    for each, gradient in gradients.items():
+        assert fused[each].stride() == gradient.stride()  # else autograd copies it into place
+        torch.testing.assert_close(fused[each], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
+
+
+def test_a_fused_feed_forward_block_keeps_one_tensor_of_inner_width() -> None:
+    """Checks what selective checkpointing and autograd save of the feed-forward block between both passes."""
+    tokens = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(0))
+    saved: dict[str, list[torch.Size]] = {}
+    for mlp in ("plain", "quack"):
+        model, _ = filled(SPECS["gpt2"], attention="sdpa", mlp=mlp)
+        kept = saved[mlp] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda each, kept=kept: kept.append(each.shape) or each, _same):
+            head.loss_of(model.module, model.head, tokens)
+    inner = {mlp: sum(shape.numel() == 2 * 22 * 4 * 48 for shape in shapes) for mlp, shapes in saved.items()}
+    assert inner["quack"] == 3 and inner["plain"] > 6  # of three blocks
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def test_blocks_of_both_kinds_are_told_apart() -> None:
+    model, layout = filled(SPECS["bloom"], mlp="quack")
+    block: Any = model.blocks[1]
+    block.mlp.__class__ = modeling_bloom.BloomMLP
+    assert kernels_in_effect([model], layout)["mlp"] == "quack in 2 of 3 blocks"
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])

@@ -112,6 +112,9 @@ class Architecture:
     """The module of `transformers.models` that has its code, where it is not called `name`."""
     fp32_softmax: bool = True
     """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
+    has_fused_mlp: bool = False
+    """Whether its feed-forward block has GELU by a tangent between two products with biases, and `fuse_mlp` a kernel
+    for it."""
     stepwise_activation: StepwiseActivation | None = None
     """The costs of an activation that is computed step by step; None where it is one kernel."""
 
@@ -153,6 +156,9 @@ class Architecture:
 
     def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
         """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
+
+    def fuse_mlp(self, model: "nn.Module") -> None:
+        """Replaces the feed-forward modules by those of `trainers.kernels.mlp`, in place; here there are none."""
 
     def share_attention(self, module: "nn.Module", share: "Share") -> None:
         """Makes an attention module compute `share`, in place."""

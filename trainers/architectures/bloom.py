@@ -26,6 +26,11 @@ class _Bloom(Architecture):
 
         bloom.share_attention(module, share)
 
+    def fuse_mlp(self, model: "nn.Module") -> None:
+        from trainers.kernels import bloom
+
+        bloom.fuse_mlp(model)
+
     def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
         from trainers.kernels import bloom
 
@@ -59,6 +64,7 @@ ARCHITECTURE = _Bloom(
         "mlp.dense_4h_to_h": "rowwise",
     },
     head_sizes=("num_heads", "hidden_size", "split_size"),
+    has_fused_mlp=True,
     # `bloom_gelu_forward` and `bloom_gelu_back`: 9 and 18 kernels. A function of its own, which saves its input alone.
     stepwise_activation=StepwiseActivation(forward_accesses=21.0, backward_accesses=44.0, saved_tensors=2.0),
 )

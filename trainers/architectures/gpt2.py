@@ -3,9 +3,24 @@
 Where `ModelSpec.embedding_norm` asks for it, a norm of token and position embeddings stands in place of their dropout.
 """
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 from trainers.architectures.architecture import Architecture, StepwiseActivation
 
-ARCHITECTURE = Architecture(
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Gpt2(Architecture):
+    def fuse_mlp(self, model: "nn.Module") -> None:
+        from trainers.kernels import gpt2  # imports torch and transformers' code of GPT-2
+
+        gpt2.fuse_mlp(model)
+
+
+ARCHITECTURE = _Gpt2(
     name="gpt2",
     position="learned",
     norm_vectors=2,
@@ -41,6 +56,7 @@ ARCHITECTURE = Architecture(
     float8_refusal="torchao converts nn.Linear alone to FP8, the blocks of gpt2 are transformers' Conv1D",
     head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
+    has_fused_mlp=True,
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
     # the input, and one plus the tangent.
     stepwise_activation=StepwiseActivation(

@@ -25,6 +25,7 @@ from trainers.kernels.compiled import (
     set_activation_budget,
 )
 from trainers.kernels.head import loss_in_effect, use_loss_head
+from trainers.kernels.mlp import FusedMlp
 from trainers.models import Model, attention_in_effect
 from trainers.values.layout import Layout
 from trainers.values.layout_axes import Checkpointing
@@ -40,6 +41,7 @@ _SAVED = {
     _OPS.aten._scaled_dot_product_cudnn_attention.default,
     _OPS.aten._scaled_dot_product_flash_attention_for_cpu.default,
     _OPS.higher_order.flex_attention,
+    _OPS.layout.gelu_of_product.default,
 }
 """Outputs that selective checkpointing keeps: those of products with weights and of fused attention. Scores, norms and
 activations, which are cheap to compute or large to keep, are computed again.
@@ -53,6 +55,8 @@ def prepare(model: Model, layout: Layout) -> Model:
     model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
     """
     set_activation_budget(layout.activation_budget)
+    if layout.mlp != "plain":
+        architecture_of(model.spec.architecture).fuse_mlp(model.module)
     softcap = model.spec.logit_softcap
     if softcap:  # else it would take whatever a head or a pipeline's stage gives for logits
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
@@ -84,6 +88,7 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
     attention = sorted({attention_in_effect(model.module) for model in models})
     return {
         "attention": "+".join(attention),
+        "mlp": _mlp_in_effect(models),
         "loss": loss_in_effect(heads[0]) if heads else None,
         "compile": _compile_in_effect(models, units),
         "checkpointing": _checkpointing_in_effect(models, layout),
@@ -134,6 +139,14 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     if layout.checkpointing in words:
         return layout.checkpointing
     return words[0] if words else f"{len(wrapped)} of {len(places)} blocks"
+
+
+def _mlp_in_effect(models: Sequence[Model]) -> str | None:
+    """Returns the word of `mlp` for all blocks; None where this rank has none."""
+    fused = [any(isinstance(each, FusedMlp) for each in block.modules()) for model in models for block in model.blocks]
+    if not fused or len(set(fused)) > 1:
+        return f"quack in {sum(fused)} of {len(fused)} blocks" if fused else None
+    return "quack" if all(fused) else "plain"
 
 
 def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> str | None:

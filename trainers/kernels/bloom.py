@@ -1,4 +1,4 @@
-"""BLOOM's attention by any kernel: transformers 5.23 adds ALiBi by hand and has the eager one only.
+"""BLOOM's attention by any kernel, and its feed-forward block by a fused one: transformers 5.23 adds ALiBi by hand and has the eager one only.
 
 Only this is assumed of transformers: the names and layout of the weights, which its checkpoints fix, that a block calls
 `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added, and that a
@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.models.bloom.modeling_bloom import BloomAttention
+from transformers.models.bloom.modeling_bloom import BloomAttention, BloomMLP
 
 from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, flex_options_of
+from trainers.kernels.mlp import FusedMlp, gelu_mlp
 from trainers.values.layout_axes import Attention
 
 
@@ -61,6 +62,18 @@ def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
     share: Share = module.share
     biases = kwargs["alibi"].unflatten(0, (-1, share.num_heads))
     return args, {**kwargs, "alibi": biases[:, share.heads.start : share.heads.stop].flatten(0, 1)}
+
+
+class _FusedMlp(FusedMlp, BloomMLP):
+    def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + gelu_mlp(hidden_states, self.dense_h_to_4h, self.dense_4h_to_h)
+
+
+def fuse_mlp(model: nn.Module) -> None:
+    """Swaps every feed-forward module of a BLOOM in place for one by `gelu_mlp`; dropout is off here."""
+    for module in model.modules():
+        if type(module) is BloomMLP:
+            module.__class__ = _FusedMlp
 
 
 def attention_in_effect(model: nn.Module, configured: str) -> str:

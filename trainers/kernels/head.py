@@ -89,9 +89,8 @@ class LossHead(nn.Linear):
         half = torch.get_autocast_dtype(input.device.type) if torch.is_autocast_enabled(input.device.type) else None
         apply: Any = _ChunkedCrossEntropy.apply
         vocabulary = (self.first_row, self.group, self.softcap)
-        return apply(
-            input, self.weight, self.labels, half or self.weight.dtype, self.compiled, vocabulary, self.num_labels
-        )
+        kernel = "quack" if self.kind == "quack" else "compiled" if self.compiled else "plain"
+        return apply(input, self.weight, self.labels, half or self.weight.dtype, kernel, vocabulary, self.num_labels)
 
     @contextlib.contextmanager
     def with_labels(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
@@ -143,15 +142,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight: torch.Tensor,
         labels: torch.Tensor,
         dtype: torch.dtype,
-        compiled: bool,
+        kernel: str,
         vocabulary: tuple[int, Any, float],
         num_labels: torch.Tensor | None,
     ) -> torch.Tensor:
         first_row, group, softcap = vocabulary
-        part = _compiled_part() if compiled else _part
+        part = {"plain": _part, "compiled": _compiled_part, "quack": _quack_part}[kernel]
         if group is not None:
             rows_here = range(first_row, first_row + len(weight))
-            part = functools.partial(_split_part, rows=rows_here, group=group, compiled=compiled)
+            part = functools.partial(_split_part, rows=rows_here, group=group, compiled=kernel == "compiled")
         with torch.autocast(hidden.device.type, enabled=False):
             rows, table = hidden.flatten(0, -2).to(dtype), _padded(weight.to(dtype))
             labels = labels.flatten()
@@ -234,8 +233,19 @@ def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tenso
 
 
 @functools.cache
-def _compiled_part() -> Any:
+def _compiled() -> Any:
     return static(_fused_part)
+
+
+def _compiled_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _compiled()(logits, labels)
+
+
+def _quack_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes `_part` in place of the logits: the kernel holds a row in shared memory, so that one pass reads it."""
+    from quack.cross_entropy import cross_entropy_fwd  # pyright: ignore[reportMissingImports]
+
+    return cross_entropy_fwd(logits, labels, return_dx=True, inplace_backward=True)
 
 
 def _split_part(

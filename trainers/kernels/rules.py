@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from trainers.architectures import architecture_of
 from trainers.kernels.attended import BLOCK
 from trainers.kernels.float8_rules import float8_refusals
 from trainers.values.cluster import Cluster
@@ -15,8 +16,9 @@ from trainers.values.recipe import Recipe
 FLEX = ("flex", "flash4")
 """Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
 
-_FLASH4_CAPABILITY = (9, 0)
-"""Least compute capability on which flash4 was tried. FlashAttention-4 has no score modification below 9.0."""
+_HOPPER = (9, 0)
+"""Least compute capability of the kernels of flash-attn-4 (which has no score modification below it) and
+quack-kernels, as far as they were tried."""
 
 
 def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
@@ -26,18 +28,25 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
             f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
             " 'torchao==0.18.0'), or choose bf16"
         )
-    if layout.attention != "flash4":
-        return
-    if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _FLASH4_CAPABILITY:
-        yield (
-            f"flash4 needs a CUDA device of compute capability {'.'.join(map(str, _FLASH4_CAPABILITY))} or more, got"
-            f" {cluster.device}: choose attention flex or sdpa"
-        )
-    elif not any(importlib.metadata.distributions(name="flash-attn-4")):
-        yield (
-            "flash4 needs flash-attn-4, which is not installed: install it (pip install"
-            " 'flash-attn-4[cu13]>=4.0.0b36'), or choose attention flex or sdpa"
-        )
+    for value, package, pinned, other in _hopper_kernels(layout):
+        if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _HOPPER:
+            yield (
+                f"{value} needs a CUDA device of compute capability {'.'.join(map(str, _HOPPER))} or more, got"
+                f" {cluster.device}: choose {other}"
+            )
+        elif not any(importlib.metadata.distributions(name=package)):
+            yield f"{value} needs {package}, which is not installed: install it (pip install '{pinned}'), or choose {other}"
+
+
+def _hopper_kernels(layout: Layout) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (value, package, requirement, way out) of each value of `layout` that has kernels for Hopper and later
+    alone.
+    """
+    if layout.attention == "flash4":
+        yield "flash4", "flash-attn-4", "flash-attn-4[cu13]>=4.0.0b36", "attention flex or sdpa"
+    for axis, other in (("mlp", "plain"), ("loss", "chunked")):
+        if getattr(layout, axis) == "quack":
+            yield f"{axis} quack", "quack-kernels", "quack-kernels[cu13]>=0.6.5", f"{axis} {other}"
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -49,7 +58,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks equals a smaller distance:"
             f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
         )
-    if layout.compile == "model" and (layout.attention in FLEX or layout.loss == "chunked"):
+    if layout.compile == "model" and (layout.attention in FLEX or layout.loss != "plain"):
         yield (
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
             f" {layout.loss}: choose compile block"
@@ -62,6 +71,8 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from _mask_refusals(recipe, layout)
     if layout.attention == "flash4":
         yield from _flash4_refusals(recipe, layout)
+    if "quack" in (layout.mlp, layout.loss):
+        yield from _quack_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
             "an activation budget needs compiled code, got compile none:"
@@ -91,6 +102,23 @@ def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"flash4 was tried for multiples of {BLOCK} tokens and heads of width 64 and 128, got seq_len"
             f" {recipe.seq_len} and width {model.head_dim}: choose attention flex or sdpa"
         )
+
+
+def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why quack-kernels cannot compute the blocks or the loss of `recipe` on `layout`."""
+    axis, other = ("mlp", "plain") if layout.mlp == "quack" else ("loss", "chunked")
+    if recipe.compute_precision not in ("bf16", "fp16"):
+        yield f"{axis} quack computes in bf16 or fp16, got {recipe.compute_precision}: choose {axis} {other}"
+    if layout.tp > 1:
+        yield f"{axis} quack was tried with whole matrices alone, got tp {layout.tp}: choose {axis} {other}"
+    if layout.mlp != "quack":
+        return
+    if not architecture_of(recipe.model.architecture).has_fused_mlp:
+        yield f"mlp quack has GELU between two products with biases, got {recipe.model.architecture}: choose mlp plain"
+    if layout.compile == "model":
+        yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"
+    if layout.engine == "deepspeed" and layout.zero_stage == 3:
+        yield "ZeRO-3 gathers each layer's weights as the layer is called, mlp quack calls none: choose mlp plain"
 
 
 def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

@@ -10,7 +10,8 @@ Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budg
 Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex", "flash4"]
 Overlap = Literal["default", "on", "off"]
-Loss = Literal["plain", "chunked"]
+Mlp = Literal["plain", "quack"]
+Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 
@@ -160,11 +161,22 @@ class LayoutAxes:
         about="The kernels that compute attention: transformers' own, torch's scaled_dot_product_attention,"
         " FlexAttention, or FlexAttention by FlashAttention-4's kernels.",
     )
+    mlp: Mlp = axis(
+        "plain",
+        later=True,
+        label="{} MLP",
+        column="kernels",
+        note="{} MLP",
+        read_back="if known",
+        about="Feed-forward blocks as transformers has them, or with GELU inside their products by kernels of"
+        " quack-kernels.",
+    )
     loss: Loss = axis(
         "plain",
         label="{} loss",
         column="kernels",
-        about="Loss over all logits at once, or over some rows at a time together with their gradients.",
+        about="Loss over all logits at once, or over some rows at a time together with their gradients: by compiled"
+        " code, or by a kernel of quack-kernels.",
     )
     compile: Compile = axis(
         "none",

@@ -1,0 +1,19 @@
+"""GPT-2's feed-forward block with GELU inside its products."""
+
+import torch
+from torch import nn
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
+
+from trainers.kernels.mlp import FusedMlp, gelu_mlp
+
+
+class _FusedMlp(FusedMlp, GPT2MLP):
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gelu_mlp(hidden_states, self.c_fc, self.c_proj)
+
+
+def fuse_mlp(model: nn.Module) -> None:
+    """Swaps every feed-forward module of a GPT-2 in place for one by `gelu_mlp`; dropout is off here."""
+    for module in model.modules():
+        if type(module) is GPT2MLP:
+            module.__class__ = _FusedMlp
