@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from search_spaces.candidate import Candidate
-from trainers.values.axes import axes_of
+from trainers.values.axes import axes_of, choices_of
 from trainers.values.journal import GateCurves
 from trainers.values.layout import Layout
 from trainers.values.measurement import TIMED, Measurement, Outcome
@@ -106,8 +106,8 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> V
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts that may serve as the recipe's reference, the best one first.
 
-    Layouts with the plainest kernels come first, since a compiler, a fused kernel or a chunked loss may be what is
-    wrong. Among these come layouts that ran, the one with the least machinery first, then layouts that were not tried,
+    Layouts with the fewest fused kernels come first, and of as many those with earlier values of their axes, since a
+    compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the least machinery first, then layouts that were not tried,
     the most frugal first.
     """
     timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
@@ -116,13 +116,15 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
     } - timed_layouts
     layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in failed_layouts}
 
-    kernels = [name for name, declared in axes_of(Layout).items() if declared.column == "kernels"]
+    choices = choices_of(Layout)
+    kernels = {name: choices[name] for name, declared in axes_of(Layout).items() if declared.column == "kernels"}
 
-    def order(layout: Layout) -> tuple[int, bool, tuple[int, ...]]:
+    def order(layout: Layout) -> tuple[int, int, bool, tuple[int, ...]]:
         fused = sum(layout.is_set(name) for name in kernels)
+        further = sum(values.index(getattr(layout, name)) for name, values in kernels.items())
         if layout in timed_layouts:
-            return fused, False, layout.machinery
-        return fused, True, (*layout.frugality, *layout.machinery)
+            return fused, further, False, layout.machinery
+        return fused, further, True, (*layout.frugality, *layout.machinery)
 
     return sorted(layouts, key=order)
 
