@@ -112,6 +112,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
             "offload": words(("none",), zero),
             "overlap": words(("default",), zero),
+            "mlp": words(("plain",), zero),
             "schedule": words(("1f1b",), zero),
             **{
                 name: along(axis, values)

@@ -6,6 +6,7 @@ from typing import Any
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
+from trainers.kernels.rules import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -28,9 +29,10 @@ def bloom7b() -> Space:
         recipe=Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512),
         axes={
             # Eager attention and all logits at once cost BLOOM half of its speed on an H200 (this project).
-            "attention": ("flex", "eager"),
+            "attention": (*installed_values("attention"), "flex", "eager"),
+            "mlp": (*installed_values("mlp"), "plain"),
             "compile": ("block", "none"),
-            "loss": ("chunked", "plain"),
+            "loss": (*installed_values("loss"), "chunked", "plain"),
             # BigScience's grid for 1B3 on V100: what fits without recomputation is about 20 % faster without.
             "checkpointing": ("none", "selective", "every_2", "full"),
             "grad_sync": ("last", "every"),
@@ -70,6 +72,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "fsdp_offload": {**_FSDP, "offload": "all"},
     "fsdp_every_4": {**_FSDP, "checkpointing": "every_4"},
     "fsdp_flash4": {**_FSDP, "attention": "flash4"},
+    "fsdp_quack_mlp": {**_FSDP, "mlp": "quack"},
+    "fsdp_quack_loss": {**_FSDP, "loss": "quack"},
     "fsdp_budget_50": {**_FSDP, "checkpointing": "budget_50"},
     "zero1": _ZERO_1,
     "zero1_offload": {**_ZERO_1, "offload": "optimizer"},
@@ -93,7 +97,7 @@ def bloom7b_kinds() -> Space:
     """
     return Space(
         name="bloom7b_kinds",
-        summary="BLOOM 7b1, 23 named points: hybrid sharding, prefetch, offload, buckets, budget, one at a time",
+        summary="BLOOM 7b1, 25 named points: hybrid sharding, prefetch, offload, buckets, budget, one at a time",
         recipe=bloom7b().recipe,
         axes={"attention": ("flex",), "loss": ("chunked",), **{axis: (value,) for axis, value in _FSDP.items()}},
         points=tuple(Point(name=name, micro_batch=2, layout=layout) for name, layout in _KINDS.items()),

@@ -6,6 +6,7 @@ import itertools
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
+from trainers.kernels.rules import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -44,9 +45,10 @@ def gpt2() -> Space:
         summary="GPT-2 124M, sequence 1024, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
         recipe=Recipe(model=GPT2, seq_len=1024, global_batch=512, learning_rate=6e-4),
         axes={
-            "attention": ("sdpa", "eager"),
+            "attention": (*installed_values("attention"), "sdpa", "eager"),
+            "mlp": (*installed_values("mlp"), "plain"),
             "compile": ("model", "block", "none"),
-            "loss": ("plain", "chunked"),
+            "loss": (*installed_values("loss"), "plain", "chunked"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (0, 1, 2, 3),

@@ -5,6 +5,7 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
+from trainers.kernels.rules import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -29,9 +30,9 @@ def llama3_8b() -> Space:
         summary="Llama 3 8B, sequence 8192, global batch 128: FSDP2 and ZeRO, tensor, pipeline and context parallel",
         recipe=Recipe(model=LLAMA3_8B, seq_len=8192, global_batch=128),
         axes={
-            "attention": ("sdpa", "flex"),
+            "attention": (*installed_values("attention"), "sdpa", "flex"),
             "compile": ("block", "none"),
-            "loss": ("chunked", "plain"),
+            "loss": (*installed_values("loss"), "chunked", "plain"),
             "checkpointing": ("none", "selective", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 2, 1),

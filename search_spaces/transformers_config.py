@@ -8,6 +8,8 @@ from typing import Any
 from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
+from trainers.architectures import architecture_of
+from trainers.kernels.rules import installed_values
 from trainers.values.codec import shortened
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
@@ -30,15 +32,17 @@ def space_of_config(path: Path) -> Space:
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
+    fused_mlp = installed_values("mlp") if architecture_of(model.architecture).has_fused_mlp else ()
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
         summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
-            "attention": (fused, "sdpa" if model.window else "eager"),
+            "attention": (*installed_values("attention"), fused, "sdpa" if model.window else "eager"),
+            "mlp": (*fused_mlp, "plain"),
             "compile": ("block", "none"),
-            "loss": ("chunked", "plain"),
+            "loss": (*installed_values("loss"), "chunked", "plain"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 1, 2, 0),

@@ -13,6 +13,7 @@ Program = Literal["accelerate", "deepspeed"]
 
 _IN_ITS_PLACE = {
     "attention": "transformers' own {attention} attention",
+    "mlp": "feed-forward blocks as transformers has them",
     "loss": "a loss over all logits at once, which takes more memory",
     "compile": "nothing is compiled",
     "checkpointing": "every block is checkpointed, which takes more time",

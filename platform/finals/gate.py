@@ -107,8 +107,8 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
     """Returns the layouts that may serve as the recipe's reference, the best one first.
 
     Layouts with the fewest fused kernels come first, and of as many those with earlier values of their axes, since a
-    compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the least machinery first, then layouts that were not tried,
-    the most frugal first.
+    compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the
+    least machinery first, then layouts that were not tried, the most frugal first.
     """
     timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
     failed_layouts = {

@@ -140,9 +140,8 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     """Returns cases of every kernel in every kind of engine on 2 ranks, two or three kernels in a case, since none may
     change the result.
 
-    FlexAttention has no backward pass on a CPU: sdpa runs in its place behind the same interface. The fused feed-forward
-    block has torch's kernels there. Code that a compiler
-    generates runs in a case of 1 rank.
+    FlexAttention has no backward pass on a CPU: sdpa runs in its place behind the same interface. The fused
+    feed-forward block has torch's kernels there. Code that a compiler generates runs in a case of 1 rank.
     """
     if world_size == 1:
         block = Layout(engine="ddp", attention="flex", loss="chunked", compile="block", checkpointing="selective")
@@ -155,7 +154,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
     rows: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
-        (BLOOM, "fp32", ddp, {"attention": "sdpa", "mlp": "quack", "loss": "chunked", "checkpointing": "selective"}),
+        (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "mlp": "quack", "compile": "block", "checkpointing": "full"}),
         (GPT2, "fp32", ddp, {"attention": "sdpa", "compile": "model"}),
@@ -172,7 +171,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         ),
         (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2", "prefetch": 1}),
         (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked", "overlap": "off"}),
-        (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
+        (GPT2, "bf16", zero_0, {"attention": "sdpa", "mlp": "quack", "loss": "chunked", "checkpointing": "selective"}),
         (
             BLOOM,
             "bf16",

@@ -49,7 +49,8 @@ VALUES = {
     "prefetch": (0, 0, 1, 4),
     "reshard": (0, 0, 2, 4),
     "attention": ("eager", "sdpa", "flex", "flash4"),
-    "loss": ("plain", "chunked"),
+    "mlp": ("plain", "quack"),
+    "loss": ("plain", "chunked", "quack"),
     "compile": ("none", "block", "model"),
 }
 
@@ -245,7 +246,7 @@ def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() ->
 
 
 def test_named_points_are_all_planned() -> None:
-    for name, count in (("bloom7b_kinds", 23), ("gpt2_fsdp", 14)):
+    for name, count in (("bloom7b_kinds", 25), ("gpt2_fsdp", 14)):
         space = search_spaces.load(name)
         cluster = find_cluster("4xH200")
         rows = [row for recipe in recipes_of(space) for row in points_of(space, recipe, cluster).layouts]

@@ -141,13 +141,13 @@ def test_a_fused_feed_forward_block_gives_what_the_plain_one_gives(
 
 
 def test_a_fused_feed_forward_block_keeps_one_tensor_of_inner_width() -> None:
-    """Checks what selective checkpointing and autograd save of the feed-forward block between both passes."""
+    """Checks what autograd saves of the feed-forward blocks between both passes."""
     tokens = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(0))
     saved: dict[str, list[torch.Size]] = {}
     for mlp in ("plain", "quack"):
         model, _ = filled(SPECS["gpt2"], attention="sdpa", mlp=mlp)
-        kept = saved[mlp] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda each, kept=kept: kept.append(each.shape) or each, _same):
+        shapes = saved[mlp] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda each, to=shapes: to.append(each.shape) or each, _same):
             head.loss_of(model.module, model.head, tokens)
     inner = {mlp: sum(shape.numel() == 2 * 22 * 4 * 48 for shape in shapes) for mlp, shapes in saved.items()}
     assert inner["quack"] == 3 and inner["plain"] > 6  # of three blocks

@@ -27,7 +27,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/values/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss"},
+    "trainers/values/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
     # Engines and kernels that implement axes.
     "trainers/engines/": SHARED,
     "trainers/kernels/": SHARED,
@@ -53,6 +53,7 @@ AXES: Mapping[str, frozenset[str]] = {
             "engine",
             "grad_sync",
             "loss",
+            "mlp",
             "offload",
             "zero_stage",
         }

@@ -5,6 +5,7 @@ import importlib.metadata
 import itertools
 import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,20 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
 def vars_of(layout: Layout) -> dict[str, object]:
     """Returns the layout's fields by name."""
     return {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2_xl", "bloom7b", "llama3_8b", "qwen3_8b"])
+def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def values(axis: str) -> tuple[Any, ...]:
+        return tuple(search_spaces.load(name).axes.get(axis, ()))
+
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [])
+    assert not {"flash4", "quack"} & {*values("attention"), *values("mlp"), *values("loss")}
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])
+    assert values("attention")[0] == "flash4" and values("loss")[0] == "quack"
+    assert ("quack" in values("mlp")) == (name in ("gpt2", "gpt2_xl", "bloom7b"))
 
 
 def test_gradient_sync_is_what_the_engine_can_do() -> None:

@@ -78,6 +78,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "prefetch": 1,
         "reshard": 2,
         "attention": "sdpa",
+        "mlp": "quack",
         "loss": "chunked",
         "compile": "block",
     }

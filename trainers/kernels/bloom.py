@@ -1,4 +1,6 @@
-"""BLOOM's attention by any kernel, and its feed-forward block by a fused one: transformers 5.23 adds ALiBi by hand and has the eager one only.
+"""BLOOM's attention by any kernel, and its feed-forward block by a fused one.
+
+transformers 5.23 adds ALiBi by hand and has eager attention only.
 
 Only this is assumed of transformers: the names and layout of the weights, which its checkpoints fix, that a block calls
 `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added, and that a

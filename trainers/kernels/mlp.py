@@ -40,13 +40,13 @@ def gelu_gradient(gradient: Tensor, weight: Tensor, before: Tensor) -> tuple[Ten
     return gemm_dact(gradient, weight, before, activation=_ACTIVATION, tuned=False)
 
 
-@gelu_of_product.register_kernel("cpu")
+@gelu_of_product.register_kernel("cpu")  # pyright: ignore[reportUntypedFunctionDecorator]
 def _gelu_of_product(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     before = torch.addmm(bias, rows, weight)
     return before, F.gelu(before, approximate="tanh")
 
 
-@gelu_gradient.register_kernel("cpu")
+@gelu_gradient.register_kernel("cpu")  # pyright: ignore[reportUntypedFunctionDecorator]
 def _gelu_gradient(gradient: Tensor, weight: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     x = before.float()
     tangent = torch.tanh(_SLOPE * (x + _CUBIC * x**3))
@@ -77,9 +77,7 @@ def gelu_mlp(hidden: Tensor, up: nn.Module, down: nn.Module) -> Tensor:
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    rows, *weights = (
-        each.to(dtype) for each in (hidden.flatten(0, -2), up.weight, up.bias, down.weight, down.bias)
-    )
+    rows, *weights = (each.to(dtype) for each in (hidden.flatten(0, -2), up.weight, up.bias, down.weight, down.bias))
     apply: Any = _GeluMlp.apply
     return apply(rows, *weights, isinstance(up, nn.Linear)).view(hidden.shape)
 

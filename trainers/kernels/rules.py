@@ -1,5 +1,6 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -17,8 +18,32 @@ FLEX = ("flex", "flash4")
 """Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
 
 _HOPPER = (9, 0)
-"""Least compute capability of the kernels of flash-attn-4 (which has no score modification below it) and
-quack-kernels, as far as they were tried."""
+"""Least compute capability of the kernels of optional packages. FlashAttention-4 has no score modification below it;
+quack-kernels were not tried below it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Optional:
+    """Kernels in a package that the project does not require."""
+
+    package: str
+    version: str
+    """The rest of the requirement, after the package's name."""
+    instead: str
+    """Values of the same axis that need no such package."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package is installed in this environment."""
+        return any(importlib.metadata.distributions(name=self.package))
+
+
+_OPTIONAL = {
+    ("attention", "flash4"): _Optional(package="flash-attn-4", version="[cu13]>=4.0.0b36", instead="flex or sdpa"),
+    ("mlp", "quack"): _Optional(package="quack-kernels", version="[cu13]>=0.6.5", instead="plain"),
+    ("loss", "quack"): _Optional(package="quack-kernels", version="[cu13]>=0.6.5", instead="chunked"),
+}
+"""Axis and value -> its kernels."""
 
 
 def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
@@ -28,25 +53,24 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
             f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
             " 'torchao==0.18.0'), or choose bf16"
         )
-    for value, package, pinned, other in _hopper_kernels(layout):
+    for (axis, value), kernel in _OPTIONAL.items():
+        if getattr(layout, axis) != value:
+            continue
         if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _HOPPER:
             yield (
-                f"{value} needs a CUDA device of compute capability {'.'.join(map(str, _HOPPER))} or more, got"
-                f" {cluster.device}: choose {other}"
+                f"{axis} {value} needs a CUDA device of compute capability {'.'.join(map(str, _HOPPER))} or more, got"
+                f" {cluster.device}: choose {axis} {kernel.instead}"
             )
-        elif not any(importlib.metadata.distributions(name=package)):
-            yield f"{value} needs {package}, which is not installed: install it (pip install '{pinned}'), or choose {other}"
+        elif not kernel.is_installed:
+            yield (
+                f"{axis} {value} needs {kernel.package}, which is not installed: install it (pip install"
+                f" '{kernel.package}{kernel.version}'), or choose {axis} {kernel.instead}"
+            )
 
 
-def _hopper_kernels(layout: Layout) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (value, package, requirement, way out) of each value of `layout` that has kernels for Hopper and later
-    alone.
-    """
-    if layout.attention == "flash4":
-        yield "flash4", "flash-attn-4", "flash-attn-4[cu13]>=4.0.0b36", "attention flex or sdpa"
-    for axis, other in (("mlp", "plain"), ("loss", "chunked")):
-        if getattr(layout, axis) == "quack":
-            yield f"{axis} quack", "quack-kernels", "quack-kernels[cu13]>=0.6.5", f"{axis} {other}"
+def installed_values(axis: str) -> tuple[str, ...]:
+    """Returns the values of `axis` whose kernels are in optional packages that are installed here."""
+    return tuple(value for (name, value), kernel in _OPTIONAL.items() if name == axis and kernel.is_installed)
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -117,8 +141,6 @@ def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield f"mlp quack has GELU between two products with biases, got {recipe.model.architecture}: choose mlp plain"
     if layout.compile == "model":
         yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"
-    if layout.engine == "deepspeed" and layout.zero_stage == 3:
-        yield "ZeRO-3 gathers each layer's weights as the layer is called, mlp quack calls none: choose mlp plain"
 
 
 def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

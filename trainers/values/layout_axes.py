@@ -168,15 +168,14 @@ class LayoutAxes:
         column="kernels",
         note="{} MLP",
         read_back="if known",
-        about="Feed-forward blocks as transformers has them, or with GELU inside their products by kernels of"
-        " quack-kernels.",
+        about="Feed-forward blocks of transformers, or with GELU inside their products (quack-kernels).",
     )
     loss: Loss = axis(
         "plain",
         label="{} loss",
         column="kernels",
-        about="Loss over all logits at once, or over some rows at a time together with their gradients: by compiled"
-        " code, or by a kernel of quack-kernels.",
+        about="Loss over all logits at once, or over some rows at a time with their gradients, by compiled code or"
+        " quack-kernels.",
     )
     compile: Compile = axis(
         "none",

@@ -66,6 +66,11 @@ class _DeepSpeed(Rules):
             )
         if 0 < stage < 3 and layout.offload == "all":
             yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
+        if layout.mlp != "plain" and stage == 3:
+            yield (
+                "ZeRO-3 gathers a linear layer's weight when the layer is called, and a fused block calls none, got mlp"
+                f" {layout.mlp}: choose plain, another zero_stage, or engine fsdp at stage 3"
+            )
         if layout.compile != "none" and stage == 3:
             yield (
                 "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
