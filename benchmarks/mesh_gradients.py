@@ -52,8 +52,10 @@ def main() -> None:
     options = parser.parse_args()
     try:
         ranks.check(options.ranks)
-    except ValueError as error:
-        parser.error(str(error))
+        for name in options.spaces:
+            search_spaces.load(name).with_changes(options.set)
+    except (KeyError, ValueError) as error:
+        parser.error(str(error.args[0]))
     wrong = Path(f"{Path.cwd().name}-mesh-gradients.wrong")
     wrong.unlink(missing_ok=True)
     for name in options.spaces:

@@ -35,7 +35,7 @@ PeakKind = Literal["allocated", "reserved", "device"]
 """Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
 
 AXES = {
-    "words": ("engine", "checkpointing", "offload", "grad_sync"),
+    "words": ("engine", "checkpointing", "offload", "grad_sync", "mlp"),
     "numbers": ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate"),
     "values": ("checkpoint_blocks", "micro_batch"),
     "texts": (
