@@ -32,7 +32,7 @@ def space_of_config(path: Path) -> Space:
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
-    fused_mlp = installed_values("mlp") if architecture_of(model.architecture).has_fused_mlp else ()
+    fused_mlp = installed_values("mlp") if architecture_of(model.architecture).has_fused_mlp(config) else ()
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,

@@ -119,23 +119,25 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
 
     assert "mlp quack needs a CUDA device of compute capability 9.0 or more" in reason(cluster=CPUS, mlp="quack")
     assert "loss quack needs quack-kernels, which is not installed" in reason(loss="quack")
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])
+    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", True)
     assert reason(mlp="quack", loss="quack") == ""
     fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
     assert "loss quack computes in bf16 or fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
     llama = dataclasses.replace(RECIPE, model=cases.LLAMA)
-    assert "GELU between two products with biases, got llama" in reason(llama, mlp="quack")
+    assert "with biases, which are not what llama has: choose mlp plain" in reason(llama, mlp="quack")
+    relu = dataclasses.replace(GPT2, config='{"activation_function": "relu"}')
+    assert "which are not what gpt2 has" in reason(dataclasses.replace(RECIPE, model=relu), mlp="quack")
     assert reason(llama, loss="quack") == ""
     split = dataclasses.replace(LAYOUT, dp_shard=1, dp_replicate=1, tp=2)
     assert "mlp quack was tried with whole matrices alone, got tp 2" in reason(layout=split, mlp="quack")
     zero_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
     assert "a fused block calls none, got mlp quack" in reason(layout=zero_3, mlp="quack")
-    assert "got compile model: choose compile block" in reason(mlp="quack", compile="model")
+    assert "got compile model: choose compile block" in reason(**DDP, mlp="quack", compile="model")
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])  # as if the extras were installed
+    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", True)
     cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
     gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
     refusals: set[str | None] = set()

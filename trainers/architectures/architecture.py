@@ -112,9 +112,9 @@ class Architecture:
     """The module of `transformers.models` that has its code, where it is not called `name`."""
     fp32_softmax: bool = True
     """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
-    has_fused_mlp: bool = False
-    """Whether its feed-forward block has GELU by a tangent between two products with biases, and `fuse_mlp` a kernel
-    for it."""
+    fused_mlp: Mapping[str, tuple[Any, ...]] | None = None
+    """Keys of `config.json` with the values, the default first, under which a feed-forward block is GELU by a tangent
+    between two products with biases; None where `fuse_mlp` has no kernel for it."""
     stepwise_activation: StepwiseActivation | None = None
     """The costs of an activation that is computed step by step; None where it is one kernel."""
 
@@ -156,6 +156,12 @@ class Architecture:
 
     def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
         """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
+
+    def has_fused_mlp(self, config: Mapping[str, Any]) -> bool:
+        """Returns whether `fuse_mlp` computes what a model of this `config.json` does."""
+        return self.fused_mlp is not None and all(
+            config.get(key, values[0]) in values for key, values in self.fused_mlp.items()
+        )
 
     def fuse_mlp(self, model: "nn.Module") -> None:
         """Replaces the feed-forward modules by those of `trainers.kernels.mlp`, in place; here there are none."""

@@ -64,7 +64,7 @@ ARCHITECTURE = _Bloom(
         "mlp.dense_4h_to_h": "rowwise",
     },
     head_sizes=("num_heads", "hidden_size", "split_size"),
-    has_fused_mlp=True,
+    fused_mlp={},
     # `bloom_gelu_forward` and `bloom_gelu_back`: 9 and 18 kernels. A function of its own, which saves its input alone.
     stepwise_activation=StepwiseActivation(forward_accesses=21.0, backward_accesses=44.0, saved_tensors=2.0),
 )

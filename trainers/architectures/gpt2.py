@@ -56,7 +56,7 @@ ARCHITECTURE = _Gpt2(
     float8_refusal="torchao converts nn.Linear alone to FP8, the blocks of gpt2 are transformers' Conv1D",
     head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
-    has_fused_mlp=True,
+    fused_mlp={"activation_function": ("gelu_new", "gelu_pytorch_tanh")},
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
     # the input, and one plus the tangent.
     stepwise_activation=StepwiseActivation(

@@ -8,15 +8,12 @@ GELU is the one with a hyperbolic tangent. It is taken of the fp32 sums, which a
 16 bits first. On a CPU the same two operations are torch's: they serve tests, no layout chooses them there.
 """
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_SLOPE = math.sqrt(2 / math.pi)
-_CUBIC = 0.044715
 _ACTIVATION = "gelu_tanh_approx"
 
 
@@ -48,10 +45,7 @@ def _gelu_of_product(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor
 
 @gelu_gradient.register_kernel("cpu")  # pyright: ignore[reportUntypedFunctionDecorator]
 def _gelu_gradient(gradient: Tensor, weight: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    x = before.float()
-    tangent = torch.tanh(_SLOPE * (x + _CUBIC * x**3))
-    slope = 0.5 * (1 + tangent) + 0.5 * x * (1 - tangent**2) * _SLOPE * (1 + 3 * _CUBIC * x**2)
-    by_before = ((gradient @ weight).float() * slope).to(before.dtype)
+    by_before = torch.ops.aten.gelu_backward(gradient @ weight, before, approximate="tanh")
     return by_before, F.gelu(before, approximate="tanh")
 
 

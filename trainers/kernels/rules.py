@@ -137,8 +137,12 @@ def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield f"{axis} quack was tried with whole matrices alone, got tp {layout.tp}: choose {axis} {other}"
     if layout.mlp != "quack":
         return
-    if not architecture_of(recipe.model.architecture).has_fused_mlp:
-        yield f"mlp quack has GELU between two products with biases, got {recipe.model.architecture}: choose mlp plain"
+    model = recipe.model
+    if not architecture_of(model.architecture).has_fused_mlp(json.loads(model.config) if model.config else {}):
+        yield (
+            "mlp quack has GELU by a tangent between two products with biases, which are not what"
+            f" {model.name} has: choose mlp plain"
+        )
     if layout.compile == "model":
         yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"
 
