@@ -139,6 +139,8 @@ class Columns:
     """1 where a pipeline is split by the blocks' arithmetic, in which the head counts as several blocks."""
     wants_warm_up: Array
     """1 where a pipeline does not start with fewer micro-batches than its warm-up has: its stages less one."""
+    rate_sigma: Array
+    """Log deviation of the rate of products where the software's is not known."""
     stack_sigma: Array
     """Log deviation of the step time that remains after a stack's evidence."""
     stall_exchange_s: Array
@@ -208,6 +210,9 @@ class Columns:
     """Sustained rate of products that cannot use the matrix units."""
     peak_flops: Array
     flash_flops: Array
+    """Sustained rate of causal FlashAttention at the model's head width over long sequences."""
+    flash_half_length: Array
+    """Sequence length at which fused attention reaches half its rate."""
     bandwidth: Array
     host_bandwidth: Array
     """Achieved bandwidth of the link between a device and its host, in one direction."""

@@ -19,11 +19,13 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE
 ADAFACTOR_PASSES = constants.number("compute", "ADAFACTOR_PASSES")
 TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
 SMALLER_TILES = tuple((float(parts), share) for parts, share in constants.words("compute", "SMALLER_TILES").items())
-FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
 FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
 FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
 ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
 EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
+REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
+KERNEL_S = constants.number("compute", "KERNEL_S")
+KERNELS = constants.words("compute", "KERNELS")
 BACKWARD_FACTOR = constants.number("compute", "BACKWARD_FACTOR")
 SOFTMAX_PASSES = constants.number("compute", "SOFTMAX_PASSES")
 DROPOUT_PASSES = constants.number("compute", "DROPOUT_PASSES")
@@ -104,7 +106,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     head_dim = columns.attention_width / columns.heads
     width = columns.attention_width / columns.tp
     triangle = 2 * tokens * seq * width
-    flash_rate = columns.flash_flops * seq / (seq + FLASH_HALF_LENGTH)
+    flash_rate = columns.flash_flops * seq / (seq + columns.flash_half_length)
     flash = triangle / (flash_rate * np.where(columns.flash > 0, columns.flash, 1.0))
 
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
@@ -186,7 +188,9 @@ def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
 
 
 def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
-    """Returns the seconds (forward, backward) of a block's element-wise passes."""
+    """Returns the seconds (forward, backward) of a block's element-wise passes, and of starting and ending its kernels,
+    of which the backward pass has twice as many.
+    """
     h, tp = c.hidden, c.tp
     qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.ffn / tp
     replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
@@ -199,9 +203,12 @@ def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
     values = values + c.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
     per_value = tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
     gelu, gelu_backward = (np.where(widens_gelu(c), factor, 1.0) for factor in WIDE_GELU)
+    # Kernels fused by hand take theirs within the rates that their software's runs show.
+    kernels = np.where(is_fused, KERNELS["compiled"] * (c.compiled_calls > 0), KERNELS["eager"])
+    ends = KERNEL_S * kernels * wide
     return (
-        (values + inner * c.activation_forward * gelu) * per_value,
-        (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value,
+        (values + inner * c.activation_forward * gelu) * per_value + ends,
+        (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value + 2 * ends,
     )
 
 
@@ -216,7 +223,8 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     # anyway. This project's engines keep the outputs of products and fused attention, and recompute the rest
     # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
-    repeated = np.where(c.repeats_core_alone == 0, passes + (1 - c.checkpoint_device_share) * products, 0.0)
+    again = passes * np.where(c.fused > 0, REPEATED_PASSES, 1.0)
+    repeated = np.where(c.repeats_core_alone == 0, again + (1 - c.checkpoint_device_share) * products, 0.0)
     # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0

@@ -21,12 +21,14 @@ from platform.cost_model.kernels import (
     checkpoint_distance,
     compiled_calls,
     flash_share,
+    half_length,
     inner_copies,
     is_full_checkpointing,
     logit_bytes,
     loss_kind,
     mask_speedup,
     pads_vocabulary,
+    width_share,
     window_speedup,
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
@@ -45,6 +47,7 @@ from trainers.values.spec import ModelSpec
 PREFETCH = constants.words("features", "PREFETCH")
 UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
 UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
+HALF_DEPTH = constants.words("features", "HALF_DEPTH")
 FP8_SHARE = constants.number("features", "FP8_SHARE")
 FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
 FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
@@ -106,7 +109,7 @@ def features(
     values: dict[str, Array | Mask | float] = {
         **_of_model(work.model),
         **_of_work(work),
-        **_of_cluster(cluster, work.precision),
+        **_of_cluster(cluster, work.precision, work.model.head_dim),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
         **_of_kernels(work, layouts, ARCHITECTURES.get(cluster.device.name[:1], "")),
@@ -287,9 +290,10 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
     }
 
 
-def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float]:
-    """Returns the columns of a cluster, for products computed in `precision`."""
+def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:
+    """Returns the columns of a cluster, for products computed in `precision` and heads of width `head_dim`."""
     device = cluster.device
+    architecture = ARCHITECTURES.get(device.name[:1], "")
     peak = device.peak_tflops(precision) * 1e12
     share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
     if precision == "fp32":
@@ -305,10 +309,11 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "cast_bytes": FP8_CAST_BYTES if precision == "fp8" and "fp8" in device.tflops else 0.0,
         # Products on the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
-        "half_depth": 32 if precision == "fp32" else 128,
+        "half_depth": 32 if precision == "fp32" else HALF_DEPTH.get(architecture, HALF_DEPTH["other"]),
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
-        "flash_flops": half * device.flash_share,
+        "flash_flops": half * device.flash_share * width_share(head_dim, architecture),
+        "flash_half_length": half_length(architecture),
         "bandwidth": device.bandwidth_gb_per_s * 1e9,
         "host_bandwidth": device.host_gb_per_s * 1e9 * LINK_SHARE,
         "units": device.units,

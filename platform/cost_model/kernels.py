@@ -9,6 +9,10 @@ from trainers.values.spec import ModelSpec
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
+FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
+EXPONENTIAL_WIDTH = constants.words("kernels", "EXPONENTIAL_WIDTH")
+FLASH_WIDTH = 128
+"""Head width at which a device's rate of fused attention is stated."""
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
@@ -38,6 +42,22 @@ def flash_share(attention: str, *, biased: bool, architecture: str) -> float:
     if attention == "sdpa" and biased:
         return BIASED_FLASH
     return HOPPER_RATE.get(attention, 1.0) if architecture == "Hopper" else 1.0
+
+
+def width_share(head_dim: int, architecture: str) -> float:
+    """Returns the rate of fused attention over heads of width `head_dim` relative to that at `FLASH_WIDTH`.
+
+    A score takes one exponential whatever the width, on units that are so slow that it takes as long as the products
+    over a width of `EXPONENTIAL_WIDTH` (arXiv 2407.08608, section 3.1).
+    """
+    exponential = EXPONENTIAL_WIDTH.get(architecture, EXPONENTIAL_WIDTH["other"])
+    width = min(head_dim, FLASH_WIDTH)
+    return width / (width + exponential) * (FLASH_WIDTH + exponential) / FLASH_WIDTH
+
+
+def half_length(architecture: str) -> float:
+    """Returns `Columns.flash_half_length` on devices of `architecture`."""
+    return FLASH_HALF_LENGTH.get(architecture, FLASH_HALF_LENGTH["other"])
 
 
 def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:

@@ -66,6 +66,7 @@ def normal_cdf(values: Array) -> Array:
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     """Returns the log deviation of a step time before any measurement: its parts have independent errors."""
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
+    variance = variance + (columns.rate_sigma * step.compute_s / step.total_s) ** 2
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
         variance = variance + (sigma * seconds / step.total_s) ** 2

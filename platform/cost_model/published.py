@@ -12,7 +12,7 @@ from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_L
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, mlp_of, number, within_node, words
 from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
-from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
+from platform.cost_model.stacks import data_parallelism_of, fact, flash_ratio, has, matmul_ratio, software_of
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
@@ -112,6 +112,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
+        "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.name)[1],
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size if of_this_project or is_eager(row) else _vocabulary(row, model.vocab_size, tp),
         **_pace(software, engine, tp),
@@ -140,8 +141,9 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
     }
     if not row.get("attention"):
-        # A stack with its own ratio was measured with its own kernel.
-        rate = 1.0 if fact(software, "flash_ratio", {}) else FLASH_RATE.get(row.get("attention_kernel", ""), 1.0)
+        # The device's rate is already of the kernel where a stack has one of its own.
+        of_kernel = flash_ratio(software, cluster.device.name) is None
+        rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
         features["flash"] = rate if flash else 0.0
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0

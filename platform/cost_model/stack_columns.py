@@ -37,6 +37,7 @@ THIS_PROJECT_COLUMNS = {
     "cuts_by_cost": 0.0,
     "wants_warm_up": 0.0,
     "stack_sigma": 0.0,
+    "rate_sigma": 0.0,
     "stall_exchange_s": 0.0,
     "stall_chance": 0.0,
 }

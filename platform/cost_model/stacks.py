@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import re
 import statistics
@@ -109,11 +110,25 @@ def fact(software: str, name: str, default: Any) -> Any:
     return _facts(software).get(name, default)
 
 
-def ratio(software: str, name: str, device: str) -> float:
-    """Returns the fact `name`, a ratio by architecture, for the device named `device`; 1 where the stack does not state
-    it.
+def matmul_ratio(software: str, device: str) -> tuple[float, float]:
+    """Returns (the rate of products over that of the device named `device`, the deviation of its logarithm): as the
+    stack states it, else the geometric mean and the standard deviation over the stacks that do.
     """
-    return float(fact(software, name, {}).get(ARCHITECTURES.get(device[:1], ""), 1.0))
+    architecture = ARCHITECTURES.get(device[:1], "")
+    stated = fact(software, "matmul_ratio", {})
+    if architecture in stated:
+        return float(stated[architecture]), 0.0
+    entries = (stack["matmul_ratio"] for stack in table()["stacks"].values() if "matmul_ratio" in stack)
+    values = (each["value"] for each in entries if not set(each.get("tables", ())) & set(_left_out))
+    logs = [math.log(value[architecture]) for value in values if architecture in value]
+    return math.exp(statistics.fmean(logs or [0.0])), statistics.stdev(logs) if len(logs) > 1 else 0.0
+
+
+def flash_ratio(software: str, device: str) -> float | None:
+    """Returns the rate of fused attention over that of the device named `device`, where a stack has a kernel of its
+    own; None where rows state their kernel.
+    """
+    return fact(software, "flash_ratio", {}).get(ARCHITECTURES.get(device[:1], ""))
 
 
 def find_software(name: str) -> str:
@@ -175,7 +190,7 @@ def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
         software=software,
         device=dataclasses.replace(
             device,
-            matmul_share=device.matmul_share * ratio(software, "matmul_ratio", device.name),
-            flash_share=device.flash_share * ratio(software, "flash_ratio", device.name),
+            matmul_share=device.matmul_share * matmul_ratio(software, device.name)[0],
+            flash_share=device.flash_share * (flash_ratio(software, device.name) or 1.0),
         ),
     )

@@ -96,10 +96,10 @@ def test_a_deep_product_of_few_tiles_is_cut_along_its_depth() -> None:
     stretch = 131072 * 18 / units  # what one unit multiplies
     sums_s = 8 * 768 * 768 * units / 18 / (4800e9 * 0.85)  # fp32, written and read
     products_s = 2 * 768 * 768 * 131072 / float(columns.matmul_flops[0])
-    assert of_sustained(131072) == pytest.approx(1 / (1 + 128 / stretch + sums_s / products_s), rel=1e-6)
+    assert of_sustained(131072) == pytest.approx(1 / (1 + 192 / stretch + sums_s / products_s), rel=1e-6)
     assert of_sustained(131072) > 0.9 > of_sustained(2048)
     # Where cutting costs more than it gives, nothing is cut; tiles of a quarter, at 0.8 of the rate, use more units.
-    assert of_sustained(128) == pytest.approx(4 * 18 / units * 0.5 * 0.8, rel=1e-6)
+    assert of_sustained(128) == pytest.approx(4 * 18 / units * 0.4 * 0.8, rel=1e-6)
 
 
 def test_smaller_tiles_fill_the_last_wave() -> None:
@@ -562,11 +562,11 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
 
 
 def test_llama_405b_on_the_stack_that_trained_it() -> None:
-    """Compares step times of Llama 3 405B on 8,192 and 16,384 H100 with the paper's table, within 5 %. With sequences
-    of 131,072 tokens over 16 context-parallel ranks the predicted step is a fifth too short.
+    """Compares step times of Llama 3 405B on 8,192 and 16,384 H100 with the paper's table, within 8 %. With sequences
+    of 131,072 tokens over 16 context-parallel ranks the predicted step is a seventh too short.
     """
     runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
     predicted = [float(step_time(from_rows([run.values])).total_s[0]) for run in runs]
     assert [run.values["cp"] for run in runs] == [1, 1, 16]
-    for run, seconds, allowed in zip(runs, predicted, (0.05, 0.05, 0.25), strict=True):
+    for run, seconds, allowed in zip(runs, predicted, (0.08, 0.08, 0.2), strict=True):
         assert run.step_time_s == pytest.approx(seconds, rel=allowed)

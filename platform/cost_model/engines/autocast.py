@@ -8,8 +8,11 @@ from trainers.values.layout import Layout
 
 
 def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
-    """Returns the bytes that autocast's casts move: each pass casts every weight in the states' type."""
-    return np.where(autocasts, (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
+    """Returns the bytes that autocast's casts move: each pass casts every weight in the states' type, and the backward
+    pass casts each gradient back, which is then added in the states' type.
+    """
+    casts = (c.state_bytes + c.compute_bytes) * (2 + repeated)
+    return np.where(autocasts, casts + np.where(c.grad_accum > 1, c.gradient_bytes - c.compute_bytes, 0.0), 0.0)
 
 
 def autocast_cache(c: Columns, autocasts: Mask) -> Array:
