@@ -93,7 +93,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     # output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
-    gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
+    held = _held_gathered(c)
+    gathered = 2 * c.compute_bytes * (held + (1 - held) / split)
     replicated = (a_value / split + gathered) * c.hidden
     copied = c.attention_width * ((c.copies_attention > 0) & (c.micro_batch > 1))
     sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
@@ -125,14 +126,17 @@ def _casts_again(c: Columns) -> Mask:
     return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)
 
 
-def _holds_gathered(c: Columns) -> Mask:
-    """Returns the rows whose gathered inputs stay in memory unsharded: autograd saves them, or a stack keeps them. In
-    such a stack a collective's memory belongs to its stream until the device has run it. Where the device waits for its
-    host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`).
+def _held_gathered(c: Columns) -> Array:
+    """Returns the share of gathered inputs that stay in memory unsharded: autograd saves them, or a stack keeps them.
+    In such a stack a collective's memory belongs to its stream until the device has run it. Where the device waits for
+    its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), but for the passes that begin
+    a pipeline, which nothing holds up: of `pp` micro-batches in flight all but the first and the last.
     """
-    keeps = c.keeps_gathered > 0
-    held = c.saves_gathered > 0
-    return held | (keeps & host_runs_ahead(c)) if np.any(keeps) else held
+    saved = np.where(c.saves_gathered > 0, 1.0, 0.0)
+    if not np.any(c.keeps_gathered > 0):
+        return saved
+    begun = np.maximum(1 - 2 / np.minimum(c.pp, c.grad_accum), 0.0)
+    return np.where(c.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
