@@ -6,7 +6,7 @@ import itertools
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
-from trainers.kernels.rules import installed_values
+from trainers.kernels.optional import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 

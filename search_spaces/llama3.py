@@ -5,7 +5,7 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
-from trainers.kernels.rules import installed_values
+from trainers.kernels.optional import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 

@@ -9,7 +9,7 @@ from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
 from trainers.architectures import architecture_of
-from trainers.kernels.rules import installed_values
+from trainers.kernels.optional import installed_values
 from trainers.values.codec import shortened
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec

@@ -87,9 +87,9 @@ def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
     def values(axis: str) -> tuple[Any, ...]:
         return tuple(search_spaces.load(name).axes.get(axis, ()))
 
-    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", False)
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", False)
     assert not {"flash4", "quack"} & {*values("attention"), *values("mlp"), *values("loss")}
-    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", True)
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert values("attention")[0] == "flash4" and values("loss")[0] == "quack"
     assert ("quack" in values("mlp")) == (name in ("gpt2", "gpt2_xl", "bloom7b"))
 

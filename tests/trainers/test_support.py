@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract import cases
+from trainers.kernels import rules
 from trainers.support import refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
@@ -119,7 +120,7 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
 
     assert "mlp quack needs a CUDA device of compute capability 9.0 or more" in reason(cluster=CPUS, mlp="quack")
     assert "loss quack needs quack-kernels, which is not installed" in reason(loss="quack")
-    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", True)
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert reason(mlp="quack", loss="quack") == ""
     fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
     assert "loss quack computes in bf16 or fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
@@ -135,9 +136,26 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
     assert "got compile model: choose compile block" in reason(**DDP, mlp="quack", compile="model")
 
 
+def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(GPT2, hidden_size=256, max_positions=256)
+    recipe = dataclasses.replace(RECIPE, model=model, seq_len=256)
+    points = [(recipe, dataclasses.replace(LAYOUT, tp=2)), (recipe, LAYOUT)]
+    assert rules.not_installed(points, GPUS) == (
+        "Kernels of packages that are not installed here are not tried: attention flash4, mlp quack, loss quack (pip"
+        " install 'flash-attn-4[cu13]>=4.0.0b36' 'quack-kernels[cu13]>=0.6.5')."
+    )
+    for other in (CPUS, OLD):
+        assert rules.not_installed(points, other) is None
+    assert "mlp" not in (rules.not_installed(points[:1], GPUS) or "")
+    llama = dataclasses.replace(RECIPE, model=cases.LLAMA)  # heads of width 8, and no GELU
+    assert "tried: loss quack (pip install 'quack-kernels" in (rules.not_installed([(llama, LAYOUT)], GPUS) or "")
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
+    assert rules.not_installed(points, GPUS) is None
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
-    monkeypatch.setattr("trainers.kernels.rules._Optional.is_installed", True)
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
     gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
     refusals: set[str | None] = set()

@@ -1,49 +1,21 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainers.architectures import architecture_of
 from trainers.kernels.attended import BLOCK
 from trainers.kernels.float8_rules import float8_refusals
+from trainers.kernels.optional import HOPPER, OPTIONAL
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 FLEX = ("flex", "flash4")
 """Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
-
-_HOPPER = (9, 0)
-"""Least compute capability of the kernels of optional packages. FlashAttention-4 has no score modification below it;
-quack-kernels were not tried below it."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Optional:
-    """Kernels in a package that the project does not require."""
-
-    package: str
-    version: str
-    """The rest of the requirement, after the package's name."""
-    instead: str
-    """Values of the same axis that need no such package."""
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether the package is installed in this environment."""
-        return any(importlib.metadata.distributions(name=self.package))
-
-
-_OPTIONAL = {
-    ("attention", "flash4"): _Optional(package="flash-attn-4", version="[cu13]>=4.0.0b36", instead="flex or sdpa"),
-    ("mlp", "quack"): _Optional(package="quack-kernels", version="[cu13]>=0.6.5", instead="plain"),
-    ("loss", "quack"): _Optional(package="quack-kernels", version="[cu13]>=0.6.5", instead="chunked"),
-}
-"""Axis and value -> its kernels."""
 
 
 def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
@@ -53,24 +25,45 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
             f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
             " 'torchao==0.18.0'), or choose bf16"
         )
-    for (axis, value), kernel in _OPTIONAL.items():
+    for (axis, value), kernel in OPTIONAL.items():
         if getattr(layout, axis) != value:
             continue
-        if cluster.device_kind == "cpu" or (cluster.capability or (0, 0)) < _HOPPER:
+        if not _is_hopper(cluster):
             yield (
-                f"{axis} {value} needs a CUDA device of compute capability {'.'.join(map(str, _HOPPER))} or more, got"
+                f"{axis} {value} needs a CUDA device of compute capability {'.'.join(map(str, HOPPER))} or more, got"
                 f" {cluster.device}: choose {axis} {kernel.instead}"
             )
         elif not kernel.is_installed:
             yield (
                 f"{axis} {value} needs {kernel.package}, which is not installed: install it (pip install"
-                f" '{kernel.package}{kernel.version}'), or choose {axis} {kernel.instead}"
+                f" '{kernel.requirement}'), or choose {axis} {kernel.instead}"
             )
 
 
-def installed_values(axis: str) -> tuple[str, ...]:
-    """Returns the values of `axis` whose kernels are in optional packages that are installed here."""
-    return tuple(value for (name, value), kernel in _OPTIONAL.items() if name == axis and kernel.is_installed)
+def not_installed(points: Sequence[tuple[Recipe, Layout]], cluster: Cluster) -> str | None:
+    """Returns a sentence on the kernels that some of `points` could have on the devices of `cluster` if optional
+    packages were installed here; None where there are none.
+    """
+    missing: dict[str, str] = {}
+    for (axis, value), kernel in OPTIONAL.items():
+        choice: dict[str, Any] = {axis: value}
+        if (
+            _is_hopper(cluster)
+            and not kernel.is_installed
+            and any(not any(kernel_refusals(each, dataclasses.replace(layout, **choice))) for each, layout in points)
+        ):
+            missing[f"{axis} {value}"] = kernel.requirement
+    if not missing:
+        return None
+    requirements = " ".join(f"'{each}'" for each in dict.fromkeys(missing.values()))
+    return (
+        f"Kernels of packages that are not installed here are not tried: {', '.join(missing)} (pip install"
+        f" {requirements})."
+    )
+
+
+def _is_hopper(cluster: Cluster) -> bool:
+    return cluster.device_kind == "cuda" and (cluster.capability or (0, 0)) >= HOPPER
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
