@@ -86,6 +86,7 @@ def _measurement(recipe: Recipe, row: Row) -> Measurement:
         "grad_sync": row.grad_sync,
         "checkpointing": row.activation_ckpt,
         "attention": row.attention,
+        "mlp": "quack" if "quack MLP" in (row.notes or "") else "plain",
         "loss": row.loss,
         "compile": row.compile,
     }

@@ -51,6 +51,7 @@ def bloom7b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
+        optional_axes=("attention", "mlp", "loss"),
         micro_batches=(1, 2, 4, 8, 16),
     )
     return dataclasses.replace(space, miniature=stand_in(space))

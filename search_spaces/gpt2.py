@@ -54,6 +54,7 @@ def gpt2() -> Space:
             "zero_stage": (0, 1, 2, 3),
             "engine": engines.replicas_first(),
         },
+        optional_axes=("attention", "mlp", "loss"),
         micro_batches=(4, 8, 16, 32, 64, 128),
     )
     return dataclasses.replace(space, miniature=stand_in(space))

@@ -50,6 +50,7 @@ def llama3_8b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
+        optional_axes=("attention", "loss"),
         micro_batches=(1, 2, 4, 8),
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))

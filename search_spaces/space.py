@@ -44,6 +44,8 @@ class Space:
     """
     model_parallel_from: int = 2
     """The smallest number of devices that has that further product."""
+    optional_axes: tuple[str, ...] = ()
+    """Axes to which the values of optional packages are added where these are installed."""
     micro_batches: tuple[int, ...] = ()
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
@@ -223,7 +225,10 @@ class Space:
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}
             return dataclasses.replace(
-                self, axes={**self.axes, axis: values}, model_parallel={**self.model_parallel, **model_parallel}
+                self,
+                axes={**self.axes, axis: values},
+                optional_axes=tuple(each for each in self.optional_axes if each != axis),
+                model_parallel={**self.model_parallel, **model_parallel},
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
             raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")

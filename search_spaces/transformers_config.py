@@ -32,7 +32,7 @@ def space_of_config(path: Path) -> Space:
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
-    fused_mlp = installed_values("mlp") if architecture_of(model.architecture).has_fused_mlp(config) else ()
+    has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
@@ -40,7 +40,7 @@ def space_of_config(path: Path) -> Space:
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
             "attention": (*installed_values("attention"), fused, "sdpa" if model.window else "eager"),
-            "mlp": (*fused_mlp, "plain"),
+            "mlp": (*(installed_values("mlp") if has_fused_mlp else ()), "plain"),
             "compile": ("block", "none"),
             "loss": (*installed_values("loss"), "chunked", "plain"),
             "checkpointing": ("none", "full"),
@@ -60,6 +60,7 @@ def space_of_config(path: Path) -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
+        optional_axes=("attention", "mlp", "loss") if has_fused_mlp else ("attention", "loss"),
         micro_batches=(1, 2, 4, 8, 16),
         assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
     )

@@ -1,10 +1,13 @@
 """Refuses what cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.kernels.rules import kernel_needs, kernel_refusals
+from trainers.kernels.optional import OPTIONAL
+from trainers.kernels.rules import is_hopper, kernel_needs, kernel_refusals
 from trainers.mesh.placement import placement_refusal
 from trainers.mesh.rules import mesh_refusals
 from trainers.mesh.stages import pipeline_refusals
@@ -32,6 +35,27 @@ def standing_refusal(recipe: Recipe, layout: Layout, num_devices: int) -> str | 
     """Returns why `recipe` cannot run on `layout` on `num_devices` of any kind, in one sentence; None where it may."""
     reasons = (*_of_degrees(layout, num_devices), *_of_engine(recipe, layout))
     return reasons[0] if reasons else None
+
+
+def not_installed(points: Sequence[tuple[Recipe, Layout]], axes: Iterable[str], cluster: Cluster) -> str | None:
+    """Returns a sentence on the values of `axes` that some of `points` could have on the devices of `cluster` if
+    optional packages were installed here; None where there are none.
+    """
+    missing: dict[str, str] = {}
+    for (axis, value), kernel in OPTIONAL.items():
+        if axis not in axes or kernel.is_installed or not is_hopper(cluster):
+            continue
+        choice: dict[str, Any] = {axis: value}
+        others = ((recipe, dataclasses.replace(layout, **choice)) for recipe, layout in points)
+        if any(standing_refusal(recipe, layout, layout.world_size) is None for recipe, layout in others):
+            missing[f"{axis} {value}"] = kernel.requirement
+    if not missing:
+        return None
+    requirements = " ".join(f"'{each}'" for each in dict.fromkeys(missing.values()))
+    return (
+        f"Kernels of packages that are not installed here are not tried: {', '.join(missing)} (pip install"
+        f" {requirements})."
+    )
 
 
 def model_refusal(spec: ModelSpec) -> str | None:

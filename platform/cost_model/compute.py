@@ -223,7 +223,7 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     # anyway. This project's engines keep the outputs of products and fused attention, and recompute the rest
     # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
-    again = passes * np.where(c.fused > 0, REPEATED_PASSES, 1.0)
+    again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
     repeated = np.where(c.repeats_core_alone == 0, again + (1 - c.checkpoint_device_share) * products, 0.0)
     # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward

@@ -232,7 +232,9 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
         "mask_bytes": _mask_bytes(work, layouts, biased=biased),
         "wide_softmax": modules is None or modules.fp32_softmax,
         "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),
-        "power_activation": stepwise is not None and stepwise.takes_power,
+        "power_activation": of_words(
+            lambda word: word == "plain" and stepwise is not None and stepwise.takes_power, "mlp"
+        ),
         "fused": fused,
         "fused_softmax": fused,
         "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),

@@ -1,6 +1,7 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import ARCHITECTURES, ClusterSpec
+from trainers.kernels.rules import kernels_too_new
 from trainers.mesh.stages import divides_blocks, num_stages
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -19,12 +20,21 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
         ("tp does not divide the vocabulary", model.vocab_size % layout.tp),
+        ("quack takes whole matrices", layout.tp > 1 and "quack" in (layout.mlp, layout.loss)),
+        ("flash4 takes whole sequences", layout.cp > 1 and layout.attention == "flash4"),
         (
             "DeepSpeed's stages 2 and 3 under a pipeline",
             layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.stages_with("virtual"),
         ),
     )
-    return next((reason for reason, holds in reasons if holds), "")
+    return next((reason for reason, holds in reasons if holds), "") or older_than_kernels(layout, cluster)
+
+
+def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:
+    """Returns why the cluster's devices are too old for kernels of the layout; "" where they are not."""
+    if ARCHITECTURES.get(cluster.device.name[:1]) in ("Hopper", "Blackwell"):
+        return ""
+    return next(kernels_too_new(layout, cluster.device.name), "")
 
 
 def fullest_rank(layout: Layout, position: int) -> str:

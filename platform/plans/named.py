@@ -9,6 +9,7 @@ from rich.console import Console
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.placement import older_than_kernels
 from platform.cost_model.predict import predict
 from platform.cost_model.software import planned_columns
 from platform.plans.layouts import planned_at
@@ -57,7 +58,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
     for recipe in space.recipes:
         for point in space.points:
             changed = dataclasses.replace(recipe, **point.recipe)
-            resolved.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
+            resolved.append((point.name, changed, _resolved(changed, point, shared, cluster)))
     rows = [(recipe, *resolution) for _, recipe, resolution in resolved if not isinstance(resolution, str)]
     if not rows:
         reasons = "; ".join(dict.fromkeys(where for _, _, where in resolved if isinstance(where, str)))
@@ -79,15 +80,17 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
 
 
 def _resolved(
-    recipe: Recipe, point: Point, shared: dict[str, Any], num_devices: int
+    recipe: Recipe, point: Point, shared: dict[str, Any], cluster: ClusterSpec
 ) -> tuple[Layout, BatchPoint] | str:
-    """Returns the point's layout and batch on `num_devices`, or why it has none."""
+    """Returns the point's layout and batch on all devices of `cluster`, or why it has none."""
+    num_devices = cluster.num_devices
     try:
         layout = fill({**shared, **point.layout}, num_devices)
         batch = BatchPoint.of(recipe, layout, point.micro_batch)
     except ValueError as error:
         return str(error)
     reason = reason_against(recipe, layout, num_devices) or standing_refusal(recipe, layout, num_devices)
+    reason = reason or older_than_kernels(layout, cluster)
     return reason or (layout, batch)
 
 

@@ -32,7 +32,7 @@ from platform.subject.request import Request
 from platform.subject.subject import Subject, subject_of
 from platform.training import safety
 from search_spaces.space import Space
-from trainers.kernels.rules import not_installed
+from trainers.support import not_installed
 from trainers.values.journal import Resume
 from trainers.values.measurement import Outcome
 
@@ -130,7 +130,8 @@ def _subject(opening: Opened, place: Place) -> Subject:
         )
     if subject.space.assumption:
         print_line(f"{subject.space.assumption}.")
-    if sentence := not_installed([(each.recipe, each.layout) for each in subject.plan.candidates], subject.cluster):
+    points = [(each.recipe, each.layout) for each in subject.plan.candidates]
+    if sentence := not_installed(points, subject.space.optional_axes, subject.cluster):
         print_line(sentence)
     for sentence in subject.knowledge.sentences:
         print_line(sentence)

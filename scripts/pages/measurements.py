@@ -42,7 +42,7 @@ _SHARDING = {
     ("deepspeed", "zero2"): "ZeRO-2", ("deepspeed", "zero3"): "ZeRO-3",
 }  # fmt: skip
 """Common name by engine and the tables' word for what is sharded."""
-_KERNELS = {"chunked": "chunked", "block": "compiled", "model": "compiled whole"}
+_KERNELS = {"quack": "quack loss", "chunked": "chunked", "block": "compiled", "model": "compiled whole"}
 
 
 def _recipe(best: Row) -> str:
@@ -57,8 +57,9 @@ def _recipe(best: Row) -> str:
 
 def _layout(best: Row) -> list[str]:
     """Returns the cells on how it ran and how fast."""
-    stated = [str(word) for word in (best.attention, best.loss, best.compile) if word not in (None, "plain", "none")]
-    kernels = [_KERNELS.get(word, word) for word in stated]
+    mlp = "quack MLP" if "quack MLP" in (best.notes or "") else None
+    words = (best.attention, mlp, best.loss, best.compile)
+    kernels = [_KERNELS.get(str(word), str(word)) for word in words if word not in (None, "plain", "none")]
     if kernels[1:] == ["chunked", "compiled"]:
         kernels = [f"{kernels[0]}+"]
     checkpointing = [] if best.activation_ckpt == "none" else [f"{best.activation_ckpt} checkpointing"]

@@ -155,7 +155,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
     rows: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
         (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
-        (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
+        (GPT2, "bf16", ddp, {"attention": "flex", "mlp": "quack", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "mlp": "quack", "compile": "block", "checkpointing": "full"}),
         (GPT2, "fp32", ddp, {"attention": "sdpa", "compile": "model"}),
         (NEOX, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2"}),
@@ -171,12 +171,12 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         ),
         (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2", "prefetch": 1}),
         (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked", "overlap": "off"}),
-        (GPT2, "bf16", zero_0, {"attention": "sdpa", "mlp": "quack", "loss": "chunked", "checkpointing": "selective"}),
+        (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (
             BLOOM,
             "bf16",
             zero,
-            {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "budget_50"},
+            {"attention": "flex", "mlp": "quack", "loss": "chunked", "compile": "block", "checkpointing": "budget_50"},
         ),
     ]
     return [

@@ -1,7 +1,6 @@
 """Enumeration of a space: every layout once, on all devices, in its declared order."""
 
 import dataclasses
-import importlib.metadata
 import itertools
 import typing
 from pathlib import Path
@@ -55,7 +54,7 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks one value of `every_K` and one of `budget_PERCENT`, each of which stands for the others."""
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])  # as if the extras were installed
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
@@ -84,6 +83,8 @@ def vars_of(layout: Layout) -> dict[str, object]:
 def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """Checks that just the declared axes gain values, until `--set` names them."""
+
     def values(axis: str) -> tuple[Any, ...]:
         return tuple(search_spaces.load(name).axes.get(axis, ()))
 
@@ -92,6 +93,9 @@ def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
     monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert values("attention")[0] == "flash4" and values("loss")[0] == "quack"
     assert ("quack" in values("mlp")) == (name in ("gpt2", "gpt2_xl", "bloom7b"))
+    space = search_spaces.load(name)
+    assert {axis for axis in space.axes if {"flash4", "quack"} & {*values(axis)}} == {*space.optional_axes}
+    assert "loss" not in space.with_changes(["loss=plain"]).optional_axes
 
 
 def test_gradient_sync_is_what_the_engine_can_do() -> None:

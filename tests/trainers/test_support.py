@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.contract import cases
-from trainers.kernels import rules
-from trainers.support import refusal
+from trainers.kernels.optional import installed_values
+from trainers.support import not_installed, refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -99,8 +99,8 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
     assert "flash4 needs a CUDA device of compute capability 9.0 or more" in (refusal(recipe, layout, CPUS) or "")
     ampere = dataclasses.replace(GPUS, device="NVIDIA A100", capability=(8, 0))
     assert "got NVIDIA A100" in (refusal(recipe, layout, ampere) or "")
-    assert "flash4 needs flash-attn-4, which is not installed" in (refusal(recipe, layout, GPUS) or "")
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name])
+    assert "flash4 needs flash-attn-4>=4.0.0b36, which is not installed" in (refusal(recipe, layout, GPUS) or "")
+    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert refusal(recipe, layout, GPUS) is None
     for axis, value, sentence in (
         ("compute_precision", "fp32", "flash4 computes in bf16 or fp16, got fp32"),
@@ -119,11 +119,11 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
         return refusal(recipe, dataclasses.replace(layout, **axes), cluster) or ""
 
     assert "mlp quack needs a CUDA device of compute capability 9.0 or more" in reason(cluster=CPUS, mlp="quack")
-    assert "loss quack needs quack-kernels, which is not installed" in reason(loss="quack")
+    assert "loss quack needs quack-kernels>=0.6.5, which is not installed" in reason(loss="quack")
     monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert reason(mlp="quack", loss="quack") == ""
     fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
-    assert "loss quack computes in bf16 or fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
+    assert "loss quack was tried in bf16 and fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
     llama = dataclasses.replace(RECIPE, model=cases.LLAMA)
     assert "with biases, which are not what llama has: choose mlp plain" in reason(llama, mlp="quack")
     relu = dataclasses.replace(GPT2, config='{"activation_function": "relu"}')
@@ -133,6 +133,10 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
     assert "mlp quack was tried with whole matrices alone, got tp 2" in reason(layout=split, mlp="quack")
     zero_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
     assert "a fused block calls none, got mlp quack" in reason(layout=zero_3, mlp="quack")
+    odd = dataclasses.replace(RECIPE, model=dataclasses.replace(GPT2, ffn_size=100))
+    assert "multiples of 8, got hidden_size 32 and 100" in reason(odd, mlp="quack")
+    assert "would keep both outputs of mlp quack" in reason(mlp="quack", checkpointing="selective")
+    assert reason(mlp="quack", checkpointing="selective", compile="block") == ""
     assert "got compile model: choose compile block" in reason(**DDP, mlp="quack", compile="model")
 
 
@@ -140,17 +144,33 @@ def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.Monkey
     model = dataclasses.replace(GPT2, hidden_size=256, max_positions=256)
     recipe = dataclasses.replace(RECIPE, model=model, seq_len=256)
     points = [(recipe, dataclasses.replace(LAYOUT, tp=2)), (recipe, LAYOUT)]
-    assert rules.not_installed(points, GPUS) == (
+    axes = ("attention", "mlp", "loss")
+    assert not_installed(points, axes, GPUS) == (
         "Kernels of packages that are not installed here are not tried: attention flash4, mlp quack, loss quack (pip"
         " install 'flash-attn-4[cu13]>=4.0.0b36' 'quack-kernels[cu13]>=0.6.5')."
     )
     for other in (CPUS, OLD):
-        assert rules.not_installed(points, other) is None
-    assert "mlp" not in (rules.not_installed(points[:1], GPUS) or "")
+        assert not_installed(points, axes, other) is None
+    assert "quack" not in (not_installed(points, axes[:1], GPUS) or "")
+    assert "mlp" not in (not_installed(points[:1], axes, GPUS) or "")
     llama = dataclasses.replace(RECIPE, model=cases.LLAMA)  # heads of width 8, and no GELU
-    assert "tried: loss quack (pip install 'quack-kernels" in (rules.not_installed([(llama, LAYOUT)], GPUS) or "")
+    assert "tried: loss quack (pip install 'quack-kernels" in (not_installed([(llama, LAYOUT)], axes, GPUS) or "")
     monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
-    assert rules.not_installed(points, GPUS) is None
+    assert not_installed(points, axes, GPUS) is None
+
+
+@pytest.mark.parametrize(("version", "is_enough"), [("0.6.4", False), ("0.6.5", True), ("0.7.0b1", True)])
+def test_an_older_package_than_was_tried_counts_as_missing(
+    monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
+) -> None:
+    one = type("Distribution", (), {"version": version})
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [one] if name == "quack-kernels" else [])
+    assert ("quack" in installed_values("loss")) == is_enough
+    assert ("needs quack-kernels>=0.6.5, which is" in (refusal(RECIPE, _with(loss="quack"), GPUS) or "")) != is_enough
+
+
+def _with(**axes: Any) -> Layout:
+    return dataclasses.replace(LAYOUT, **axes)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

@@ -13,27 +13,30 @@ class OptionalKernel:
     """Kernels in a package that the project does not require."""
 
     package: str
-    requirement: str
-    """The package as pip is asked for it."""
+    version: str
+    """Versions that were tried, such as ">=1.0"."""
     instead: str
     """Values of the same axis that need no such package."""
 
     @property
+    def requirement(self) -> str:
+        """The package as pip is asked for it."""
+        return f"{self.package}[cu13]{self.version}"
+
+    @property
     def is_installed(self) -> bool:
-        """Whether the package is installed in this environment."""
-        return any(importlib.metadata.distributions(name=self.package))
+        """Whether the package is installed in this environment, in such a version."""
+        for each in importlib.metadata.distributions(name=self.package):
+            from packaging.specifiers import SpecifierSet  # spaces are loaded where no package is
+
+            return SpecifierSet(self.version, prereleases=True).contains(each.version)
+        return False
 
 
 OPTIONAL = {
-    ("attention", "flash4"): OptionalKernel(
-        package="flash-attn-4", requirement="flash-attn-4[cu13]>=4.0.0b36", instead="flex or sdpa"
-    ),
-    ("mlp", "quack"): OptionalKernel(
-        package="quack-kernels", requirement="quack-kernels[cu13]>=0.6.5", instead="plain"
-    ),
-    ("loss", "quack"): OptionalKernel(
-        package="quack-kernels", requirement="quack-kernels[cu13]>=0.6.5", instead="chunked"
-    ),
+    ("attention", "flash4"): OptionalKernel(package="flash-attn-4", version=">=4.0.0b36", instead="flex or sdpa"),
+    ("mlp", "quack"): OptionalKernel(package="quack-kernels", version=">=0.6.5", instead="plain"),
+    ("loss", "quack"): OptionalKernel(package="quack-kernels", version=">=0.6.5", instead="chunked"),
 }
 """Axis and value -> its kernels."""
 

@@ -1,9 +1,8 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
-import dataclasses
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from trainers.architectures import architecture_of
@@ -25,44 +24,29 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
             f"{recipe.compute_precision} needs torchao, which is not installed: install it (pip install"
             " 'torchao==0.18.0'), or choose bf16"
         )
+    if not is_hopper(cluster):
+        yield from kernels_too_new(layout, cluster.device)
+        return
     for (axis, value), kernel in OPTIONAL.items():
-        if getattr(layout, axis) != value:
-            continue
-        if not _is_hopper(cluster):
+        if getattr(layout, axis) == value and not kernel.is_installed:
+            yield (
+                f"{axis} {value} needs {kernel.package}{kernel.version}, which is not installed: install it (pip"
+                f" install '{kernel.requirement}'), or choose {axis} {kernel.instead}"
+            )
+
+
+def kernels_too_new(layout: Layout, device: str) -> Iterator[str]:
+    """Yields why the kernels of `layout` cannot run on a `device` that is older than Hopper, or is no CUDA device."""
+    for (axis, value), kernel in OPTIONAL.items():
+        if getattr(layout, axis) == value:
             yield (
                 f"{axis} {value} needs a CUDA device of compute capability {'.'.join(map(str, HOPPER))} or more, got"
-                f" {cluster.device}: choose {axis} {kernel.instead}"
-            )
-        elif not kernel.is_installed:
-            yield (
-                f"{axis} {value} needs {kernel.package}, which is not installed: install it (pip install"
-                f" '{kernel.requirement}'), or choose {axis} {kernel.instead}"
+                f" {device}: choose {axis} {kernel.instead}"
             )
 
 
-def not_installed(points: Sequence[tuple[Recipe, Layout]], cluster: Cluster) -> str | None:
-    """Returns a sentence on the kernels that some of `points` could have on the devices of `cluster` if optional
-    packages were installed here; None where there are none.
-    """
-    missing: dict[str, str] = {}
-    for (axis, value), kernel in OPTIONAL.items():
-        choice: dict[str, Any] = {axis: value}
-        if (
-            _is_hopper(cluster)
-            and not kernel.is_installed
-            and any(not any(kernel_refusals(each, dataclasses.replace(layout, **choice))) for each, layout in points)
-        ):
-            missing[f"{axis} {value}"] = kernel.requirement
-    if not missing:
-        return None
-    requirements = " ".join(f"'{each}'" for each in dict.fromkeys(missing.values()))
-    return (
-        f"Kernels of packages that are not installed here are not tried: {', '.join(missing)} (pip install"
-        f" {requirements})."
-    )
-
-
-def _is_hopper(cluster: Cluster) -> bool:
+def is_hopper(cluster: Cluster) -> bool:
+    """Returns whether the devices of `cluster` are of Hopper's capability or later."""
     return cluster.device_kind == "cuda" and (cluster.capability or (0, 0)) >= HOPPER
 
 
@@ -123,11 +107,13 @@ def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields why quack-kernels cannot compute the blocks or the loss of `recipe` on `layout`."""
-    axis, other = ("mlp", "plain") if layout.mlp == "quack" else ("loss", "chunked")
-    if recipe.compute_precision not in ("bf16", "fp16"):
-        yield f"{axis} quack computes in bf16 or fp16, got {recipe.compute_precision}: choose {axis} {other}"
-    if layout.tp > 1:
-        yield f"{axis} quack was tried with whole matrices alone, got tp {layout.tp}: choose {axis} {other}"
+    for axis, other in (("mlp", "plain"), ("loss", "chunked")):
+        if getattr(layout, axis) != "quack":
+            continue
+        if recipe.compute_precision not in ("bf16", "fp16"):
+            yield f"{axis} quack was tried in bf16 and fp16, got {recipe.compute_precision}: choose {axis} {other}"
+        if layout.tp > 1:
+            yield f"{axis} quack was tried with whole matrices alone, got tp {layout.tp}: choose {axis} {other}"
     if layout.mlp != "quack":
         return
     model = recipe.model
@@ -135,6 +121,16 @@ def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield (
             "mlp quack has GELU by a tangent between two products with biases, which are not what"
             f" {model.name} has: choose mlp plain"
+        )
+    if model.hidden_size % 8 or model.ffn_size % 8:
+        yield (
+            "mlp quack has widths that are multiples of 8, got hidden_size"
+            f" {model.hidden_size} and {model.ffn_size}: choose mlp plain"
+        )
+    if layout.checkpointing == "selective" and layout.compile == "none":
+        yield (
+            "selective checkpointing would keep both outputs of mlp quack where blocks are not compiled: choose compile"
+            " block, mlp plain or another checkpointing"
         )
     if layout.compile == "model":
         yield "mlp quack was tried with compiled blocks and without, got compile model: choose compile block"

@@ -13,7 +13,7 @@ from trainers.values.cluster import Cluster
 from trainers.values.measurement import Conditions
 
 _PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
-_OPTIONAL = {"torchao": "torchao", "flash_attn.cute": "flash-attn-4"}
+_OPTIONAL = {"torchao": "torchao", "flash_attn.cute": "flash-attn-4", "quack": "quack-kernels"}
 """Packages of kernels that not every layout has, by the module that is loaded where one has."""
 _PREFIXES = (
     "CUBLAS_",
