@@ -81,7 +81,7 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
     unless the space skips it for one of the known reasons.
     """
     survived = 0
-    for layout in random_layouts(2000):
+    for layout in random_layouts(2500):
         recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=2 * layout.data_parallel)
         space = Space(
             name="one",

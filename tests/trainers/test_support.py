@@ -163,8 +163,10 @@ def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.Monkey
 def test_an_older_package_than_was_tried_counts_as_missing(
     monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
 ) -> None:
-    one = type("Distribution", (), {"version": version})
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [one] if name == "quack-kernels" else [])
+    installed = type("Distribution", (), {"version": version})
+    monkeypatch.setattr(
+        importlib.metadata, "distributions", lambda name: [installed] if name == "quack-kernels" else []
+    )
     assert ("quack" in installed_values("loss")) == is_enough
     assert ("needs quack-kernels>=0.6.5, which is" in (refusal(RECIPE, _with(loss="quack"), GPUS) or "")) != is_enough
 
