@@ -24,7 +24,8 @@ def _node(address: str = "10.0.0.1", clock_off_s: float = 0.0, **facts: Any) -> 
 def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
     check([_node(), _node("10.0.0.2")], tmp_path)
     check([], tmp_path)
-    assert {"python", "torch", "ray", "deepspeed", "transformers", "this project's code"} == FACTS["versions"].keys()
+    packages = {"torch", "ray", "deepspeed", "transformers", "flash-attn-4", "quack-kernels"}
+    assert {"python", *packages, "this project's code"} == FACTS["versions"].keys()
 
 
 def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do() -> None:
