@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import search_spaces
+from platform.cost_model.rows import mlp_of
 from platform.finals.ranking import points, rank
 from platform.finals.result import RecipeResult
 from platform.reports.days_picture import Days, draw_days
@@ -86,7 +87,7 @@ def _measurement(recipe: Recipe, row: Row) -> Measurement:
         "grad_sync": row.grad_sync,
         "checkpointing": row.activation_ckpt,
         "attention": row.attention,
-        "mlp": "quack" if "quack MLP" in (row.notes or "") else "plain",
+        "mlp": mlp_of(row.notes or ""),
         "loss": row.loss,
         "compile": row.compile,
     }

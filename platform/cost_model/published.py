@@ -108,7 +108,11 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
     lacks = unfused_of(row) if fused and not of_this_project else ()
-    mlp: dict[str, Any] = {"gated": model.gated, "fused": fused and "mlp" not in lacks, "mlp": mlp_of(row)}
+    mlp: dict[str, Any] = {
+        "gated": model.gated,
+        "fused": fused and "mlp" not in lacks,
+        "mlp": mlp_of(row.get("notes", "")),
+    }
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),

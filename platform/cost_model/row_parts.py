@@ -161,7 +161,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "checkpointing": checkpointing,
         "offload": offload_of(row),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
-        "mlp": mlp_of(row),
+        "mlp": mlp_of(row.get("notes", "")),
         "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
         "compile": compile_of(row),
     }

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Mapping
 
 from platform.common.errors import InputError
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
 
 Row = Mapping[str, str]
 
@@ -101,9 +103,9 @@ def within_node(row: Row) -> bool:
     return (number(row, "nodes") or (number(row, "gpus") or 0) / 8) <= 1
 
 
-def mlp_of(row: Row) -> str:
-    """Returns the layout's `mlp` of a row of this project; the measurement table has it among its notes."""
-    return "quack" if row.get("engine") and "quack mlp" in words(row) else "plain"
+def mlp_of(notes: str) -> str:
+    """Returns the layout's `mlp` from the notes of a row: the measurement table has no column for it."""
+    return "quack" if axes_of(Layout)["mlp"].note.format("quack") in notes else "plain"
 
 
 def words(row: Row) -> str:

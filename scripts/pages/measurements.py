@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from platform.cost_model.rows import mlp_of
 from platform.reports.table import Row, read_csv
 
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements"
@@ -57,7 +58,7 @@ def _recipe(best: Row) -> str:
 
 def _layout(best: Row) -> list[str]:
     """Returns the cells on how it ran and how fast."""
-    mlp = "quack MLP" if "quack MLP" in (best.notes or "") else None
+    mlp = "quack MLP" if mlp_of(best.notes or "") == "quack" else None
     words = (best.attention, mlp, best.loss, best.compile)
     kernels = [_KERNELS.get(str(word), str(word)) for word in words if word not in (None, "plain", "none")]
     if kernels[1:] == ["chunked", "compiled"]:
