@@ -29,6 +29,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
         "bf16": {"enabled": True},
         "optimizer": {"type": "AdamW", "params": {"lr": recipe.learning_rate}},
         "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": [0, 1, 2, 3]},  # without it only stage 0 is tuned
         "autotuning": {
             "enabled": True,
             "metric": "throughput",
@@ -99,7 +100,7 @@ def _mlflow_run(folder: Path) -> dict[str, str]:
 
 
 def _train() -> None:
-    """Trains a transformers GPT-2 under `deepspeed.initialize`, as the user's script."""
+    """Trains a transformers model under `deepspeed.initialize`, as the user's script."""
     import deepspeed
     import torch
     import transformers
@@ -112,14 +113,9 @@ def _train() -> None:
     options = deepspeed.add_config_arguments(parser).parse_args()
     recipe = trial.space_of(options.space, tuple(options.set), 1).recipe
     sizes = recipe.model
-    config = transformers.GPT2Config(
-        n_layer=sizes.num_layers,
-        n_embd=sizes.hidden_size,
-        n_head=sizes.num_heads,
-        vocab_size=sizes.vocab_size,
-        n_positions=sizes.max_positions,
-    )
-    model = transformers.GPT2LMHeadModel(config)
+    settings: dict[str, Any] = json.loads(sizes.config) if sizes.config else sizes.to_config()
+    config = transformers.AutoConfig.for_model(**{**settings, "model_type": sizes.architecture, "use_cache": False})
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
     engine, *_ = cast(Any, deepspeed).initialize(args=options, model=model, model_parameters=model.parameters())
     size = engine.train_micro_batch_size_per_gpu()
     tokens = torch.randint(sizes.vocab_size, (size, recipe.seq_len), device=engine.device)
