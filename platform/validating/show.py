@@ -16,7 +16,8 @@ _WIDE = 72
 _STATED = {
     "flash_attention": "flash {}",
     "attention": "{}",
-    "loss": "{}",
+    "mlp": "{} MLP",
+    "loss": "{} loss",
     "compile": "compiled {}",
     "grad_sync": "sync {}",
     "optimizer": "{}",
@@ -24,7 +25,7 @@ _STATED = {
     "offload": "offload {}",
     "compression": "{}",
 }
-"""Columns that a row may leave out, and the text for each value."""
+"""Columns that a row may leave out, `mlp` of its notes, and the text for each value."""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -60,11 +61,11 @@ _CONTRADICTS = "contradicts itself"
 
 def _aspects(run: Run) -> tuple[str, ...]:
     """Returns the aspects that tell one configuration from another, in words; "" for an aspect without a value."""
-    row, values = run.row, run.values
+    row, values = {**run.row, "mlp": str(run.layout["mlp"])}, run.values
     stated = {
         name: value
         for name in (*_STATED, "engine", "activation_ckpt")
-        if (value := row.get(name, "")) not in ("", "none")
+        if (value := row.get(name, "")) not in ("", "none", "plain")
     }
     engine = stated.get("engine", "")
     return (

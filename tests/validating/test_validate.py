@@ -95,7 +95,7 @@ def test_the_row_that_was_left_empty_is_filled(
     assert "contradicts itself: 147 days are 7870 tokens/s, its profiler says" in output.replace("\n", " ")
 
 
-@pytest.mark.parametrize("path", sorted(MEASUREMENTS.glob("*H200.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(MEASUREMENTS.glob("*H[12]00.csv")), ids=lambda path: path.stem)
 def test_rows_are_told_by_what_differs(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -465,7 +465,7 @@ MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 """Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/lab/2026-11-23.md)."""
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H200.csv")))
+@pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H[12]00.csv")))
 def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     """Checks the wanted figures of every table."""
     report = validate(read_rows(MEASUREMENTS / name)).overall
@@ -509,7 +509,7 @@ def test_the_intervals_of_the_h200_runs() -> None:
     """Checks all tables together, because a single one has two to sixteen timed rows: too few to distinguish 60 % from
     80 %.
     """
-    report = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
+    report = validate([row for path in sorted(MEASUREMENTS.glob("*H[12]00.csv")) for row in read_rows(path)]).overall
     assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
     assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.25
 
