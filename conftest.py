@@ -15,12 +15,17 @@ from typing import Any
 import pytest
 
 import platform
+from trainers.kernels.optional import OptionalKernel
 
 ROOT = Path(__file__).resolve().parent
 platform.__path__ = [str(ROOT / "platform")]
 # A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that: no test could send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Spaces have the same layouts wherever tests run: packages of optional kernels are hidden.
+_IS_INSTALLED = OptionalKernel.is_installed
+pytest.MonkeyPatch().setattr(OptionalKernel, "is_installed", False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,3 +81,9 @@ def _phase(file: Path) -> str:
 def regenerate_golden(request: pytest.FixtureRequest) -> bool:
     """Returns whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--regenerate-golden"))
+
+
+@pytest.fixture
+def sees_optional_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test look for the packages of optional kernels."""
+    monkeypatch.setattr(OptionalKernel, "is_installed", _IS_INSTALLED)

@@ -3,18 +3,21 @@
 import dataclasses
 import importlib.metadata
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract import cases
-from trainers.kernels.optional import installed_values
+from trainers.kernels.optional import OPTIONAL, installed_values
 from trainers.support import not_installed, refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
+ROOT = Path(__file__).parents[2]
 GPT2 = ModelSpec(
     name="gpt2", architecture="gpt2", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=64
 )
@@ -112,6 +115,10 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
         ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
     ):
         assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
+    split = dataclasses.replace(layout, dp_shard=1, cp=2)
+    assert "attention flash4 was not tried with cp above 1: choose attention flex" in (
+        refusal(recipe, split, GPUS) or ""
+    )
 
 
 def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +137,7 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
     assert "which are not what gpt2 has" in reason(dataclasses.replace(RECIPE, model=relu), mlp="quack")
     assert reason(llama, loss="quack") == ""
     split = dataclasses.replace(LAYOUT, dp_shard=1, dp_replicate=1, tp=2)
-    assert "mlp quack was tried with whole matrices alone, got tp 2" in reason(layout=split, mlp="quack")
+    assert "mlp quack was not tried with tp above 1: choose mlp plain" in reason(layout=split, mlp="quack")
     zero_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
     assert "a fused block calls none, got mlp quack" in reason(layout=zero_3, mlp="quack")
     odd = dataclasses.replace(RECIPE, model=dataclasses.replace(GPT2, ffn_size=100))
@@ -159,6 +166,7 @@ def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.Monkey
     assert not_installed(points, axes, GPUS) is None
 
 
+@pytest.mark.usefixtures("sees_optional_kernels")
 @pytest.mark.parametrize(("version", "is_enough"), [("0.6.4", False), ("0.6.5", True), ("0.7.0b1", True)])
 def test_an_older_package_than_was_tried_counts_as_missing(
     monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
@@ -169,6 +177,15 @@ def test_an_older_package_than_was_tried_counts_as_missing(
     )
     assert ("quack" in installed_values("loss")) == is_enough
     assert ("needs quack-kernels>=0.6.5, which is" in (refusal(RECIPE, _with(loss="quack"), GPUS) or "")) != is_enough
+
+
+def test_optional_kernels_are_extras_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {value: extras.get(value) for _, value in OPTIONAL} == {
+        value: [kernel.requirement] for (_, value), kernel in OPTIONAL.items()
+    }
+    page = (ROOT / "docs" / "your-model.md").read_text()
+    assert all(f"'{kernel.requirement}'" in page for kernel in OPTIONAL.values())
 
 
 def _with(**axes: Any) -> Layout:
