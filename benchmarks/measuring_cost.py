@@ -81,7 +81,7 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
         gather=lambda value: [value],
         enter=lambda phase: None,
         promise=lambda work_s: None,
-        conditions=lambda: conditions.conditions_of(job.cluster, "unknown"),
+        conditions=lambda: conditions.conditions_of(job.recipe, job.layout, job.cluster, "unknown"),
         matmul_peak_tflops=None,
     )
     source = data.source(job.recipe)

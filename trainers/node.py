@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainers import engines
-from trainers.kernels.optional import OPTIONAL
+from trainers.kernels import optional
 
 GIB = 2**30
 _PACKAGES = ("torch", "ray", *engines.packages(), "transformers")
@@ -109,7 +109,7 @@ def versions() -> dict[str, str]:
     A node may have a checkout of its own on its path, older than the one that the driver sent it.
     """
     installed = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in (*_PACKAGES, *dict.fromkeys(kernel.package for kernel in OPTIONAL.values())):
+    for package in (*_PACKAGES, *optional.PACKAGES):
         try:
             installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -279,7 +279,9 @@ class Worker:
             gather=self.gather,
             enter=self._enter,
             promise=self._promise,
-            conditions=lambda: conditions.conditions_of(self.job.cluster, self.job.commit),
+            conditions=lambda: conditions.conditions_of(
+                self.job.recipe, self.job.layout, self.job.cluster, self.job.commit
+            ),
             matmul_peak_tflops=self.matmul_peak_tflops,
         )
 

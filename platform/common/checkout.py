@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from trainers import engines
+from trainers.kernels import optional
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
@@ -35,11 +36,14 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that figures depend on."""
+    """Returns the versions of Python and of the packages that figures depend on, of optional ones where installed."""
     packages = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:
             packages[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             packages[package] = "missing"
+    for package in optional.PACKAGES:
+        for each in importlib.metadata.distributions(name=package):
+            packages[package] = each.version
     return packages

@@ -1,7 +1,7 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
 from platform.cost_model.hardware import ARCHITECTURES, ClusterSpec
-from trainers.kernels.rules import kernels_too_new
+from trainers.kernels.rules import kernels_divided, kernels_too_new
 from trainers.mesh.stages import divides_blocks, num_stages
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -20,14 +20,13 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
         ("tp does not divide the vocabulary", model.vocab_size % layout.tp),
-        ("quack takes whole matrices", layout.tp > 1 and "quack" in (layout.mlp, layout.loss)),
-        ("flash4 takes whole sequences", layout.cp > 1 and layout.attention == "flash4"),
         (
             "DeepSpeed's stages 2 and 3 under a pipeline",
             layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.stages_with("virtual"),
         ),
     )
-    return next((reason for reason, holds in reasons if holds), "") or older_than_kernels(layout, cluster)
+    first = next((reason for reason, holds in reasons if holds), "")
+    return first or next(kernels_divided(layout), "") or older_than_kernels(layout, cluster)
 
 
 def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:

@@ -18,6 +18,7 @@ from platform.study.study import find, is_study, names
 from platform.subject.planning import same_devices
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
+from trainers.kernels.optional import packages_of
 from trainers.values.cluster import Cluster
 from trainers.values.codec import identity
 from trainers.values.journal import StudyHeader
@@ -27,7 +28,7 @@ from trainers.values.recipe import Recipe
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
 """Outcomes that are evidence of a layout's time or memory."""
 PACKAGES = ("torch", "transformers")
-"""Packages whose versions change figures, like those that an engine names."""
+"""Packages whose versions change figures, like those that an engine names and those of optional kernels."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +243,7 @@ def _other_cap(old: float | None, new: float | None) -> str:
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
     """Returns which packages have other versions; where a measurement states none, those of its study count."""
     old_versions = measured.conditions.versions if measured.conditions else header.versions
-    used = (*PACKAGES, *measured.layout.rules.packages)
-    differ = [(each, old_versions.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
+    used = (*PACKAGES, *measured.layout.rules.packages, *packages_of(measured.recipe, measured.layout))
+    differ = [(each, old_versions.get(each, "unknown"), versions.get(each, "missing")) for each in used]
     differences = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
     return f"with {', '.join(differences)}" if differences else ""

@@ -24,7 +24,7 @@ def _node(address: str = "10.0.0.1", clock_off_s: float = 0.0, **facts: Any) -> 
 def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
     check([_node(), _node("10.0.0.2")], tmp_path)
     check([], tmp_path)
-    packages = {"torch", "ray", "deepspeed", "transformers", "flash-attn-4", "quack-kernels"}
+    packages = {"torch", "ray", "deepspeed", "transformers", "torchao", "flash-attn-4", "quack-kernels"}
     assert {"python", *packages, "this project's code"} == FACTS["versions"].keys()
 
 

@@ -86,6 +86,23 @@ class TestWhatHolds:
         assert [each.candidate.layout for each in knowledge.earlier] == [layout()]
         assert knowledge.sentences[1] == "What no longer holds: 1 with deepspeed 0.18.3 (here 0.19.0)."
 
+    @pytest.mark.parametrize(
+        ("fields", "package"),
+        [
+            ({"on": layout(attention="flash4")}, "flash-attn-4"),
+            ({"on": layout(mlp="quack", loss="quack")}, "quack-kernels"),
+            ({"recipe": dataclasses.replace(RECIPE, compute_precision="fp8_tensorwise")}, "torchao"),
+        ],
+    )
+    def test_another_optional_package_concerns_what_used_it_alone(self, fields: dict[str, Any], package: str) -> None:
+        recipes = (RECIPE, fields.get("recipe", RECIPE))
+        measured = [ran(), ran(**fields, conditions=conditions(**{package: "1.0"}))]
+        assert len(held(measured, recipes=recipes, versions={**VERSIONS, package: "1.0"}).earlier) == 2
+        for versions, version in (({package: "1.1"}, "1.1"), ({}, "missing")):
+            knowledge = held(measured, recipes=recipes, versions={**VERSIONS, **versions})
+            assert [each.results for each in knowledge.earlier] == [(measured[0],)]
+            assert knowledge.sentences[1] == f"What no longer holds: 1 with {package} 1.0 (here {version})."
+
     def test_each_measurement_is_judged_by_itself(self) -> None:
         """Checks a study of two recipes that was resumed under another torch."""
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")

@@ -3,6 +3,9 @@
 import dataclasses
 import importlib.metadata
 
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
 HOPPER = (9, 0)
 """Least compute capability of the kernels of optional packages. FlashAttention-4 has no score modification below it;
 quack-kernels were not tried below it."""
@@ -17,6 +20,8 @@ class OptionalKernel:
     """Versions that were tried, such as ">=1.0"."""
     instead: str
     """Values of the same axis that need no such package."""
+    undivided: tuple[str, ...]
+    """Degrees above 1 that it was not tried with."""
 
     @property
     def requirement(self) -> str:
@@ -33,12 +38,33 @@ class OptionalKernel:
         return False
 
 
+def _flash4(instead: str) -> OptionalKernel:
+    return OptionalKernel(package="flash-attn-4", version=">=4.0.0b36", instead=instead, undivided=("cp",))
+
+
+def _quack(instead: str) -> OptionalKernel:
+    return OptionalKernel(package="quack-kernels", version=">=0.6.5", instead=instead, undivided=("tp",))
+
+
 OPTIONAL = {
-    ("attention", "flash4"): OptionalKernel(package="flash-attn-4", version=">=4.0.0b36", instead="flex or sdpa"),
-    ("mlp", "quack"): OptionalKernel(package="quack-kernels", version=">=0.6.5", instead="plain"),
-    ("loss", "quack"): OptionalKernel(package="quack-kernels", version=">=0.6.5", instead="chunked"),
+    ("attention", "flash4"): _flash4("flex or sdpa"),
+    ("mlp", "quack"): _quack("plain"),
+    ("loss", "quack"): _quack("chunked"),
 }
 """Axis and value -> its kernels."""
+PACKAGES = ("torchao", *dict.fromkeys(kernel.package for kernel in OPTIONAL.values()))
+"""Packages that some recipes and layouts need and that the project does not require."""
+
+
+def kernels_of(layout: Layout) -> dict[str, OptionalKernel]:
+    """Returns the optional kernels of `layout` by axis and value, such as "mlp quack"."""
+    return {f"{axis} {value}": kernel for (axis, value), kernel in OPTIONAL.items() if getattr(layout, axis) == value}
+
+
+def packages_of(recipe: Recipe, layout: Layout) -> tuple[str, ...]:
+    """Returns the packages that training `recipe` on `layout` loads and that the project does not require."""
+    packages = (kernel.package for kernel in kernels_of(layout).values())
+    return (*(("torchao",) if recipe.float8_scaling else ()), *dict.fromkeys(packages))
 
 
 def installed_values(axis: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from trainers.architectures import architecture_of
 from trainers.kernels.attended import BLOCK
 from trainers.kernels.float8_rules import float8_refusals
-from trainers.kernels.optional import HOPPER, OPTIONAL
+from trainers.kernels.optional import HOPPER, OptionalKernel, kernels_of
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -27,22 +27,33 @@ def kernel_needs(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[s
     if not is_hopper(cluster):
         yield from kernels_too_new(layout, cluster.device)
         return
-    for (axis, value), kernel in OPTIONAL.items():
-        if getattr(layout, axis) == value and not kernel.is_installed:
+    for name, kernel in kernels_of(layout).items():
+        if not kernel.is_installed:
             yield (
-                f"{axis} {value} needs {kernel.package}{kernel.version}, which is not installed: install it (pip"
-                f" install '{kernel.requirement}'), or choose {axis} {kernel.instead}"
+                f"{name} needs {kernel.package}{kernel.version}, which is not installed: install it (pip"
+                f" install '{kernel.requirement}'), or choose {_instead(name, kernel)}"
             )
 
 
 def kernels_too_new(layout: Layout, device: str) -> Iterator[str]:
     """Yields why the kernels of `layout` cannot run on a `device` that is older than Hopper, or is no CUDA device."""
-    for (axis, value), kernel in OPTIONAL.items():
-        if getattr(layout, axis) == value:
-            yield (
-                f"{axis} {value} needs a CUDA device of compute capability {'.'.join(map(str, HOPPER))} or more, got"
-                f" {device}: choose {axis} {kernel.instead}"
-            )
+    for name, kernel in kernels_of(layout).items():
+        yield (
+            f"{name} needs a CUDA device of compute capability {'.'.join(map(str, HOPPER))} or more, got {device}:"
+            f" choose {_instead(name, kernel)}"
+        )
+
+
+def kernels_divided(layout: Layout) -> Iterator[str]:
+    """Yields why the kernels of `layout` cannot run on parts of a model or of a sequence."""
+    for name, kernel in kernels_of(layout).items():
+        for degree in kernel.undivided:
+            if getattr(layout, degree) > 1:
+                yield f"{name} was not tried with {degree} above 1: choose {_instead(name, kernel)}"
+
+
+def _instead(name: str, kernel: OptionalKernel) -> str:
+    return f"{name.partition(' ')[0]} {kernel.instead}"
 
 
 def is_hopper(cluster: Cluster) -> bool:
@@ -70,6 +81,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" {recipe.model.window} of {recipe.seq_len} tokens: choose compile block or none"
         )
     yield from _mask_refusals(recipe, layout)
+    yield from kernels_divided(layout)
     if layout.attention == "flash4":
         yield from _flash4_refusals(recipe, layout)
     if "quack" in (layout.mlp, layout.loss):
@@ -93,8 +105,6 @@ def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     model = recipe.model
     if recipe.activation_precision not in ("bf16", "fp16"):
         yield f"flash4 computes in bf16 or fp16, got {recipe.compute_precision}: choose attention flex or sdpa"
-    if layout.cp > 1:
-        yield f"flash4 was tried over whole sequences alone, got cp {layout.cp}: choose attention flex or sdpa"
     if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len:
         mask = f"a window of {model.window}" if recipe.attention_mask == "causal" else recipe.attention_mask
         yield f"flash4 was tried under a causal mask alone, got {mask}: choose attention flex"
@@ -112,8 +122,6 @@ def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             continue
         if recipe.compute_precision not in ("bf16", "fp16"):
             yield f"{axis} quack was tried in bf16 and fp16, got {recipe.compute_precision}: choose {axis} {other}"
-        if layout.tp > 1:
-            yield f"{axis} quack was tried with whole matrices alone, got tp {layout.tp}: choose {axis} {other}"
     if layout.mlp != "quack":
         return
     model = recipe.model

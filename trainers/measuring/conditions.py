@@ -8,13 +8,14 @@ import torch
 import torch.cuda.nccl
 
 from trainers import engines
+from trainers.kernels.optional import packages_of
 from trainers.measuring import warned
 from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
 from trainers.values.measurement import Conditions
+from trainers.values.recipe import Recipe
 
 _PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
-_OPTIONAL = {"torchao": "torchao", "flash_attn.cute": "flash-attn-4", "quack": "quack-kernels"}
-"""Packages of kernels that not every layout has, by the module that is loaded where one has."""
 _PREFIXES = (
     "CUBLAS_",
     "CUDA_DEVICE_MAX",
@@ -29,14 +30,11 @@ _PREFIXES = (
 )
 
 
-def conditions_of(cluster: Cluster, commit: str) -> Conditions:
-    """Returns the conditions of this process on `cluster`."""
+def conditions_of(recipe: Recipe, layout: Layout, cluster: Cluster, commit: str) -> Conditions:
+    """Returns the conditions of this process, which trains `recipe` on `layout`, on `cluster`."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *packages_of(recipe, layout)):
         versions[package] = importlib.metadata.version(package)
-    for module, package in _OPTIONAL.items():
-        if module in sys.modules:
-            versions[package] = importlib.metadata.version(package)
     if torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
