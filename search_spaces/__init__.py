@@ -73,6 +73,9 @@ def load(name_or_path: str) -> Space:
             f"{name_or_path} is no file here, and models are not downloaded: hf download {name_or_path} config.json"
             f" --local-dir {folder}, then give {folder}/config.json"
         )
+    if path.is_dir() or "/" in name_or_path:
+        lacks = "has no config.json" if path.is_dir() else "is not there"
+        raise ValueError(f"{path} {lacks}: give a space's name (--list), a .py file or a model's config.json or folder")
     raise ValueError(
         f"unknown space {name_or_path!r}{spelling_hint(name_or_path.lower(), _REGISTRY)} (the spaces are"
         f" {', '.join(_REGISTRY)}; the path of a .py file or of a config.json names one too)"

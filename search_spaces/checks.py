@@ -24,7 +24,7 @@ def check_types(space: "Space") -> None:
     name = f"space {space.name}"
     check_axes(space.axes, of=name)
     check_axes(space.model_parallel, of=f"the model-parallel part of {name}")
-    for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
+    for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point), ("optional_axes", str)):
         values = getattr(space, field)
         if not isinstance(values, tuple):
             raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")

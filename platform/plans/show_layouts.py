@@ -43,11 +43,11 @@ def _note_on_chance(plan: Plan) -> str:
     first, faster = plan.best[0], plan.faster_if_it_fits
     if first.ok_probability < SURE:
         return f"no layout fits with {100 * SURE:.0f} % probability: a search measures which do"
-    if faster is None:
+    gain = 100 * (faster.tokens_per_s / first.tokens_per_s - 1) if faster else 0.0
+    if faster is None or gain < 0.05:
         return ""
-    gain = faster.tokens_per_s / first.tokens_per_s - 1
     return (
-        f"{gain:.1%} faster, but fits with {chance_of(faster)} probability only: {faster.layout.label},"
+        f"{gain:.1f} % faster, but fits with {chance_of(faster)} probability only: {faster.layout.label},"
         f" batch {batch_of(faster)}"
     )
 

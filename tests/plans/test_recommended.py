@@ -1,15 +1,20 @@
 """The layout that a plan recommends: its first row surely fits, and `--save-layout` writes it."""
 
+# pyright: reportPrivateUsage=false
+
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from platform.plan import main
 from platform.plans.planned import SURE
+from platform.plans.show_layouts import _note_on_chance
 from platform.reports.files import read_layout
+from trainers.values.layout import Layout
 
 EDGE = ("bloom7b", "--cluster", "8xH100")
 """A plan whose fastest point is predicted to need 78.2 of 79.1 GiB."""
@@ -41,7 +46,17 @@ def test_the_table_states_the_probability_and_names_the_faster_point(
     rows = [line for line in lines if "±" in line]
     assert max(map(len, lines)) <= int(width) and re.search(r" 100 % .* best *$", rows[0])
     shown = " ".join(" ".join(lines).split())
-    assert re.search(r"[\d.]+% faster, but fits with 58 % probability only: FSDP2 stage 2, .*, batch 8 x 8 ", shown)
+    assert re.search(r"[\d.]+ % faster, but fits with 58 % probability only: FSDP2 stage 2, .*, batch 8 x 8 ", shown)
+
+
+@pytest.mark.parametrize(("tokens_per_s", "shown"), [(1000.4, ""), (1001.0, "0.1 % faster, but fits with 60 %")])
+def test_a_gain_that_rounds_to_nothing_is_not_named(tokens_per_s: float, shown: str) -> None:
+    layout = Layout(engine="ddp")
+    first = SimpleNamespace(ok_probability=1.0, tokens_per_s=1000.0)
+    figures = {"ok_probability": 0.6, "tokens_per_s": tokens_per_s, "micro_batch": 1, "grad_accum": 1}
+    faster = SimpleNamespace(layout=layout, **figures)
+    plan: Any = SimpleNamespace(best=[first], faster_if_it_fits=faster)
+    assert _note_on_chance(plan)[: len("0.1 % faster, but fits with 60 %")] == shown
 
 
 def test_a_faster_layout_that_is_less_sure_to_fit_stands_below(capsys: pytest.CaptureFixture[str]) -> None:

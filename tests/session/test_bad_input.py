@@ -84,6 +84,12 @@ class TestSpaces:
                 "    return dataclasses.replace(search_spaces.load('gpt2'), axes={'engine': ('zero',)})\n",
                 "axis engine of space gpt2: engine must be one of ddp, fsdp, deepspeed",
             ),
+            (
+                "import dataclasses, search_spaces\n"
+                "def space():\n"
+                "    return dataclasses.replace(search_spaces.load('gpt2'), optional_axes=('loss'))\n",
+                "optional_axes of space gpt2 must be a tuple, as in ('loss',), got no tuple",
+            ),
         ],
     )
     def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, reason: str) -> None:
@@ -97,7 +103,8 @@ class TestConfig:
         assert str(tmp_path / "config.json") in refused(str(tmp_path / "config.json"))
 
     def test_a_folder_without_one(self, refused: Refused, tmp_path: Path) -> None:
-        assert "unknown space" in refused(str(tmp_path))
+        assert f"{tmp_path} has no config.json: give a space's name" in refused(str(tmp_path))
+        assert f"{tmp_path}/none is not there: give a space's name" in refused(f"{tmp_path}/none")
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -105,6 +112,7 @@ class TestConfig:
             ("{", "JSON"),
             ("[1, 2]", "config.json"),
             (json.dumps({**CONFIG, "model_type": "t5"}), "t5"),
+            (json.dumps({each: CONFIG[each] for each in CONFIG if each != "model_type"}), "states no model_type: this"),
             (json.dumps({each: CONFIG[each] for each in CONFIG if each != "n_embd"}), "n_embd"),
             (json.dumps({**CONFIG, "n_embd": "wide"}), "n_embd"),
             (json.dumps({**CONFIG, "n_embd": 65}), "65"),

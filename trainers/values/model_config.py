@@ -37,7 +37,8 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
     kind = config.get("model_type")
     if kind not in architectures.names():
         family_names = ", ".join(architectures.names())
-        raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {family_names}")
+        lacks = f"{name} states no model_type" if kind is None else f"model_type {kind!r} of {name} is not known"
+        raise ValueError(f"{lacks}: this project trains {family_names}")
     return architecture_of(kind)
 
 
