@@ -106,7 +106,7 @@ def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: p
     monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
     assert refusal(recipe, layout, GPUS) is None
     for axis, value, sentence in (
-        ("compute_precision", "fp32", "flash4 computes in bf16 or fp16, got fp32"),
+        ("compute_precision", "fp32", "attention flash4 was tried in bf16 and fp16, got fp32"),
         (
             "attention_mask",
             "document",
@@ -131,6 +131,8 @@ def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monke
     assert reason(mlp="quack", loss="quack") == ""
     fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
     assert "loss quack was tried in bf16 and fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
+    float8 = dataclasses.replace(FLOAT8, seq_len=32)
+    assert "loss quack was tried in bf16 and fp16, got fp8_tensorwise" in reason(float8, loss="quack")
     llama = dataclasses.replace(RECIPE, model=cases.LLAMA)
     assert "with biases, which are not what llama has: choose mlp plain" in reason(llama, mlp="quack")
     relu = dataclasses.replace(GPT2, config='{"activation_function": "relu"}')

@@ -22,6 +22,8 @@ class OptionalKernel:
     """Values of the same axis that need no such package."""
     undivided: tuple[str, ...]
     """Degrees above 1 that it was not tried with."""
+    beside_fp8: bool
+    """Whether it may run beside linear layers in FP8, as in bf16 and fp16."""
 
     @property
     def requirement(self) -> str:
@@ -38,16 +40,16 @@ class OptionalKernel:
         return False
 
 
-def _flash4(instead: str) -> OptionalKernel:
-    return OptionalKernel(package="flash-attn-4", version=">=4.0.0b36", instead=instead, undivided=("cp",))
-
-
 def _quack(instead: str) -> OptionalKernel:
-    return OptionalKernel(package="quack-kernels", version=">=0.6.5", instead=instead, undivided=("tp",))
+    return OptionalKernel(
+        package="quack-kernels", version=">=0.6.5", instead=instead, undivided=("tp",), beside_fp8=False
+    )
 
 
 OPTIONAL = {
-    ("attention", "flash4"): _flash4("flex or sdpa"),
+    ("attention", "flash4"): OptionalKernel(
+        package="flash-attn-4", version=">=4.0.0b36", instead="flex or sdpa", undivided=("cp",), beside_fp8=True
+    ),
     ("mlp", "quack"): _quack("plain"),
     ("loss", "quack"): _quack("chunked"),
 }

@@ -81,11 +81,17 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f" {recipe.model.window} of {recipe.seq_len} tokens: choose compile block or none"
         )
     yield from _mask_refusals(recipe, layout)
+    for name, kernel in kernels_of(layout).items():
+        precision = recipe.activation_precision if kernel.beside_fp8 else recipe.compute_precision
+        if precision not in ("bf16", "fp16"):
+            yield (
+                f"{name} was tried in bf16 and fp16, got {recipe.compute_precision}: choose {_instead(name, kernel)}"
+            )
     yield from kernels_divided(layout)
     if layout.attention == "flash4":
-        yield from _flash4_refusals(recipe, layout)
-    if "quack" in (layout.mlp, layout.loss):
-        yield from _quack_refusals(recipe, layout)
+        yield from _flash4_refusals(recipe)
+    if layout.mlp == "quack":
+        yield from _quack_mlp_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
             "an activation budget needs compiled code, got compile none:"
@@ -98,13 +104,11 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
 
 
-def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why FlashAttention-4 cannot run `recipe` on `layout`: what it refuses, and what was not compared with
-    another kernel on a GPU.
+def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
+    """Yields why FlashAttention-4 cannot run `recipe`: what it refuses, and what was not compared with another kernel
+    on a GPU.
     """
     model = recipe.model
-    if recipe.activation_precision not in ("bf16", "fp16"):
-        yield f"flash4 computes in bf16 or fp16, got {recipe.compute_precision}: choose attention flex or sdpa"
     if recipe.attention_mask != "causal" or 0 < model.window < recipe.seq_len:
         mask = f"a window of {model.window}" if recipe.attention_mask == "causal" else recipe.attention_mask
         yield f"flash4 was tried under a causal mask alone, got {mask}: choose attention flex"
@@ -115,15 +119,8 @@ def _flash4_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
 
 
-def _quack_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """Yields why quack-kernels cannot compute the blocks or the loss of `recipe` on `layout`."""
-    for axis, other in (("mlp", "plain"), ("loss", "chunked")):
-        if getattr(layout, axis) != "quack":
-            continue
-        if recipe.compute_precision not in ("bf16", "fp16"):
-            yield f"{axis} quack was tried in bf16 and fp16, got {recipe.compute_precision}: choose {axis} {other}"
-    if layout.mlp != "quack":
-        return
+def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why quack-kernels cannot compute the feed-forward blocks of `recipe` on `layout`."""
     model = recipe.model
     if not architecture_of(model.architecture).has_fused_mlp(json.loads(model.config) if model.config else {}):
         yield (
