@@ -80,6 +80,18 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters
 
 
+def test_torchrun_refuses_in_one_sentence_what_its_devices_cannot_run(tmp_path: Path):
+    recipe = dataclasses.replace(RECIPE, compute_precision="bf16")
+    target = write_layout(tmp_path / "layout.json", dataclasses.replace(DDP, loss="quack"), recipe=recipe)
+    argv = ["--to", "torchrun", "--tokens", str(12 * STEP), "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert command.main([str(target), *argv]) == 0
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "LAYOUT_SEARCH": str(Path(__file__).parents[2])}
+    launch = [str(tmp_path / "out" / "launch.sh")]
+    completed = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode != 0 and "Traceback" not in completed.stderr.partition("torch/distributed")[0]
+    assert completed.stderr.count("error: loss quack needs a CUDA device of compute capability 9.0 or more") == 1
+
+
 def test_a_model_s_config_is_written_without_warnings_of_libraries_that_are_not_used(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.training.values import MODEL\n"

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from trainers import node
 from trainers.failures import RungFailure
+from trainers.support import refusal
 from trainers.training import checkpoint
 from trainers.training.worker import Worker
 from trainers.values.cluster import Cluster
@@ -102,14 +103,17 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
             return _refused(f"another process trains in {folder}: wait for it to end", rank)
         if rank == 0:
             threading.Thread(target=_follow, args=(folder, plan.tokens), daemon=True).start()
+        cluster = _cluster(on_cuda)
         current: Phase | None = phase
         while current is not None and current.layout.world_size == dist.get_world_size():
+            if reason := refusal(plan.recipe, current.layout, cluster):
+                return _refused(reason, rank)
             job = TrainingJob(
                 plan=plan,
                 folder=str(folder),
                 attempt=_next_attempt(folder),
                 layout=current.layout,
-                cluster=_cluster(on_cuda),
+                cluster=cluster,
                 cpus_per_worker=1.0,
                 checkpoint_s=options.checkpoint_s,
                 report_s=options.report_s,
