@@ -40,6 +40,9 @@ def _print(subject: Subject, remaining: Sequence[Candidate], seconds: float) -> 
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
+    if not plan.candidates:
+        print(f"Nothing would run: every batch point is skipped ({len(plan.skipped)}).")
+        return
     print(
         f"{plural(len(remaining), 'trial')} with up to {plural(num_rungs(remaining), 'rung')} and"
         f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"

@@ -68,7 +68,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             budget = _budget(options, subject.space)
             if study is None or options.dry_run:
                 show_dry_run(subject, budget, opening.history, as_object=options.json)
-                return 0
+                return 0 if subject.plan.candidates else 1
             _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
                 _start_workers(subject, place)

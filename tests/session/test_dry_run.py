@@ -32,6 +32,14 @@ def test_it_says_what_would_run_without_a_ray(tmp_path: Path) -> None:
     assert list(tmp_path.glob("gpt2*")) == []
 
 
+def test_where_nothing_can_run_it_says_so_and_ends_with_exit_code_1(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        dry_run(tmp_path, "--set", "attention=flash4", "--set", "micro_batch=1")
+    assert raised.value.returncode == 1
+    first, *_, last = raised.value.output.splitlines()
+    assert first.startswith("Space gpt2") and last == "Nothing would run: every batch point is skipped (8)."
+
+
 def test_as_an_object_for_each_number_of_devices(tmp_path: Path) -> None:
     on_one, two = map(json.loads, dry_run(tmp_path, "--json", "--gpus", "1,2", "--gpu-s", "1m").splitlines())
     assert (on_one["cluster"]["devices_per_node"], two["cluster"]["devices_per_node"]) == (1, 2)
