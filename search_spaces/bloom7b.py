@@ -5,8 +5,8 @@ from typing import Any
 
 from search_spaces import engines
 from search_spaces.miniature import stand_in
+from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
-from trainers.kernels.optional import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -29,10 +29,10 @@ def bloom7b() -> Space:
         recipe=Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512),
         axes={
             # Eager attention and all logits at once cost BLOOM half of its speed on an H200 (this project).
-            "attention": (*installed_values("attention"), "flex", "eager"),
-            "mlp": (*installed_values("mlp"), "plain"),
+            "attention": ("flex", "eager"),
+            "mlp": ("plain",),
             "compile": ("block", "none"),
-            "loss": (*installed_values("loss"), "chunked", "plain"),
+            "loss": ("chunked", "plain"),
             # BigScience's grid for 1B3 on V100: what fits without recomputation is about 20 % faster without.
             "checkpointing": ("none", "selective", "every_2", "full"),
             "grad_sync": ("last", "every"),
@@ -51,9 +51,9 @@ def bloom7b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        optional_axes=("attention", "mlp", "loss"),
         micro_batches=(1, 2, 4, 8, 16),
     )
+    space = with_installed(space, "attention", "mlp", "loss")
     return dataclasses.replace(space, miniature=stand_in(space))
 
 

@@ -5,8 +5,8 @@ import itertools
 
 from search_spaces import engines
 from search_spaces.miniature import stand_in
+from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
-from trainers.kernels.optional import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -45,18 +45,18 @@ def gpt2() -> Space:
         summary="GPT-2 124M, sequence 1024, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
         recipe=Recipe(model=GPT2, seq_len=1024, global_batch=512, learning_rate=6e-4),
         axes={
-            "attention": (*installed_values("attention"), "sdpa", "eager"),
-            "mlp": (*installed_values("mlp"), "plain"),
+            "attention": ("sdpa", "eager"),
+            "mlp": ("plain",),
             "compile": ("model", "block", "none"),
-            "loss": (*installed_values("loss"), "plain", "chunked"),
+            "loss": ("plain", "chunked"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (0, 1, 2, 3),
             "engine": engines.replicas_first(),
         },
-        optional_axes=("attention", "mlp", "loss"),
         micro_batches=(4, 8, 16, 32, 64, 128),
     )
+    space = with_installed(space, "attention", "mlp", "loss")
     return dataclasses.replace(space, miniature=stand_in(space))
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 from search_spaces import engines
 from search_spaces.miniature import stand_in
+from search_spaces.optional import with_installed
 from search_spaces.space import Space
-from trainers.kernels.optional import installed_values
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -30,9 +30,9 @@ def llama3_8b() -> Space:
         summary="Llama 3 8B, sequence 8192, global batch 128: FSDP2 and ZeRO, tensor, pipeline and context parallel",
         recipe=Recipe(model=LLAMA3_8B, seq_len=8192, global_batch=128),
         axes={
-            "attention": (*installed_values("attention"), "sdpa", "flex"),
+            "attention": ("sdpa", "flex"),
             "compile": ("block", "none"),
-            "loss": (*installed_values("loss"), "chunked", "plain"),
+            "loss": ("chunked", "plain"),
             "checkpointing": ("none", "selective", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 2, 1),
@@ -50,9 +50,9 @@ def llama3_8b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        optional_axes=("attention", "loss"),
         micro_batches=(1, 2, 4, 8),
     )
+    space = with_installed(space, "attention", "loss")
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
 
 

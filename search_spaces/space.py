@@ -45,7 +45,7 @@ class Space:
     model_parallel_from: int = 2
     """The smallest number of devices that has that further product."""
     optional_axes: tuple[str, ...] = ()
-    """Axes to which the values of optional packages are added where these are installed."""
+    """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
     micro_batches: tuple[int, ...] = ()
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from search_spaces import engines
 from search_spaces.miniature import on_cpus
+from search_spaces.optional import with_installed
 from search_spaces.space import Space
 from trainers.architectures import architecture_of
-from trainers.kernels.optional import installed_values
 from trainers.values.codec import shortened
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
@@ -32,17 +32,16 @@ def space_of_config(path: Path) -> Space:
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
-    has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
         summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
-            "attention": (*installed_values("attention"), fused, "sdpa" if model.window else "eager"),
-            "mlp": (*(installed_values("mlp") if has_fused_mlp else ()), "plain"),
+            "attention": (fused, "sdpa" if model.window else "eager"),
+            "mlp": ("plain",),
             "compile": ("block", "none"),
-            "loss": (*installed_values("loss"), "chunked", "plain"),
+            "loss": ("chunked", "plain"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 1, 2, 0),
@@ -60,10 +59,11 @@ def space_of_config(path: Path) -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        optional_axes=("attention", "mlp", "loss") if has_fused_mlp else ("attention", "loss"),
         micro_batches=(1, 2, 4, 8, 16),
         assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
     )
+    has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
+    space = with_installed(space, "attention", *(("mlp",) if has_fused_mlp else ()), "loss")
     return dataclasses.replace(space, miniature=on_cpus(space))
 
 
