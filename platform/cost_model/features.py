@@ -15,7 +15,7 @@ from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs
 from platform.cost_model.engines.base import Sizes
-from platform.cost_model.hardware import ARCHITECTURES, PLAIN_SHARE, ClusterSpec
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec, device_architecture
 from platform.cost_model.kernels import (
     activation_passes,
     checkpoint_distance,
@@ -112,7 +112,7 @@ def features(
         **_of_cluster(cluster, work.precision, work.model.head_dim),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
-        **_of_kernels(work, layouts, ARCHITECTURES.get(cluster.device.name[:1], "")),
+        **_of_kernels(work, layouts, device_architecture(cluster.device.name)),
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
@@ -295,7 +295,7 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
 def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:
     """Returns the columns of a cluster, for products computed in `precision` and heads of width `head_dim`."""
     device = cluster.device
-    architecture = ARCHITECTURES.get(device.name[:1], "")
+    architecture = device_architecture(device.name)
     peak = device.peak_tflops(precision) * 1e12
     share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
     if precision == "fp32":

@@ -18,7 +18,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
-from platform.cost_model.hardware import ARCHITECTURES, THIS_PROJECT, ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, device_architecture
 from platform.cost_model.rows import Row, words
 from trainers.engines import is_path
 
@@ -114,7 +114,7 @@ def matmul_ratio(software: str, device: str) -> tuple[float, float]:
     """Returns (the rate of products over that of the device named `device`, the deviation of its logarithm): as the
     stack states it, else the geometric mean and the standard deviation over the stacks that do.
     """
-    architecture = ARCHITECTURES.get(device[:1], "")
+    architecture = device_architecture(device)
     stated = fact(software, "matmul_ratio", {})
     if architecture in stated:
         return float(stated[architecture]), 0.0
@@ -128,7 +128,7 @@ def flash_ratio(software: str, device: str) -> float | None:
     """Returns the rate of fused attention over that of the device named `device`, where a stack has a kernel of its
     own; None where rows state their kernel.
     """
-    return fact(software, "flash_ratio", {}).get(ARCHITECTURES.get(device[:1], ""))
+    return fact(software, "flash_ratio", {}).get(device_architecture(device))
 
 
 def find_software(name: str) -> str:

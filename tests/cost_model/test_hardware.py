@@ -10,6 +10,7 @@ from platform.common.errors import InputError
 from platform.cost_model import hardware
 from platform.cost_model.hardware import (
     datasheet_tflops,
+    device_architecture,
     find_cluster,
     find_device,
     find_device_by_memory,
@@ -93,6 +94,20 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
 def test_what_cannot_be_a_cluster(text: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         find_cluster(text)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "devices"),
+    [
+        ("Volta", ["V100-32GB"]),
+        ("Ampere", ["A100-80GB", "A10G"]),
+        ("Hopper", ["H100-SXM", "H200", "GH200"]),
+        ("Blackwell", ["B200", "GB200"]),
+        ("", ["L40S", "MI300X", "CPU-core", "AMD Instinct MI355X"]),
+    ],
+)
+def test_the_architecture_follows_from_the_name(architecture: str, devices: list[str]) -> None:
+    assert {device_architecture(device) for device in devices} == {architecture}
 
 
 def test_part_of_a_cluster_is_whole_nodes() -> None:
