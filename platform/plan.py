@@ -201,7 +201,7 @@ def run(options: PlanOptions) -> int:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
-    console = Console(quiet=options.json)
+    console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
     space = _space(options)
     options.check(space)
     software = stacks.find_software(options.software)

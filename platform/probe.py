@@ -59,7 +59,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.json:
         print(json.dumps(to_object(probe, path), indent=1))
     else:
-        show(probe, path, Console())
+        show(probe, path, Console(highlight=False, markup=False, emoji=False))
     return 0
 
 

@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_json(options, overall, least, compared, played), indent=2))
         return 0
-    _show(Console(), options.searcher, overall, least, compared, played)
+    _show(Console(highlight=False, markup=False, emoji=False), options.searcher, overall, least, compared, played)
     if options.trials:
         _show_trials(compared, played)
     if left_out:

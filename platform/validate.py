@@ -74,10 +74,12 @@ def _run(options: argparse.Namespace) -> int:
     report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
     if options.json:
         print(json.dumps(to_json(report), indent=2))
-    elif options.rows:
-        show_rows(report, Console())
+        return 0
+    console = Console(highlight=False, markup=False, emoji=False)
+    if options.rows:
+        show_rows(report, console)
     else:
-        show(report, Console(), num_calibrate=options.calibrate)
+        show(report, console, num_calibrate=options.calibrate)
     return 0
 
 

@@ -47,6 +47,14 @@ def test_best_layouts_fit_and_are_sorted(capsys: pytest.CaptureFixture[str]) -> 
     assert recipe["skipped"]["predicted out of memory"] > 0
 
 
+def test_a_model_s_name_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "gpt2[bold]:rocket:"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**GPT2_XL.to_config(), "n_layer": 2}))
+    assert main([str(folder), "--cluster", "8xH100", "--top", "1"]) == 0
+    assert "\ngpt2[bold]:rocket:, length" in capsys.readouterr().out
+
+
 def test_every_recipe_of_a_space_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     recipes = printed_json(capsys, "gpt_200b", "--cluster", "48xjean-zay-a100", "--set", "global_batch=2304")["recipes"]
     assert [recipe["recipe"].split(", ")[1] for recipe in recipes] == ["length 2048", "length 1024", "length 512"]  # type: ignore[union-attr]
