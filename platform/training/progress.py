@@ -28,7 +28,8 @@ class Progress:
         self._last_line_s = -_LINE_EVERY_S
         self._live = None
         if sys.stderr.isatty():
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+            self._live = Live(console=console, refresh_per_second=4, transient=True)
             self._live.start()
 
     def close(self) -> None:
