@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract import cases
-from trainers.kernels.optional import OPTIONAL, installed_values
+from trainers.kernels.optional import OPTIONAL, installed_values, is_installed
 from trainers.support import not_installed, refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
@@ -173,6 +173,7 @@ def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.Monkey
 def test_an_older_package_than_was_tried_counts_as_missing(
     monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
 ) -> None:
+    monkeypatch.setattr("trainers.kernels.optional.is_installed", is_installed.__wrapped__)
     installed = type("Distribution", (), {"version": version})
     monkeypatch.setattr(
         importlib.metadata, "distributions", lambda name: [installed] if name == "quack-kernels" else []

@@ -1,6 +1,7 @@
 """Kernels in packages that the project does not require, by the value of an axis that has them."""
 
 import dataclasses
+import functools
 import importlib.metadata
 
 from trainers.values.layout import Layout
@@ -33,11 +34,17 @@ class OptionalKernel:
     @property
     def is_installed(self) -> bool:
         """Whether the package is installed in this environment, in such a version."""
-        for each in importlib.metadata.distributions(name=self.package):
-            from packaging.specifiers import SpecifierSet  # spaces are loaded where no package is
+        return is_installed(self.package, self.version)
 
-            return SpecifierSet(self.version, prereleases=True).contains(each.version)
-        return False
+
+@functools.cache  # each layout of a space asks, and an answer takes a file's reading
+def is_installed(package: str, version: str) -> bool:
+    """Returns whether `package` is installed in this environment, in one of the versions that `version` allows."""
+    for each in importlib.metadata.distributions(name=package):
+        from packaging.specifiers import SpecifierSet  # spaces are loaded where no package is
+
+        return SpecifierSet(version, prereleases=True).contains(each.version)
+    return False
 
 
 def _quack(instead: str) -> OptionalKernel:
