@@ -8,6 +8,8 @@ resumable.
 import argparse
 import contextlib
 import dataclasses
+import shutil
+import textwrap
 from collections.abc import Callable, Sequence
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
@@ -118,8 +120,9 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.list:
         spaces = search_spaces.built_in_spaces()
         width = max(len(space.name) for space in spaces)
+        columns = shutil.get_terminal_size(fallback=(1000, 24)).columns
         for space in spaces:
-            print(f"{space.name:{width}}  {space.summary}")
+            print(textwrap.fill(f"{space.name:{width}}  {space.summary}", columns, subsequent_indent=(width + 2) * " "))
         return 0
     # Takes a second that `--list` and `--help` need not pay.
     from platform.session import opening, scaling, session

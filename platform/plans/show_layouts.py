@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
@@ -34,8 +35,11 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
     if plan.lost_by:
         losses = ", ".join(f"{count:,} in {part}" for part, count in plan.lost_by)
         console.print(f"beside the first row the others that fit lose most time: {losses}", highlight=False)
+    reasons = Table.grid(padding=(0, 1))
+    reasons.add_column(justify="right")
     for reason, count in plan.skipped:
-        console.print(f"  {count:,} skipped: {reason}", highlight=False)
+        reasons.add_row(f"  {count:,}", f"skipped: {reason}")
+    console.print(reasons)
 
 
 def _note_on_chance(plan: Plan) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import search_spaces
 from platform.common.errors import InputError
-from platform.search import parse
+from platform.search import main, parse
 from platform.subject.options import StudyOptions, options_of
 from platform.subject.request import resumed
 from tests.samples import header
@@ -41,6 +42,17 @@ OLD = tuple(_OLD.split())
 
 def test_the_sample_leaves_no_option_at_its_default() -> None:
     assert [each.name for each in dataclasses.fields(FULL) if getattr(FULL, each.name) == each.default] == []
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_the_list_of_spaces_fits_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [*search_spaces.names()]
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
