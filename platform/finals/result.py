@@ -99,12 +99,13 @@ class RecipeResult:
 
     @property
     def judged(self) -> tuple[Measurement, ...]:
-        """The measurements that decide the verdict: none where the search ended before the recipe's first trial, since
-        what was skipped beforehand does not tell what was left to try.
+        """The measurements that decide the verdict: none where the search ended before the recipe's first trial with
+        layouts left to try, of which those skipped beforehand tell nothing.
         """
         has_begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
         tried_all = self.history.end is not None and self.history.end.tried_all
-        return self.measurements if has_begun or tried_all else ()
+        nothing_left = self.coverage is not None and not self.coverage.not_tried
+        return self.measurements if has_begun or tried_all or nothing_left else ()
 
     def _verdict_on(self, layout: Layout) -> Verdict | None:
         return verdict_on(layout, self.recipe, self.history.gates)

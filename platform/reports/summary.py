@@ -27,6 +27,7 @@ _NEARNESS = (
 """Outcomes by how near a point came to a result, nearest first."""
 _MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
 
+_GOES_ON = "--resume goes on, where a budget ended it with a larger one"
 
 _LAGS = 0.05
 """Share below the median from which a device's matmul peak counts as lagging."""
@@ -115,19 +116,24 @@ def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measuremen
     return min(measurements, key=distance, default=None)
 
 
-def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster) -> str:
-    """Returns a sentence for a recipe without a winner."""
+def nearest_sentence(
+    recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster, of: Coverage | None = None
+) -> str:
+    """Returns a sentence for a recipe without a winner; `of` states how many layouts were tried."""
     closest = nearest(measurements, cluster)
     if closest is None:
-        return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
+        return f"Nothing was measured for {recipe.label}: {_GOES_ON}."
     reason = closest.reason or closest.outcome.value
     missing = shortfall_gib(closest, cluster) if closest.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
-    opening = "Nothing fits" if closest.outcome in _MEMORY else "Nothing has won"
+    is_partial = of is not None and bool(of.not_tried)
+    fits = "Nothing that was tried fits" if is_partial else "Nothing fits"
+    opening = fits if closest.outcome in _MEMORY else "Nothing has won"
     return (
         f"{opening} for {recipe.label} on {cluster.label_under(closest.cap_gib)}."
         f" Nearest: {closest.layout.label} at micro-batch {closest.batch.micro_batch},"
         f" {closest.outcome.value} ({reason}){lacked}."
+        + (f" Tried were {of.words}: {_GOES_ON}." if of is not None and is_partial else "")
     )
 
 
@@ -140,7 +146,7 @@ def verdicts(result: Result) -> list[str]:
         if each.unresolved:
             sentences.append(unresolved_sentence(each.unresolved, each.recipe))
         elif best is None:
-            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster))
+            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster, each.coverage))
         else:
             price = header.price_per_gpu_h
             sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from platform.finals.coverage import Coverage
 from platform.finals.ranking import winner
 from platform.finals.result import Result
 from platform.reports.json_report import as_json
@@ -12,7 +13,7 @@ from platform.reports.scaling_rows import rows
 from platform.reports.summary import nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.values.journal import End, GateCurves, Line, Measured, Peak
+from trainers.values.journal import End, GateCurves, Line, Measured, Peak, Planned, PlannedLayout
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
@@ -109,10 +110,26 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     assert nearest([near, thrash], CLUSTER) is thrash
     output = nearest_sentence(RECIPE, [far, near], CLUSTER)
     assert output.startswith("Nothing fits") and "prefetch 2" in output and "0.5 GiB too many" in output
+    left = PlannedLayout(layout=layout(prefetch=3), recipe=RECIPE.id, micro_batches=(1,))
+    output = nearest_sentence(RECIPE, [far, near], CLUSTER, Coverage(num_tried=2, not_tried=(left,)))
+    assert output.startswith("Nothing that was tried fits") and "Tried were 2 of 3 layouts: --resume goes on" in output
     output = nearest_sentence(RECIPE, [], CLUSTER)
     assert output.startswith("Nothing was measured") and "--resume goes on" in output
     barred = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
     assert nearest_sentence(RECIPE, [barred, skipped()], CLUSTER).startswith("Nothing has won")
+
+
+def test_a_recipe_of_which_all_is_skipped_does_not_fit_although_a_budget_ended_the_search() -> None:
+    """Without layouts to try, --resume would find none; with some, nothing is known of them."""
+
+    def verdict(*micro_batches: int) -> str:
+        history, at = _history(skipped(micro_batch=8)), "2026-01-01T00:00:01+00:00"
+        planned = PlannedLayout(layout=skipped().layout, recipe=RECIPE.id, micro_batches=micro_batches)
+        history.extend([Planned(at=at, layouts=(planned,)), End(at=at, exit_code=1, wall_s=1, gpu_s=0)])
+        return verdicts(Result.of(history))[0]
+
+    assert verdict(8).startswith("Nothing fits")
+    assert verdict(4, 8).startswith("Nothing was measured")
 
 
 def test_each_recipe_has_its_own_verdict() -> None:
