@@ -18,7 +18,8 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     """Searches until the limit, then writes the journal's measurements as trials of this peer."""
     began_unix_s = time.time()
     studies = out.parent.absolute() / f"{out.stem}-studies"
-    command = [sys.executable, "-m", "platform.search", name, "--studies", str(studies), "--name", "ours"]
+    study = f"ours-{began_unix_s:.0f}"  # an interrupted run's study is another one
+    command = [sys.executable, "-m", "platform.search", name, "--studies", str(studies), "--name", study]
     command += ["--repeats", "0", "--seed", str(seed), "--gpus", str(gpus), "--address", "local"]
     command += [part for change in changes for part in ("--set", change)]
     log = out.with_suffix(".log").open("w")
@@ -29,7 +30,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
             os.kill(process.pid, signal.SIGINT)
             process.wait(60)
     record = Record(out, began_unix_s)
-    for line in (studies / "ours" / "journal.jsonl").read_text().splitlines():
+    for line in (studies / study / "journal.jsonl").read_text().splitlines():
         entry = journal_lines.from_line(line)
         if isinstance(entry, journal.Measured) and entry.measurement.outcome is not Outcome.SKIPPED:
             _write(record, entry.measurement, _unix_s(entry.at))
