@@ -239,7 +239,8 @@ def _weight_traffic_s(c: Columns, parameters: Array) -> Array:
     gradients.
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
-    return parameters * costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
+    moved_s = costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
+    return parameters * (moved_s + costs_of(c).converted_values(c) / (c.units * UNIT_VALUES))
 
 
 def casts_softmax(c: Columns) -> Mask:

@@ -216,7 +216,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
 
     def flash(attention: str, *, masked: bool) -> float:
         # For sdpa a context-parallel rank's part of the queries needs a mask, with or without windows.
-        share = flash_share(attention, biased=biased or masked, architecture=architecture)
+        share = flash_share(attention, alibi=biased, masked=masked, architecture=architecture)
         return share * (1.0 if masked and attention == "sdpa" else spans(attention))
 
     return {

@@ -7,6 +7,7 @@ from trainers.values.layout_axes import activation_budget
 from trainers.values.spec import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
+ALIBI_RATE = constants.number("kernels", "ALIBI_RATE")
 HOPPER_RATE = constants.words("kernels", "HOPPER_RATE")
 PRODUCT_GELU = constants.pair("kernels", "PRODUCT_GELU")
 FLASH_HALF_LENGTH = constants.words("kernels", "FLASH_HALF_LENGTH")
@@ -33,15 +34,18 @@ def compiled_calls(compile_: str, num_layers: int) -> float:
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
-def flash_share(attention: str, *, biased: bool, architecture: str) -> float:
-    """Returns `Columns.flash` of an attention kernel on devices of `architecture`. `biased` states whether sdpa gets a
-    tensor to add to the scores: a position bias (ALiBi), or a mask that is not causal.
+def flash_share(attention: str, *, alibi: bool, masked: bool, architecture: str) -> float:
+    """Returns `Columns.flash` of an attention kernel on devices of `architecture`.
+
+    sdpa gets a tensor to add to the scores for ALiBi, and for a mask that is not causal (`masked`). The other kernels
+    compute ALiBi's bias of each score.
     """
     if attention == "eager":
         return 0.0
-    if attention == "sdpa" and biased:
+    if attention == "sdpa" and (alibi or masked):
         return BIASED_FLASH
-    return HOPPER_RATE.get(attention, 1.0) if architecture == "Hopper" else 1.0
+    rate = HOPPER_RATE.get(attention, 1.0) if architecture == "Hopper" else 1.0
+    return rate * (ALIBI_RATE if alibi else 1.0)
 
 
 def width_share(head_dim: int, architecture: str) -> float:

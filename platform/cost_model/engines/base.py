@@ -147,6 +147,12 @@ class EngineCosts(abc.ABC):
         """
         return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
 
+    def converted_values(self, c: Columns) -> Array:
+        """Returns the values per parameter and micro-batch that kernels without vectorized loads move besides their
+        bytes: casts of gradients, and sums of two types.
+        """
+        return NOTHING
+
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
         """Yields the unsharded copies of each of `ranks`, each a tuple (parameters outside the blocks, bytes of
         logits).

@@ -39,6 +39,15 @@ class Fsdp(EngineCosts):
         passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
         return sums + np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
 
+    def converted_values(self, c: Columns) -> Array:
+        """Returns the values moved one by one where gradients in the products' type are summed in the states' type: 3 a
+        parameter where unsharded gradients are added (torch 2.13, `FSDPParam.accumulate_unsharded_grad_if_needed`), 2
+        where each micro-batch's are cast into the reduction's input (ATen, `TensorShape.cu`, `copy_chunk_with_pad`).
+        """
+        reduced = (c.sync_every > 0) & (c.shard > 1)
+        sums = np.where(reduced, 2.0, np.where(c.grad_accum > 1, 3.0, 0.0))
+        return np.where(c.gradient_bytes != c.compute_bytes, sums, 0.0)
+
     def per_parameter(self, c: Columns) -> PerParameter:
         """Returns the bytes of sharded weights and states; gradients are unsharded where they are summed before the
         reduction.
