@@ -219,6 +219,7 @@ def test_copies_of_gradients_and_weights_cost_their_traffic() -> None:
 
     def traffic(layout: Layout) -> float:
         columns = point(dataclasses.replace(layout, dp_shard=4), cluster="4xH200", grad_accum=8)
+        columns = changed(columns, units=1e12)  # conversions cost no more than their bytes
         still = changed(columns, layer_parameters=0.0)
         moved = float((layer_seconds(columns).backward - layer_seconds(still).backward)[0])
         return moved * 4800e9 * 0.85 / float(columns.layer_parameters[0])
@@ -427,7 +428,8 @@ def test_an_eager_checkpoint_waits_for_python_and_no_hook_runs_twice() -> None:
 def test_the_optimizers_step_over_sharded_tensors_hides_where_the_device_is_behind() -> None:
     def waiting_s(micro_batch: int) -> float:
         columns = point(fsdp(), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=micro_batch)
-        columns = changed(columns, sync_every=1.0)  # else the first micro-step of two reduces nothing
+        # Else the first micro-step of two reduces nothing, and the second adds to a sum of another type.
+        columns = changed(columns, sync_every=1.0, gradient_bytes=float(columns.compute_bytes.flat[0]))
         accumulated = changed(columns, grad_accum=2.0)
         # What is left of a step of one micro-step without that micro-step.
         return 2 * float(step_time(columns).host_s[0]) - float(step_time(accumulated).host_s[0])
