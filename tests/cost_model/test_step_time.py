@@ -65,9 +65,9 @@ def test_a_sum_of_two_types_is_bound_by_its_loads_and_alibi_slows_attention() ->
     in bf16 to a sum in fp32, 59.9 ms of FlexAttention.
     """
 
-    def of(values: float = 0.0, **recipe: object) -> tuple[float, float]:
+    def of(values: float = 0.0, state_precision: str = "fp32") -> tuple[float, float]:
         layout = fsdp(zero_stage=2, dp_shard=2, grad_sync="last", attention="flex", compile="block")
-        columns = point(layout, cluster="2xH200", micro_batch=4, grad_accum=64, **recipe)
+        columns = point(layout, cluster="2xH200", micro_batch=4, grad_accum=64, state_precision=state_precision)
         layer = layer_seconds(changed(columns, layer_parameters=float(columns.layer_parameters[0]) + values))
         return float(layer.backward[0]), 30 * float(layer.attention[0])
 
