@@ -15,7 +15,7 @@ from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs
 from platform.cost_model.engines.base import Sizes
-from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec, device_architecture
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
     checkpoint_distance,
@@ -112,7 +112,7 @@ def features(
         **_of_cluster(cluster, work.precision, work.model.head_dim),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
-        **_of_kernels(work, layouts, device_architecture(cluster.device.name)),
+        **_of_kernels(work, layouts, cluster.device.architecture),
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
@@ -295,7 +295,6 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
 def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:
     """Returns the columns of a cluster, for products computed in `precision` and heads of width `head_dim`."""
     device = cluster.device
-    architecture = device_architecture(device.name)
     peak = device.peak_tflops(precision) * 1e12
     share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
     if precision == "fp32":
@@ -311,11 +310,11 @@ def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str
         "cast_bytes": FP8_CAST_BYTES if precision == "fp8" and "fp8" in device.tflops else 0.0,
         # Products on the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
-        "half_depth": 32 if precision == "fp32" else HALF_DEPTH.get(architecture, HALF_DEPTH["other"]),
+        "half_depth": 32 if precision == "fp32" else HALF_DEPTH.get(device.architecture, HALF_DEPTH["other"]),
         "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
-        "flash_flops": half * device.flash_share * width_share(head_dim, architecture),
-        "flash_half_length": half_length(architecture),
+        "flash_flops": half * device.flash_share * width_share(head_dim, device.architecture),
+        "flash_half_length": half_length(device.architecture),
         "bandwidth": device.bandwidth_gb_per_s * 1e9,
         "host_bandwidth": device.host_gb_per_s * 1e9 * LINK_SHARE,
         "units": device.units,

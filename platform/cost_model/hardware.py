@@ -26,16 +26,6 @@ _NEAR = 0.2
 _SAME = 0.12
 """Largest share by which a label, in GB or GiB, differs from the driver's figure."""
 MOST_DEVICES = 1_000_000
-_ARCHITECTURES = {"A": "Ampere", "H": "Hopper", "GH": "Hopper", "B": "Blackwell", "GB": "Blackwell", "V": "Volta"}
-"""Architecture of a device by the letters with which its name begins."""
-
-
-def device_architecture(device: str) -> str:
-    """Returns the architecture of a device by its name; "" for one that is not known."""
-    letters = re.match("[A-Z]*", device)
-    return _ARCHITECTURES.get(letters[0], "") if letters else ""
-
-
 THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
 UNKNOWN_LINK_GB_PER_S = constants.number("hardware", "UNKNOWN_LINK_GB_PER_S")
@@ -51,6 +41,8 @@ class Device:
     """One accelerator, as torch counts them."""
 
     name: str
+    architecture: str
+    """Its generation, by which some constants are stated (`constants.json`, `stacks.json`)."""
     memory_gib: float
     """Total memory that the driver reports."""
     bandwidth_gb_per_s: float

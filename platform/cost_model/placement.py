@@ -1,6 +1,6 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
-from platform.cost_model.hardware import ClusterSpec, device_architecture
+from platform.cost_model.hardware import ClusterSpec
 from trainers.kernels.rules import kernels_divided, kernels_too_new
 from trainers.mesh.stages import divides_blocks, num_stages
 from trainers.values.layout import Layout
@@ -31,7 +31,7 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
 
 def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:
     """Returns why the cluster's devices are too old for kernels of the layout; "" where they are not."""
-    if device_architecture(cluster.device.name) in ("Hopper", "Blackwell"):
+    if cluster.device.architecture in ("Hopper", "Blackwell"):
         return ""
     return next(kernels_too_new(layout, cluster.device.name), "")
 

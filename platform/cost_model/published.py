@@ -116,7 +116,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
-        "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.name)[1],
+        "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size if of_this_project or is_eager(row) else _vocabulary(row, model.vocab_size, tp),
         **_pace(software, engine, tp),
@@ -146,7 +146,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     }
     if not row.get("attention"):
         # The device's rate is already of the kernel where a stack has one of its own.
-        of_kernel = flash_ratio(software, cluster.device.name) is None
+        of_kernel = flash_ratio(software, cluster.device.architecture) is None
         rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
         features["flash"] = rate if flash else 0.0
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements

@@ -18,7 +18,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, device_architecture
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.rows import Row, words
 from trainers.engines import is_path
 
@@ -110,11 +110,10 @@ def fact(software: str, name: str, default: Any) -> Any:
     return _facts(software).get(name, default)
 
 
-def matmul_ratio(software: str, device: str) -> tuple[float, float]:
-    """Returns (the rate of products over that of the device named `device`, the deviation of its logarithm): as the
+def matmul_ratio(software: str, architecture: str) -> tuple[float, float]:
+    """Returns (the rate of products over that of a device of this architecture, the deviation of its logarithm): as the
     stack states it, else the geometric mean and the standard deviation over the stacks that do.
     """
-    architecture = device_architecture(device)
     stated = fact(software, "matmul_ratio", {})
     if architecture in stated:
         return float(stated[architecture]), 0.0
@@ -124,11 +123,11 @@ def matmul_ratio(software: str, device: str) -> tuple[float, float]:
     return math.exp(statistics.fmean(logs or [0.0])), statistics.stdev(logs) if len(logs) > 1 else 0.0
 
 
-def flash_ratio(software: str, device: str) -> float | None:
-    """Returns the rate of fused attention over that of the device named `device`, where a stack has a kernel of its
+def flash_ratio(software: str, architecture: str) -> float | None:
+    """Returns the rate of fused attention over that of a device of this architecture, where a stack has a kernel of its
     own; None where rows state their kernel.
     """
-    return fact(software, "flash_ratio", {}).get(device_architecture(device))
+    return fact(software, "flash_ratio", {}).get(architecture)
 
 
 def find_software(name: str) -> str:
@@ -190,7 +189,7 @@ def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
         software=software,
         device=dataclasses.replace(
             device,
-            matmul_share=device.matmul_share * matmul_ratio(software, device.name)[0],
-            flash_share=device.flash_share * (flash_ratio(software, device.name) or 1.0),
+            matmul_share=device.matmul_share * matmul_ratio(software, device.architecture)[0],
+            flash_share=device.flash_share * (flash_ratio(software, device.architecture) or 1.0),
         ),
     )

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from platform.common.errors import InputError
-from platform.cost_model import hardware
+from platform.cost_model import features, hardware, kernels, stacks
 from platform.cost_model.hardware import (
     datasheet_tflops,
-    device_architecture,
     find_cluster,
     find_device,
     find_device_by_memory,
@@ -18,7 +17,11 @@ from platform.cost_model.hardware import (
     from_cluster,
     word_on,
 )
+from tests.cost_model.points import fsdp, point
 from trainers.values.cluster import Cluster
+
+_RATIOS = ("matmul_ratio", "flash_ratio")
+"""Facts of a stack by architecture."""
 
 
 def test_every_entry_has_a_source_and_plausible_figures() -> None:
@@ -38,6 +41,41 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
         assert entry["device"] in catalogue["devices"], name
     for device, node in catalogue["defaults"].items():
         assert catalogue["nodes"][node]["device"] == device
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("GB200", "Blackwell"),
+        ("B200", "Blackwell"),
+        ("GH200", "Hopper"),
+        ("H100-SXM", "Hopper"),
+        ("H200", "Hopper"),
+        ("H800", "Hopper"),
+        ("A100-80GB", "Ampere"),
+        ("A10G", "Ampere"),
+        ("V100-32GB", "Volta"),
+        ("L40S", "Ada Lovelace"),
+        ("MI300X", "CDNA 3"),
+    ],
+)
+def test_a_device_states_its_architecture(name: str, architecture: str) -> None:
+    assert find_device(name).architecture == architecture
+
+
+def test_constants_follow_the_architecture_not_the_name() -> None:
+    def half_depth(name: str) -> float:
+        return float(point(fsdp(), cluster=f"1x{name}").half_depth[0])
+
+    assert half_depth("GB200") == half_depth("B200") < half_depth("GH200") == half_depth("H100")
+
+
+def test_constants_by_architecture_name_those_of_the_catalogue() -> None:
+    catalogue = json.loads(Path(hardware.__file__).with_name("hardware.json").read_text())
+    architectures = {device["architecture"] for device in catalogue["devices"].values()}
+    stated = {*kernels.EXPONENTIAL_WIDTH, *kernels.FLASH_HALF_LENGTH, *features.HALF_DEPTH} - {"other"}
+    ratios = [stack.get(name, {}) for stack in stacks.table()["stacks"].values() for name in _RATIOS]
+    assert stated | {each for ratio in ratios for each in ratio.get("value", {})} <= architectures
 
 
 @pytest.mark.parametrize(
@@ -94,20 +132,6 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
 def test_what_cannot_be_a_cluster(text: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         find_cluster(text)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "devices"),
-    [
-        ("Volta", ["V100-32GB"]),
-        ("Ampere", ["A100-80GB", "A10G"]),
-        ("Hopper", ["H100-SXM", "H200", "GH200"]),
-        ("Blackwell", ["B200", "GB200"]),
-        ("", ["L40S", "MI300X", "CPU-core", "AMD Instinct MI355X"]),
-    ],
-)
-def test_the_architecture_follows_from_the_name(architecture: str, devices: list[str]) -> None:
-    assert {device_architecture(device) for device in devices} == {architecture}
 
 
 def test_part_of_a_cluster_is_whole_nodes() -> None:
