@@ -141,6 +141,8 @@ class Columns:
     """1 where a pipeline does not start with fewer micro-batches than its warm-up has: its stages less one."""
     rate_sigma: Array
     """Log deviation of the rate of products where the software's is not known."""
+    host_sigma: Array
+    """Log deviation of the host's time where it is estimated from the count of kernels, not measured."""
     stack_sigma: Array
     """Log deviation of the step time that remains after a stack's evidence."""
     stall_exchange_s: Array

@@ -13,6 +13,7 @@ EAGER_LAUNCHES = constants.number("host", "EAGER_LAUNCHES")
 MODULE_LAUNCH_S = constants.number("host", "MODULE_LAUNCH_S")
 MODULE_BACKWARD_S = constants.number("host", "MODULE_BACKWARD_S")
 COMPILED_CALL_S = constants.number("host", "COMPILED_CALL_S")
+COUNTED_SIGMA = constants.number("host", "COUNTED_SIGMA")
 CHECKPOINT_HOST_S = constants.number("host", "CHECKPOINT_HOST_S")
 SHARPNESS = constants.number("host", "SHARPNESS")
 

@@ -67,9 +67,11 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     """Returns the log deviation of a step time before any measurement: its parts have independent errors."""
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
     variance = variance + (columns.rate_sigma * step.compute_s / step.total_s) ** 2
+    under_the_host = under_the_host_s(columns, step) / step.total_s
+    variance = variance + (columns.host_sigma * under_the_host) ** 2
     for part, sigma in SHARE_SIGMA.items():
-        seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
-        variance = variance + (sigma * seconds / step.total_s) ** 2
+        share = under_the_host if part == "host_s" else getattr(step, part) / step.total_s
+        variance = variance + (sigma * share) ** 2
     variance = variance + (columns.link_sigma * between_nodes_s(columns, step) / step.total_s) ** 2
     return np.sqrt(variance + costs_of(columns).sigma(columns) ** 2)
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from platform.cost_model import constants
 from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
-from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
+from platform.cost_model.host import COUNTED_SIGMA, FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, mlp_of, number, within_node, words
 from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
@@ -155,8 +155,8 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
-    """Returns the columns of `STACK_HOST`: zeros where launches are counted, estimates from the count of kernels where
-    a stack's host time was never measured.
+    """Returns the columns of `STACK_HOST`: zeros where launches are counted, estimates from the count of kernels, with
+    their deviation, where a stack's host time was never measured.
     """
     software = software_of(row)
     if not fused or row.get("engine") or not fact(software, "by_modules", False):
@@ -167,6 +167,7 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
     softmax = EAGER_SOFTMAX_S if row.get("attention_kernel") == "eager" else 0.0
     return {
         **{name: costs[name] for name in STACK_HOST},
+        "host_sigma": 0.0 if costs["block_host"] else COUNTED_SIGMA,
         "block_host": (costs["block_host"] or kernels * MODULE_LAUNCH_S) + softmax,
         "block_host_backward": (costs["block_host_backward"] or 2 * kernels * MODULE_BACKWARD_S) + softmax,
     }

@@ -38,6 +38,7 @@ THIS_PROJECT_COLUMNS = {
     "wants_warm_up": 0.0,
     "stack_sigma": 0.0,
     "rate_sigma": 0.0,
+    "host_sigma": 0.0,
     "stall_exchange_s": 0.0,
     "stall_chance": 0.0,
 }

@@ -77,7 +77,7 @@ _left_out: list[str] = []
 @contextlib.contextmanager
 def without(name: str) -> Generator[None]:
     """Ignores in its context every fact that was fitted to the table `name`. Instead a stack has the fact of the stack
-    in its `like`; else, for a number that is not in `COUNTED`, the mean over the other stacks.
+    in its `like`; else, for a number that is not in `COUNTED`, the median over the other stacks.
     """
     _left_out.append(name)
     _facts.cache_clear()
@@ -101,7 +101,7 @@ def _facts(software: str) -> dict[str, Any]:
         elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
             others = [each[name] for each in table()["stacks"].values() if name in each and each is not entries]
             values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
-            facts |= {name: statistics.fmean(values)} if values else {}
+            facts |= {name: statistics.median(values)} if values else {}
     return facts
 
 

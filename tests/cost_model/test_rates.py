@@ -171,6 +171,32 @@ def test_unknown_rates_widen_intervals() -> None:
     assert sigma("torchtitan", "H100-SXM-80GB") > 1.5 * sigma("torchtitan", "A100-SXM4-80GB")
 
 
+def test_a_host_that_was_never_measured_widens_intervals_where_it_sets_the_pace() -> None:
+    def values(micro_batch: str) -> Mapping[str, float]:
+        changes = {"micro_batch": micro_batch, "grad_accum": "1", "global_batch": "", "gpu": "H100-SXM-80GB"}
+        return _published(software="nanotron", tp="1", **changes)
+
+    def more(micro_batch: str) -> float:
+        with stacks.without("nanotron_h100_3b.csv"):
+            row = values(micro_batch)
+            sigma = predict(from_rows([row, {**row, "host_sigma": 0.0}])).sigma
+        return float(sigma[0] / sigma[1])
+
+    assert values("1")["host_sigma"] == 0
+    assert more("1") > 1.5 > 1.05 > more("32")
+
+
+def test_of_other_stacks_numbers_the_median_counts() -> None:
+    values = sorted(
+        stack["sigma"]["value"]
+        for name, stack in stacks.table()["stacks"].items()
+        if "sigma" in stack and name != "megatron-core"
+    )
+    with stacks.without("nvidia_dgxc_benchmarking.csv"):
+        assert stacks.fact("megatron-core", "sigma", -1.0) == pytest.approx((values[1] + values[2]) / 2)
+    assert len(values) == 4 and values[-1] > 2 * values[-2], "one is far off"
+
+
 def test_a_row_states_its_kernel_where_the_software_has_none_of_its_own() -> None:
     """Checks llm-foundry: Triton's FlashAttention of 2022 is its own on A100; on H100 the kernels' rates count."""
 
