@@ -108,8 +108,8 @@ class Columns:
     attention's own output.
     """
     saves_gathered: Array
-    """1 where autograd saves the inputs that sequence parallelism gathered for column-parallel products, as for any
-    linear layer; 0 where a stack's own autograd function decides.
+    """Share that is saved of the inputs that sequence parallelism gathered for column-parallel products: 1 where
+    autograd does, as for any linear layer, 0 where a stack's own autograd function decides.
     """
     keeps_gathered: Array
     """1 where such a function keeps the gathered inputs, 0 where it gathers again in the backward pass."""

@@ -26,6 +26,7 @@ BLOCK_BACKWARD = 1
 EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
 FRAGMENTATION = constants.number("memory", "FRAGMENTATION")
 COMMUNICATOR_GIB = constants.number("memory", "COMMUNICATOR_GIB")
+HELD_AT_FAILURE = constants.number("memory", "HELD_AT_FAILURE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,12 +128,12 @@ def _casts_again(c: Columns) -> Mask:
 
 
 def _held_gathered(c: Columns) -> Array:
-    """Returns the share of gathered inputs that stay in memory unsharded: autograd saves them, or a stack keeps them.
+    """Returns the share of gathered inputs that are held unsharded: autograd saves them, or a stack keeps them.
     In such a stack a collective's memory belongs to its stream until the device has run it. Where the device waits for
     its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), but for the passes that begin
     a pipeline, which nothing holds up: of `pp` micro-batches in flight all but the first and the last.
     """
-    saved = np.where(c.saves_gathered > 0, 1.0, 0.0)
+    saved = c.saves_gathered
     if not np.any(c.keeps_gathered > 0):
         return saved
     begun = np.maximum(1 - 2 / np.minimum(c.pp, c.grad_accum), 0.0)
@@ -296,6 +297,16 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the peak of each row: its instant with the most memory."""
+    peak = _peak(c)
+    if not np.any(c.keeps_gathered > 0):
+        return peak
+    # Before the allocator fails it waits for all streams and gives unused segments back (`release_cached_blocks`).
+    certain = np.where(c.keeps_gathered > 0, np.maximum(c.saves_gathered, HELD_AT_FAILURE), c.saves_gathered)
+    must_fit = _peak(dataclasses.replace(c, saves_gathered=certain, keeps_gathered=np.zeros(())))
+    return dataclasses.replace(peak, needed_gib=must_fit.needed_gib, pooled_gib=must_fit.pooled_gib)
+
+
+def _peak(c: Columns) -> PeakMemory:
     best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
     uneven = np.any(c.transient_rounding != c.rounding)

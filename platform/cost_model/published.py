@@ -137,7 +137,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "loss_moved": 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0)),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") in ("chunked", "quack")),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
-        "transient_rounding": ROUNDING["expandable" if searched else "transient_blocks"],
+        "transient_rounding": ROUNDING["expandable" if searched else _pieces(row, tp)],
         "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
@@ -181,6 +181,14 @@ def _pace(software: str, engine: str, tp: float) -> dict[str, float]:
     sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and tp > 1 else SHARPNESS
     stepping = float(fact(software, "step_host_s", STEP_HOST_S)) if engine == "megatron" else STEP_HOST_S
     return {"waits_each_pass": float(waits), "sharpness": sharpness, "step_host": stepping}
+
+
+def _pieces(row: Row, tp: float) -> str:
+    """Returns the key of `ROUNDING` for tensors that come and go within a step. A stack may free those of tensor
+    parallelism's collectives late, between those of many sizes that blocks save where they are not recomputed.
+    """
+    late = tp > 1 and row["activation_ckpt"] != "full" and fact(software_of(row), "frees_late", False)
+    return "late_blocks" if late else "transient_blocks"
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:

@@ -387,21 +387,3 @@ def test_what_pools_cannot_share_is_what_thrashed_on_h200() -> None:
     assert len(runs) >= 19 and 0 < thrashed.sum() < len(runs)
     assert np.array_equal(memory.pooled_gib > HEADROOM * columns.capacity_gib, thrashed)
     assert (memory.needed_gib < columns.capacity_gib).all(), "none of them is too large to run"
-
-
-def test_a_pipelines_first_passes_hold_gathered_inputs_though_its_host_is_behind() -> None:
-    """Checks the share of gathered inputs that a stack keeps where the device waits: all but two micro-batches of those
-    in flight.
-    """
-    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
-    row |= {"tp": "8", "dp": "1", "micro_batch": "1", "grad_accum": "64", "global_batch": "64", "iter_time_s": "3"}
-    row |= {"software": "nanotron", "gpu": "H100-SXM-80GB", "activation_ckpt": "none", "notes": "", "source": ""}
-
-    def held_gib(pp: int, **changes: float) -> float:
-        values = interpret({**row, "pp": f"{pp}", "nodes": f"{pp}", "gpus": f"{8 * pp}"}).values
-        return float(peak_parts(from_rows([{**values, "block_host": 1.0, **changes}])).activations[0])
-
-    for pp in (2, 4, 8):
-        free, all_held = held_gib(pp, keeps_gathered=0.0), held_gib(pp, saves_gathered=1.0)
-        assert held_gib(pp) - free == pytest.approx((1 - 2 / pp) * (all_held - free), rel=1e-6, abs=1e-9)
-        assert held_gib(pp, block_host=0.0, block_host_backward=0.0, host_pipe=0.0) == pytest.approx(all_held)
