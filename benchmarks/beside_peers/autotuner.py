@@ -114,7 +114,8 @@ def _train() -> None:
     recipe = trial.space_of(options.space, tuple(options.set), 1).recipe
     sizes = recipe.model
     settings: dict[str, Any] = json.loads(sizes.config) if sizes.config else sizes.to_config()
-    config = transformers.AutoConfig.for_model(**{**settings, "model_type": sizes.architecture, "use_cache": False})
+    settings |= {"model_type": sizes.architecture, "use_cache": False}
+    config = transformers.AutoConfig.for_model(**settings)
     model: Any = transformers.AutoModelForCausalLM.from_config(config)
     engine, *_ = cast(Any, deepspeed).initialize(args=options, model=model, model_parameters=model.parameters())
     size = engine.train_micro_batch_size_per_gpu()

@@ -120,7 +120,7 @@ def test_what_came_nearest_where_nothing_fits() -> None:
 
 
 def test_a_recipe_of_which_all_is_skipped_does_not_fit_although_a_budget_ended_the_search() -> None:
-    """Without layouts to try, --resume would find none; with some, nothing is known of them."""
+    """Tells apart a recipe without layouts to try and one with some, of which nothing is known."""
 
     def verdict(*micro_batches: int) -> str:
         history, at = _history(skipped(micro_batch=8)), "2026-01-01T00:00:01+00:00"
