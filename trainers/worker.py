@@ -21,7 +21,7 @@ from trainers.measuring import conditions, gate, matmul_peak, warned
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.measuring.host import HostSampler
-from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
+from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, may_begin, misfits, with_headroom_gib
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
 from trainers.mesh.placement import placement_refusal
@@ -142,8 +142,9 @@ class Worker:
     def _climb(self, context: Context, engine: Engine, source: data.Source, started: Mapping[str, float]) -> bool:
         """Measures the ladder's batch points, ascending; returns whether time ran out before its end."""
         job, memory_points, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
+        measured: Measurement | None = None
         for number, batch in enumerate(job.rungs):
-            if any(self.gather(time.monotonic() > stop_at_s)):
+            if not all(self.gather(may_begin(stop_at_s - time.monotonic(), measured))):
                 return True
             if not self._fits(memory_points, batch):
                 break

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.samples import RECIPE
+from tests.samples import RECIPE, measurement
 from trainers.measuring.ladder import (
     deadline_s,
     largest_accumulation,
+    may_begin,
     misfits,
     predict_gib,
     step_time_s,
@@ -52,6 +53,13 @@ def test_rungs_without_head_room_are_said_to_be_misfits():
     assert (misfit.batch, misfit.outcome) == (rungs[1], Outcome.SKIPPED)
     assert misfit.reason == "predicted 24.00 GiB from smaller micro-batches; 22.28 GiB may be used"
     assert misfits(job, points[:1], rungs, limit_gib) == []
+
+
+def test_a_rung_that_would_end_in_the_time_of_the_final_runs_does_not_begin():
+    before = measurement(windows_s=(1.5, 1.5, 2.0), steps_per_window=2)
+    assert may_begin(10.0, before) and not may_begin(9.9, before)
+    assert may_begin(0.0, None) and not may_begin(-0.1, None)
+    assert may_begin(float("inf"), before)
 
 
 def test_the_larger_phase_decides():

@@ -108,6 +108,13 @@ def best_above_tokens_per_s(
     return min(tokens_per_s * max(largest, micro_batch) / micro_batch, ceiling_tokens_per_s)
 
 
+def may_begin(left_s: float, before: Measurement | None) -> bool:
+    """Returns whether a rung may begin `left_s` before the time that is reserved for what follows its trial: not where
+    the timed windows of the rung `before` it took longer.
+    """
+    return left_s >= (before.steps_per_window * sum(before.windows_s) if before else 0.0)
+
+
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
     """Returns the seconds within which rank 0 must report again, where its next work should take `work_s`.
 
