@@ -1,11 +1,12 @@
-"""Bounds of what any prediction can reach on measured tables, whatever its formulas.
+"""Bounds of what predictions can reach on measured tables.
 
 python -m benchmarks.bounds TABLE.csv [TABLE.csv ...]
 
-- Twins: how far apart steps of one configuration are in different tables. One prediction for all of them is off by half
-  of that at least.
+- Twins: how far apart steps of one configuration are in different tables. One prediction for all of them, by whatever
+  formulas, is off by half of that at least.
 - Intervals, for each table: the least median half-width that holds 70 % of the steps, and the most that intervals of a
-  median half-width of 20 % hold, over any chance of a stall a node and any factor on all deviations.
+  median half-width of 20 % hold, over any chance of a stall a node and any factor on all deviations. They bound
+  intervals of the cost model's form around its medians, no others.
 """
 
 import argparse
