@@ -180,6 +180,7 @@ def gpt2_128() -> Space:
             "loss": ("chunked", "plain"),
             "checkpointing": ("none", "selective", "full"),
             "prefetch": (0, 1),
+            "grad_sync": ("last", "every"),
             "zero_stage": (3, 2),
             "engine": ("fsdp",),
         },

@@ -72,7 +72,10 @@ def notes(
     for row in measured:
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
-            lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
+            winner = (best and best.tokens_per_s) or float("inf")
+            times = (row.tokens_per_s or 0.0) / winner
+            speed = f" ({times:.2f} times as fast as the winner)" if times > 1 else ""
+            lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}{speed}")
     if "runs" in titles:
         spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in titles)
         lines.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
