@@ -5,7 +5,8 @@
 
 - Table left out: zero-shot, with no fact of a software that was set with the table in view (`stacks.json`, "tables").
   What remains is what other software taught. Corrections by other tables' rows are not applied: they carry over badly
-  from one software to another.
+  from one software to another. Where a table has cells of 20 configurations, the guided search and the plain ranking
+  search them in the same way; their trials to within 2 % are printed alone.
 - Model left out: each model of a table is predicted with what the table's other models measured.
 - Projected: rows on more devices than `--up-to` are predicted with what the table's rows on as many and fewer measured.
 - Every other row measured: each row of a cell of 10 configurations and more is predicted with what all others of its
@@ -15,6 +16,7 @@ Rates of devices, such as the share of the peak that products sustain, are not r
 """
 
 import argparse
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,13 +27,18 @@ from platform.cost_model.rows import read_rows
 from platform.cost_model.scores import Scores, scores
 from platform.cost_model.scoring import Scored, cells_of, join, merged, score_by_others, score_table
 from platform.cost_model.table import Run, interpret
+from platform.replaying.play import make, play
+from platform.replaying.recorded import cells
 from scripts.accuracy import keep
 
 LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
 LARGE = 10
 """Configurations of a cell whose rows are predicted from each other."""
+SEARCHED = 20
+"""Configurations of a cell that is searched."""
 Group = Callable[[Run], object]
+TABLE_LEFT_OUT = "Table left out"
 
 
 def runs_of(path: Path) -> list[Run]:
@@ -49,6 +56,18 @@ def table_left_out(path: Path) -> Scored:
     """Returns the table's zero-shot score, without the facts that were set with it in view."""
     with stacks.without(path.name):
         return score_table(runs_of(path))
+
+
+def searched_left_out(path: Path) -> dict[str, list[int]]:
+    """Returns the trials to within 2 % of the best, by searcher, in each cell that is large enough for a search,
+    without the facts that were set with the table in view.
+    """
+    with stacks.without(path.name):
+        compared = [cell for cell in cells(runs_of(path)) if len(cell.choices) >= SEARCHED]
+        return {
+            name: [play(cell, make(name, cell, 0), len(cell.choices)).num_trials for cell in compared]
+            for name in ("guided", "model")
+        }
 
 
 def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
@@ -90,7 +109,7 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
     """
     tables = {path: runs_of(path) for path in paths}
     for path, runs in tables.items():
-        yield path, "Table left out", table_left_out(path), score_table(runs)
+        yield path, TABLE_LEFT_OUT, table_left_out(path), score_table(runs)
         if (scored := group_left_out(runs, lambda run: (run.model.num_layers, run.model.hidden_size))) is not None:
             yield path, "Model left out", scored, score_table(scored.runs)
         if (scored := row_left_out(runs)) is not None:
@@ -119,6 +138,10 @@ def main() -> None:
         for path, mode, *both in modes(options.tables, options.up_to):
             without, usual = (scores(each, range(len(each.runs)), 0) for each in both)
             print(_line(path, mode, without, usual))
+            if mode == TABLE_LEFT_OUT:
+                for searcher, trials in searched_left_out(path).items():
+                    if trials:
+                        print(f"  {searcher}: trials to within 2 % {trials}, mean {statistics.fmean(trials):.2f}")
             if options.write:
                 names = " ".join(table.name for table in options.tables)
                 keep(path, mode, f"python -m benchmarks.leave_one_table_out {names} --up-to {options.up_to}", without)

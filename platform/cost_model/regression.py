@@ -63,6 +63,10 @@ SCATTER_WEIGHT = 4.0
 """Number of measurements as which the expected scatter counts, beside the actual ones."""
 MOST_STALLS = 0.75
 """Upper limit of the chance of a stall that measurements can imply."""
+MOST_STALLED = 0.5
+"""Largest share of the measurements that can count as stalls: where more are slow, the prediction is wrong and not the
+machine, and the others would be predicted as if nothing had been measured.
+"""
 TEACHERS = 384
 """Most measurements that a regression uses: its time grows with their cube, and a study may have ten thousand."""
 
@@ -182,7 +186,7 @@ def learn(
 
 def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tuple[Array, Mask, float]:
     """Returns (inverse covariance of the residuals, mask of stalls, log likelihood). Stalls are picked one by one, the
-    likeliest first; `stall` has the chance of each, and each stall makes the next one likelier.
+    likeliest first, up to `MOST_STALLED`; `stall` has the chance of each, and each stall makes the next one likelier.
 
     The likelihood of one residual, given the others, is normal around its prediction from them (Rasmussen and Williams,
     section 5.4.2). For a stall this normal is wider by `STALL_SIGMA`, and only its slower half counts.
@@ -193,7 +197,7 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
     likelihood = -0.5 * (float(residuals @ inverse @ residuals) + float(log_determinant))
     likelihood -= 0.5 * len(residuals) * math.log(2 * math.pi)
     usual = np.ones(len(residuals), dtype=bool)
-    while stall.any():
+    while stall.any() and (~usual).sum() + 1 <= MOST_STALLED * len(residuals):
         variance = 1 / np.diag(inverse)
         off = (inverse @ residuals) * variance
         wider = variance + STALL_SIGMA**2

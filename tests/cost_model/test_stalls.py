@@ -87,15 +87,22 @@ def test_pipelines_over_nodes_wait_for_each_of_them() -> None:
 
 
 def test_who_saw_stalls_expects_more_of_them_and_does_not_take_the_others_for_slow() -> None:
-    """Calibrates on three steps that took five, fifteen and three times as long: the median of the others stays, their
-    mean grows.
+    """Calibrates on six steps of which three took five, fifteen and three times as long: the median of the others
+    stays, their mean grows.
     """
-    rows = np.array([0, 20, 40])
-    calibrated = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * np.array([5.0, 15.0, 3.0])).corrected
+    rows = np.array([0, 10, 20, 30, 40, 50])
+    slower = np.array([5.0, 1.0, 15.0, 1.0, 3.0, 1.0])
+    calibrated = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * slower).corrected
     quiet = calibrate(PLACES, PREDICTION, rows, STEP_S[rows]).corrected
     assert np.median(calibrated.step.total_s / STEP_S) < 1.2
     assert np.all(quiet.stall == 0) and np.all(calibrated.stall > 0.1)
     assert np.median(calibrated.expected_s / STEP_S) > 1.5
+
+
+def test_where_most_steps_are_slow_the_prediction_is_wrong_and_not_the_machine() -> None:
+    rows = np.array([0, 20, 40])
+    calibrated = calibrate(PLACES, PREDICTION, rows, STEP_S[rows] * np.array([5.0, 15.0, 3.0])).corrected
+    assert np.median(calibrated.step.total_s / STEP_S) > 1.5
 
 
 def test_a_stack_that_never_stalled_has_plain_intervals() -> None:
