@@ -72,6 +72,8 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
     add(
         "--steps", type=_count, metavar="N", help="time N optimizer steps of every point (default: as many as fill 6 s)"
     )
+    whole_help = "time all micro-steps of a step, so that none is derived"
+    add("--whole-steps", action="store_true", help=whole_help)
     all_help = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
     add("--all", action="store_true", help=all_help)
     profiled = "profile the winner at the end: print the parts of its step, and save a trace"

@@ -27,6 +27,7 @@ class StudyOptions:
     seed: int = 0
     repeats: int | None = None
     steps: int | None = None
+    whole_steps: bool = False
     all: bool = False
     device_memory_gib: float | None = None
     gpus: tuple[int, ...] = ()
@@ -137,7 +138,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-_FLAGS = ("all", "profile")
+_FLAGS = ("all", "profile", "whole_steps")
 _VALUES: Mapping[str, Callable[[str], Any]] = {
     "set": str,
     "layout": str,

@@ -45,6 +45,8 @@ class Request:
     """Runs in fresh processes of each finalist; None for the space's own number."""
     steps: int | None
     """Timed optimizer steps of each point; None for as many as fill a rung."""
+    whole_steps: bool
+    """Whether timed steps have all micro-steps of the recipe's step, so that none is derived."""
     every_point: bool
     """Whether the space's named points are measured exactly as given, without cutting any short."""
     price_per_gpu_h: float | None
@@ -112,6 +114,7 @@ def read_request(options: SearchOptions) -> Request:
         tokens=study.tokens or space.tokens,
         repeats=study.repeats,
         steps=study.steps,
+        whole_steps=study.whole_steps,
         every_point=study.all,
         price_per_gpu_h=study.price_per_gpu_h,
         profile=options.profile,

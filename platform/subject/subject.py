@@ -81,7 +81,10 @@ class Subject:
     @property
     def timing(self) -> Timing:
         """The timing of rungs on this kind of device."""
-        return dataclasses.replace(TIMINGS[self.cluster.device_kind], steps=self.request.steps)
+        request = self.request
+        return dataclasses.replace(
+            TIMINGS[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
+        )
 
     @property
     def rules(self) -> Rules:

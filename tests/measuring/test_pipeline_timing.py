@@ -54,8 +54,16 @@ def test_two_accumulations_of_at_least_twice_the_stages_are_timed_where_the_reci
     grad_accum: int, pp: int, expected: tuple[int, ...]
 ) -> None:
     engine = cast(Any, SimpleNamespace(marks_micro_steps=False))
-    layout = Layout(engine="ddp", pp=pp)
-    assert timed_accums(engine, layout, BatchPoint(micro_batch=1, grad_accum=grad_accum)) == expected
+    layout, batch = Layout(engine="ddp", pp=pp), BatchPoint(micro_batch=1, grad_accum=grad_accum)
+    assert timed_accums(engine, layout, batch) == expected
+    assert timed_accums(engine, layout, batch, all_micro_steps=True) == (*expected[:-1], grad_accum)
+
+
+def test_whole_steps_have_all_micro_steps() -> None:
+    engine = cast(Any, SimpleNamespace(marks_micro_steps=True))
+    for grad_accum in (1, 256):
+        batch = BatchPoint(micro_batch=1, grad_accum=grad_accum)
+        assert timed_accums(engine, Layout(engine="ddp"), batch, all_micro_steps=True) == (grad_accum,)
 
 
 @pytest.mark.parametrize(("pp", "virtual"), [(2, 1), (4, 1), (4, 2)])

@@ -24,6 +24,7 @@ SEARCH = """
     --address --all --auto-resume --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json
     --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --safe --searcher
     --seed --set --steps --studies --time-budget --tokens --trust --wait-for-gpus
+    --whole-steps
 """
 REPORT = "--compare --csv --html --json --mlflow --no-mlflow --pictures --studies --trust"
 

@@ -23,6 +23,7 @@ FULL = StudyOptions(
     seed=7,
     repeats=0,
     steps=12,
+    whole_steps=True,
     all=True,
     device_memory_gib=1.5,
     gpus=(1, 2, 4),
@@ -33,8 +34,8 @@ FULL = StudyOptions(
 """Options of which none is at its default."""
 _OLD = """
     bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --learn-from old-1 --searcher optuna --seed 7
-    --repeats 0 --steps 12 --all --device-memory-gib 1.5 --gpus 1,2,4 --tokens 100000000000.0 --price-per-gpu-h 2.5
-    --data /made/up/tokens.parquet
+    --repeats 0 --steps 12 --whole-steps --all --device-memory-gib 1.5 --gpus 1,2,4 --tokens 100000000000.0
+    --price-per-gpu-h 2.5 --data /made/up/tokens.parquet
 """
 OLD = tuple(_OLD.split())
 """The same options as journals of schema 1 have them."""

@@ -25,13 +25,17 @@ from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 
 
-def timed_accums(engine: Engine, layout: Layout, batch: BatchPoint) -> tuple[int, ...]:
+def timed_accums(
+    engine: Engine, layout: Layout, batch: BatchPoint, *, all_micro_steps: bool = False
+) -> tuple[int, ...]:
     """Returns the micro-steps of the steps that stand for a whole one, ascending: for a pipeline two numbers where
-    there is a slope, for another schedule that interleaves micro-steps all of them.
+    there is a slope, for another schedule that interleaves micro-steps all of them. With `all_micro_steps` the last
+    number is that of the whole step.
     """
     if engine.marks_micro_steps:
-        return (min(batch.grad_accum, SHORT_ACCUM),)
-    return timed_accumulations(layout, batch.grad_accum)
+        return (batch.grad_accum if all_micro_steps else min(batch.grad_accum, SHORT_ACCUM),)
+    *shorter, accum = timed_accumulations(layout, batch.grad_accum)
+    return (*shorter, batch.grad_accum if all_micro_steps else accum)
 
 
 class Rung(StepRunner):
@@ -45,7 +49,7 @@ class Rung(StepRunner):
         start.
         """
         c, timing = self._c, self._c.job.timing
-        *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch)
+        *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch, all_micro_steps=timing.whole_steps)
         graphs = num_compilations()
         first = repeated = self._run(1, (*shorter, accum)[0], watch_s=c.job.first_step_s, phases=True)
         if shorter:

@@ -30,6 +30,8 @@ class Timing:
     """Least seconds of the windows of a winner's last run."""
     steps: int | None = None
     """Optimizer steps that every rung times, instead of as many as take `rung_s`."""
+    whole_steps: bool = False
+    """Whether every rung times steps of all their micro-steps, instead of a few from which the step is derived."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
