@@ -7,6 +7,8 @@ from trainers.kernels.optional import installed_values
 
 
 def with_installed(space: Space, *axes: str) -> Space:
-    """Returns the space that tries the installed optional kernels of these axes first, before its own values."""
-    values = {axis: (*installed_values(axis), *space.axes[axis]) for axis in axes}
+    """Returns the space that tries the installed optional kernels of these axes too. They stand behind its own values:
+    where a prediction knows no difference, the plainer kernel comes first.
+    """
+    values = {axis: (*space.axes[axis], *installed_values(axis)) for axis in axes}
     return dataclasses.replace(space, axes={**space.axes, **values}, optional_axes=axes)
