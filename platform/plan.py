@@ -29,7 +29,7 @@ from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_network, word_on
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
 from platform.cost_model.probed import cluster_with_probe
 from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
@@ -191,7 +191,8 @@ def _taught(options: PlanOptions, space: Space, software: str) -> Taught | None:
             f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"
             f" GPU and says nothing of {space.recipe.model.name}: leave --learn-from out, or name a study of the model"
         )
-    return Taught.of(old.header.name, old.header.cluster, old.measurements, software)
+    taught = Taught.of(old.header.name, old.header.cluster, old.measurements, software)
+    return dataclasses.replace(taught, memory_capped=options.device_memory_gib is not None)
 
 
 def run(options: PlanOptions) -> int:
@@ -208,6 +209,8 @@ def run(options: PlanOptions) -> int:
     cluster = _cluster(options, console)
     if options.node_gbps is not None:
         cluster = with_network(cluster, options.node_gbps / 8)
+    if options.device_memory_gib is not None:
+        cluster = with_memory_cap(cluster, options.device_memory_gib)
     if cluster.num_nodes > 1 and cluster.link_sigma:
         console.print(_unknown_network(cluster), highlight=False)
     cluster = stacks.with_software(cluster, software)

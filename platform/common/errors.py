@@ -35,6 +35,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += "; one that begins with - is written --OPTION=VALUE"
         raise InputError(f"{message} (--help lists the options)")
 
 

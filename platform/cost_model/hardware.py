@@ -293,6 +293,12 @@ def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
     )
 
 
+def with_memory_cap(cluster: ClusterSpec, memory_gib: float) -> ClusterSpec:
+    """Returns `cluster` with at most this memory in each device."""
+    device = dataclasses.replace(cluster.device, memory_gib=min(cluster.device.memory_gib, memory_gib))
+    return dataclasses.replace(cluster, device=device)
+
+
 def _at_nodes(measured: Mapping[str, float], num_nodes: int) -> float:
     """Returns the figure measured at the number of nodes nearest to `num_nodes`; infinity where there is none."""
     if not measured:
@@ -343,13 +349,13 @@ def find_cluster(text: str) -> ClusterSpec:
     Raises:
         InputError: a count below 1, or a device and node that the catalogue does not know.
     """
-    match = re.fullmatch(r"(?:(\d{1,19})\s*[xX*]\s*)?(?:(\d{1,19})\s*[xX*]\s*)?(.+)", text.strip())
+    match = re.fullmatch(r"(?:(-?\d{1,19})\s*[xX*]\s*)?(?:(-?\d{1,19})\s*[xX*]\s*)?(.+)", text.strip())
     if match is None:
         raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
     first, second, name = match.groups()
     counts = [int(count) for count in (first, second) if count is not None]
     if any(count < 1 for count in counts) or math.prod(counts) > MOST_DEVICES:
-        wrong = "a count below 1" if math.prod(counts) < 1 else f"more than {MOST_DEVICES:,} devices"
+        wrong = "a count below 1" if min(counts) < 1 else f"more than {MOST_DEVICES:,} devices"
         raise InputError(f"cluster {text!r} has {wrong}: write it as 8xA100-80GB or 4x8xH100")
     node = _names("nodes").get(_plain(name))
     if node is not None:

@@ -27,7 +27,9 @@ from platform.plans.scaling import (
     ramp_up,
 )
 from platform.plans.show import (
+    PREDICTED,
     cluster_label,
+    conditions,
     planned_json,
     show_fewest,
     show_largest,
@@ -82,8 +84,8 @@ def _largest_models(question: Question) -> Answer:
     options, space, cluster = question.options, question.space, question.cluster
     counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
     micro_batch = options.micro_batch or min(space.micro_batches or (1,))
-    cap = options.device_memory_gib
-    largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
+    largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch)
+    question.console.print(conditions(cluster, by_size=True), highlight=False)
     show_largest(largest, question.console)
     models = [
         {
@@ -102,9 +104,9 @@ def _largest_models(question: Question) -> Answer:
 
 def _phases(question: Question, written: str) -> Answer:
     space, cluster = question.space, question.cluster
-    cap = question.options.device_memory_gib
-    phases = ramp_up(space, space.recipe, cluster, parse_phases(written), memory_cap_gib=cap)
-    show_phases(phases, cluster, question.console)
+    phases = ramp_up(space, space.recipe, cluster, parse_phases(written))
+    question.console.print(conditions(cluster, by_size=True), highlight=False)
+    show_phases(phases, question.console)
     entries = [
         {
             "global_batch": phase.global_batch,
@@ -119,12 +121,13 @@ def _phases(question: Question, written: str) -> Answer:
 
 def _sizes(question: Question, written: str) -> Answer:
     space, cluster, console, png = question.space, question.cluster, question.console, question.options.png
-    cap = question.options.device_memory_gib
-    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), cap, question.taught)
+    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), question.taught)
+    basis = PREDICTED if question.taught is None else f"predicted, corrected by study {question.taught.name}"
     console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
+    console.print(conditions(cluster, basis, by_size=True), highlight=False)
     show_sizes(sizes, cluster, question.tokens, console)
     if png is not None:
-        draw_sizes(sizes, cluster, question.tokens, space.recipe.label, png)
+        draw_sizes(sizes, cluster, question.tokens, png, title=space.recipe.label, basis=basis)
         console.print(f"drawn as {png}", highlight=False)
     entries = [{"gpus": size.num_devices, **_size_json(size, question)} for size in sizes]
     return {"gpus": entries}, 0 if any(size.planned for size in sizes) else 1
@@ -137,7 +140,7 @@ def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
 
 def _named_points(question: Question) -> Answer:
     cluster = of_space(question.space, question.cluster)
-    points = named_points(question.space, cluster, question.options.device_memory_gib)
+    points = named_points(question.space, cluster)
     show_named(points, cluster, question.tokens, question.console)
     entries = named_json(points, cluster, question.tokens)
     return {"points": entries}, 0 if any(not point.reason for point in points) else 1
@@ -149,8 +152,7 @@ def _layouts(question: Question) -> Answer:
     without: dict[str, InputError] = {}
     for recipe in recipes_of(space):
         try:
-            cap = options.device_memory_gib
-            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=question.taught))
+            plans.append(best_plan(space, recipe, cluster, top=options.top, taught=question.taught))
         except InputError as error:
             without[recipe.label] = error
     if not plans:
@@ -211,18 +213,13 @@ def _plan_json(plan: Plan, question: Question) -> dict[str, Any]:
 
 
 def _fewest_nodes(question: Question) -> Answer:
-    space, cluster, console, cap = (
-        question.space,
-        question.cluster,
-        question.console,
-        question.options.device_memory_gib,
-    )
-    fewest = fewest_nodes(space, space.recipe, cluster, memory_cap_gib=cap)
-    console.print(space.recipe.label, highlight=False)
+    space, cluster, console = question.space, question.cluster, question.console
+    fewest = fewest_nodes(space, space.recipe, cluster)
+    console.print(f"{space.recipe.label}\n{conditions(cluster, by_size=True)}", highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
-    sizes = [at_size(space, space.recipe, part, cap) for part in parts]
+    sizes = [at_size(space, space.recipe, part) for part in parts]
     console.print(f"\ntime against nodes ({short_count(question.tokens)} tokens)", highlight=False)
     show_sizes(sizes, cluster, question.tokens, console, by_node=True)
     answer = {

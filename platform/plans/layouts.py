@@ -12,7 +12,7 @@ from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.software import distinct
-from platform.plans.planned import PARTS, SURE, Plan, Planned
+from platform.plans.planned import AS_FAST, PARTS, SURE, Plan, Planned
 from platform.plans.points import UNDIVIDED, Points, points_of
 from platform.plans.projection import Taught
 from search_spaces.space import Space
@@ -48,7 +48,6 @@ def best_plan(
     cluster: ClusterSpec,
     *,
     top: int = 10,
-    memory_cap_gib: float | None = None,
     taught: Taught | None = None,
 ) -> Plan:
     """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
@@ -60,14 +59,12 @@ def best_plan(
     """
     points = _standing(space, recipe, cluster)
     columns = points.columns(cluster)
-    if memory_cap_gib is not None:
-        columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
     prediction = predict(columns)
     projection = None
     if taught is not None:
         projection = taught.project(points.of_recipe, columns, prediction, cluster)
         prediction = projection.prediction
-        if memory_cap_gib is None:  # what was measured ran in the whole memory
+        if not taught.memory_capped:
             prediction = _certain_to_run(prediction, projection.measured)
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
@@ -158,11 +155,11 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
 
 
 def _counted_losses(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
-    """Returns, counted, what each of `rows` that is no faster than the first loses by against it."""
+    """Returns, counted, what each of `rows` that is slower than the first loses by against it."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
     totals = prediction.step.total_s[rows]
-    seconds = seconds[:, totals >= totals[:1]]
-    worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)
+    slower = totals > totals[:1] * (1 + AS_FAST)
+    worst = np.argmax(seconds[:, slower] - seconds[:, :1], axis=0)
     return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
 
 
@@ -180,7 +177,8 @@ def planned_at(
     """
     total = float(prediction.step.total_s[row])
     seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
-    loses_by = "" if row == best else max(PARTS, key=lambda part: seconds[part] - winner[part])
+    is_slower = total > float(prediction.step.total_s[best]) * (1 + AS_FAST)
+    loses_by = max(PARTS, key=lambda part: seconds[part] - winner[part]) if is_slower else ""
     # A recipe of a fixed accumulation has another global batch at each micro-batch.
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
     keys = keys_per_query(recipe)

@@ -67,7 +67,6 @@ def largest_models(
     counts: Sequence[int],
     *,
     micro_batch: int,
-    memory_cap_gib: float | None = None,
 ) -> tuple[Largest, ...]:
     """Returns for each count of devices the largest model that trains at `micro_batch` sequences a device, one
     micro-step.
@@ -79,12 +78,10 @@ def largest_models(
     """
     narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), points=())
     parts = [cluster.with_devices(count) for count in counts]
-    return tuple(_largest(narrowed, recipe, part, micro_batch, memory_cap_gib) for part in parts)
+    return tuple(_largest(narrowed, recipe, part, micro_batch) for part in parts)
 
 
-def _largest(
-    space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: int, memory_cap_gib: float | None
-) -> Largest:
+def _largest(space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: int) -> Largest:
     base, num_devices = recipe.model, cluster.num_devices
     step = base.num_heads // base.num_kv_heads
 
@@ -92,7 +89,7 @@ def _largest(
         return dataclasses.replace(recipe, model=model, global_batch=micro_batch * num_devices)
 
     def size(model: ModelSpec) -> AtSize:
-        return at_size(space, with_model(model), cluster, memory_cap_gib)
+        return at_size(space, with_model(model), cluster)
 
     def fits(model: ModelSpec) -> bool:
         return size(model).planned is not None

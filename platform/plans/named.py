@@ -14,7 +14,7 @@ from platform.cost_model.predict import predict
 from platform.cost_model.software import planned_columns
 from platform.plans.layouts import planned_at
 from platform.plans.planned import SURE, Planned
-from platform.plans.show import batch_of, chance_of, cluster_label, figure, planned_json, table_of
+from platform.plans.show import batch_of, chance_of, conditions, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
 from search_spaces.space import Point, Space
 from trainers.support import standing_refusal
@@ -51,7 +51,7 @@ def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
     return cluster.with_devices(space.num_workers)
 
 
-def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | None = None) -> tuple[NamedPoint, ...]:
+def named_points(space: Space, cluster: ClusterSpec) -> tuple[NamedPoint, ...]:
     """Returns every named point of the space with each of its recipes, in the space's order."""
     shared = {axis: values[0] for axis, values in space.axes.items()}
     resolved: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
@@ -64,8 +64,6 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
         reasons = "; ".join(dict.fromkeys(where for _, _, where in resolved if isinstance(where, str)))
         raise InputError(f"no point of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     columns = planned_columns(rows, cluster)
-    if memory_cap_gib is not None:
-        columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
     prediction = predict(columns)
     points: list[NamedPoint] = []
     row = 0
@@ -107,9 +105,7 @@ def _lacks(columns: Any, prediction: Any, row: int) -> str:
 
 def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
     """Prints the points as a table."""
-    console.print(
-        f"on {cluster_label(cluster)}, run by {cluster.software}, predicted, nothing measured", highlight=False
-    )
+    console.print(conditions(cluster), highlight=False)
     wide = console.width >= _WIDE
     names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "fits")
     table = table_of(*names, *(("layout",) if wide else ()))

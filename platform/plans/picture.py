@@ -22,8 +22,10 @@ def check_path(path: Path) -> None:
         raise InputError(f"the folder of --png {path} does not exist")
 
 
-def draw_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, title: str, path: Path) -> None:
-    """Draws the days of the sizes that have a layout, with the 80 % interval.
+def draw_sizes(
+    sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, path: Path, *, title: str, basis: str
+) -> None:
+    """Draws the days of the sizes that have a layout, with the 80 % interval; `basis` says what they rest on.
 
     Raises:
         InputError: nothing fits at any size, or the file cannot be written.
@@ -47,7 +49,7 @@ def draw_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, tit
             for count, planned in timed
         ],
         path,
-        title=f"{title}\n{tokens / 1e9:,.4g} billion tokens; predicted, nothing measured",
+        title=f"{title}\n{tokens / 1e9:,.4g} billion tokens; {basis}",
         line="best predicted layout",
         band="80 % interval",
         note=f"{cluster.device.name}, {cluster.devices_per_node} a node"

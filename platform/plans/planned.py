@@ -15,6 +15,8 @@ PARTS = {
     "bubble": ("bubble_s",),
 }
 """Parts of a step by the name they are reported under."""
+AS_FAST = 1e-6
+"""Relative difference of step times below which two layouts are predicted as fast as each other."""
 SURE = 0.9
 """Probability of running within memory from which on a plan recommends a point."""
 
@@ -43,7 +45,7 @@ class Planned:
     shares: Mapping[str, float]
     """Share of the step by the names in `PARTS`."""
     loses_by: str
-    """The part of its step that costs it most against the best layout; "" for the best."""
+    """The part of its step that costs it most against the best layout; "" where it is not slower."""
     measured: bool = False
     """Whether the step time was measured on the same number of these devices rather than predicted."""
 

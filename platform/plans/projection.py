@@ -40,6 +40,8 @@ class Taught:
     name: str
     cluster: Cluster
     measurements: tuple[Measurement, ...]
+    memory_capped: bool = False
+    """Whether plans cap the memory of devices: what was measured ran in all of it, and need not run in less."""
 
     @classmethod
     def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "Taught":

@@ -97,12 +97,10 @@ def parse_counts(text: str) -> tuple[int, ...]:
     raise InputError(f"device counts are written 2..3072 or 4,8,16, up to {MOST_DEVICES:,}, got {text!r}")
 
 
-def at_size(
-    space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None, taught: Taught | None = None
-) -> AtSize:
+def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, taught: Taught | None = None) -> AtSize:
     """Returns the best layout on exactly this cluster."""
     try:
-        plan = best_plan(space, recipe, cluster, top=1, memory_cap_gib=memory_cap_gib, taught=taught)
+        plan = best_plan(space, recipe, cluster, top=1, taught=taught)
     except InputError as error:
         return AtSize(num_devices=cluster.num_devices, planned=None, reason=str(error).partition(": ")[2])
     if not plan.best:
@@ -115,7 +113,6 @@ def against_devices(
     recipe: Recipe,
     cluster: ClusterSpec,
     counts: Sequence[int],
-    memory_cap_gib: float | None = None,
     taught: Taught | None = None,
 ) -> tuple[AtSize, ...]:
     """Returns the best layout on each count of the cluster's devices."""
@@ -126,13 +123,11 @@ def against_devices(
         except InputError as error:
             best.append(AtSize(num_devices=count, planned=None, reason=str(error)))
         else:
-            best.append(at_size(space, recipe, part, memory_cap_gib, taught))
+            best.append(at_size(space, recipe, part, taught))
     return tuple(best)
 
 
-def fewest_nodes(
-    space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024, memory_cap_gib: float | None = None
-) -> Fewest:
+def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024) -> Fewest:
     """Returns the smallest number of nodes on which some point of the space fits at the recipe's global batch. Where a
     larger batch, a multiple of the devices, fits on fewer, the first such number is given beside it.
 
@@ -143,16 +138,12 @@ def fewest_nodes(
     rounded: RoundedBatch | None = None
     for num_nodes in range(1, most + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
-        size = at_size(space, recipe, part, memory_cap_gib)
+        size = at_size(space, recipe, part)
         if size.planned is not None:
             return _fewest(space, recipe, part, size.planned, tuple(refused_sizes), rounded)
         refused_sizes.append((num_nodes, size.reason))
         whole_batch = with_whole_batch(recipe, part.num_devices)
-        if (
-            rounded is None
-            and whole_batch != recipe
-            and at_size(space, whole_batch, part, memory_cap_gib).planned is not None
-        ):
+        if rounded is None and whole_batch != recipe and at_size(space, whole_batch, part).planned is not None:
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
@@ -191,8 +182,6 @@ def ramp_up(
     recipe: Recipe,
     cluster: ClusterSpec,
     phases: Sequence[tuple[int, int | None]],
-    *,
-    memory_cap_gib: float | None = None,
 ) -> tuple[Phase, ...]:
     """Returns for each (global batch, nodes or None) the layout and micro-batch to use.
 
@@ -207,7 +196,7 @@ def ramp_up(
         changed = dataclasses.replace(recipe, global_batch=global_batch)
         doubled = itertools.takewhile(lambda count: count <= cluster.num_nodes, (2**power for power in range(32)))
         sizes = {
-            nodes: at_size(space, changed, dataclasses.replace(cluster, num_nodes=nodes), memory_cap_gib)
+            nodes: at_size(space, changed, dataclasses.replace(cluster, num_nodes=nodes))
             for nodes in sorted({*doubled, cluster.num_nodes} | ({num_nodes} if num_nodes else set()))
         }
         rates = {

@@ -47,6 +47,19 @@ def cluster_label(cluster: ClusterSpec) -> str:
     return f"{nodes}{cluster.devices_per_node} x {cluster.device.name} ({cluster.device.memory_gib:.1f} GiB)"
 
 
+PREDICTED = "predicted, nothing measured"
+
+
+def conditions(cluster: ClusterSpec, basis: str = PREDICTED, *, by_size: bool = False) -> str:
+    """Returns the line above an answer: on which devices (`by_size`: on different numbers of nodes), run by whose
+    software, and what its figures rest on.
+    """
+    place = (
+        f"nodes of {cluster_label(dataclasses.replace(cluster, num_nodes=1))}" if by_size else cluster_label(cluster)
+    )
+    return f"on {place}, run by {cluster.software}, {basis}"
+
+
 def price(cluster: ClusterSpec, days: float, num_devices: int) -> str:
     """Returns the cost of these days, or "-" where the catalogue has no price."""
     hourly = cluster.price_per_device_hour
@@ -93,7 +106,8 @@ def show_sizes(
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
             f"{planned.layout.label}, batch {batch_of(planned)}"
-            + (f", fits with {chance_of(planned)} probability" if planned.ok_probability < SURE else ""),
+            + (f", fits with {chance_of(planned)} probability" if planned.ok_probability < SURE else "")
+            + (", measured" if planned.measured else ""),
             *(bar for _ in bar_titles),
         )
     console.print(table, highlight=False)
@@ -128,7 +142,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
         console.print(f"{plural(nodes, 'node')} would be too few: {reason}", highlight=False)
 
 
-def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console) -> None:
+def show_phases(phases: Sequence[Phase], console: Console) -> None:
     """Prints the schedule of a batch ramp-up."""
     table = table_of("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
     table.columns[6].justify = "left"
@@ -145,8 +159,7 @@ def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console)
         )
     console.print(table, highlight=False)
     console.print(
-        f"nodes of {cluster.devices_per_node} x {cluster.device.name}; the most that keep {100 * EFFICIENCY:.0f} % of"
-        " a phase's best rate a GPU, unless given",
+        f"NNODES: the most that keep {100 * EFFICIENCY:.0f} % of a phase's best rate a GPU, unless given",
         highlight=False,
     )
 

@@ -7,15 +7,14 @@ from rich.table import Table
 
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
-from platform.plans.planned import SURE, Plan, Planned
-from platform.plans.show import WIDE, batch_of, chance_of, cluster_label, figure, price, table_of
+from platform.plans.planned import AS_FAST, SURE, Plan, Planned
+from platform.plans.show import PREDICTED, WIDE, batch_of, chance_of, conditions, figure, price, table_of
 
 
 def show_plan(plan: Plan, tokens: float, console: Console) -> None:
     """Prints the best layouts of one recipe."""
     recipe, cluster = plan.recipe, plan.cluster
-    basis = plan.learned or "predicted, nothing measured"
-    console.print(f"{recipe.label}\non {cluster_label(cluster)}, run by {cluster.software}, {basis}", highlight=False)
+    console.print(f"{recipe.label}\n{conditions(cluster, plan.learned or PREDICTED)}", highlight=False)
     peaks = cluster.device.tflops
     if recipe.compute_precision == "bf16" and peaks["bf16"] < peaks["fp16"]:
         console.print(
@@ -89,9 +88,10 @@ def _show_best(plan: Plan, tokens: float, console: Console) -> None:
 
 
 def _slower_in(planned: Planned, first: Planned) -> str:
-    if planned.tokens_per_s > first.tokens_per_s:  # it is less sure to fit
-        return "faster"
-    return planned.loses_by or "best"
+    if planned.loses_by or planned is first:
+        return planned.loses_by or "best"
+    is_faster = planned.tokens_per_s > first.tokens_per_s * (1 + AS_FAST)  # but less sure to fit
+    return "faster" if is_faster else "as fast"
 
 
 def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str:

@@ -10,7 +10,7 @@ import search_spaces
 from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model import host
 from platform.cost_model import step_time as steps
-from platform.cost_model.hardware import find_cluster
+from platform.cost_model.hardware import find_cluster, with_memory_cap
 from platform.cost_model.predict import normal_cdf, predict, under_the_host_s
 from platform.plans.layouts import best_plan
 from tests.cost_model.points import GPT2, GPT_39B, fsdp, point
@@ -90,10 +90,10 @@ def test_predictions_of_reference_models_are_the_golden_ones(regenerate_golden: 
 
 def test_a_memory_cap_is_obeyed() -> None:
     space = search_spaces.load("bloom7b")
-    plan = best_plan(space, space.recipe, find_cluster("8xH100"), memory_cap_gib=40.0)
+    plan = best_plan(space, space.recipe, with_memory_cap(find_cluster("8xH100"), 40.0))
     assert plan.best and all(planned.needed_gib <= 40.0 for planned in plan.best)
     narrow = dataclasses.replace(space, micro_batches=(16,))
-    assert not best_plan(narrow, space.recipe, find_cluster("8xH100"), memory_cap_gib=20.0).best
+    assert not best_plan(narrow, space.recipe, with_memory_cap(find_cluster("8xH100"), 20.0)).best
 
 
 def test_a_grid_is_predicted_as_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

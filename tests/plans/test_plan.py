@@ -214,6 +214,11 @@ def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens: must be a number above 0, as in 2e9"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
         (("bloom7b", "--cluster", "7xH100"), "runs on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
+        (
+            ("bloom7b", "--cluster", "-1xH100"),
+            "expected one argument; one that begins with - is written --OPTION=VALUE",
+        ),
+        (("bloom7b", "--cluster=-1xH100"), "cluster '-1xH100' has a count below 1"),
         (("bloom7b", "--cluster", "9999999999999999999xH100"), "more than 1,000,000 devices"),
         (("bloom7b", "--cluster", "8xH100", "--gpus", "2..99999999999999999999"), "up to 1,000,000"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "1e300"), "--tokens must be above 0 and at most"),
@@ -269,8 +274,33 @@ def test_a_layout_s_words_are_read_on_a_narrow_terminal(
 
 def test_every_loser_is_counted_by_what_it_loses_by(capsys: pytest.CaptureFixture[str]) -> None:
     (recipe,) = printed_json(capsys, "gpt_76b", "--cluster", "64xdgx-a100", "--top", "1000")["recipes"]  # type: ignore[misc]
-    counts = collections.Counter(layout["loses_by"] for layout in recipe["layouts"][1:])
+    counts = collections.Counter(each["loses_by"] for each in recipe["layouts"] if each["loses_by"])
     assert recipe["loses_by"] == dict(counts) and {"communication", "compute"} <= set(counts)
+
+
+def test_a_layout_as_fast_as_the_first_loses_by_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks two that differ by a prefetch alone, which predictions do not know."""
+    options = ("gpt2_128", "--cluster", "4xH200", "--set", "prefetch=0,1", "--device-memory-gib", "15.8", "--top", "2")
+    layouts = printed_json(capsys, *options)["recipes"][0]["layouts"]  # type: ignore[index]
+    assert [each["loses_by"] for each in layouts] == ["", ""] and "prefetch 1" in layouts[1]["layout"]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main([*options]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "±" in line]
+    assert rows[0][-1] == "best" and rows[1][-2:] == ["as", "fast"]
+
+
+@pytest.mark.parametrize(
+    "question", [(), ("--gpus", "4,8"), ("--min-nodes",), ("--max-model",), ("--batch-rampup", "64")]
+)
+def test_every_answer_says_on_which_devices_and_that_it_is_predicted(
+    capsys: pytest.CaptureFixture[str], question: tuple[str, ...]
+) -> None:
+    assert main(["gpt2", "--cluster", "8xH100", "--device-memory-gib", "40", *question]) == 0
+    place = "nodes of 8 x H100-SXM" if question else "8 x H100-SXM"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"on {place} (40.0 GiB), run by layout-search, predicted, nothing measured" in shown
 
 
 def test_lengths_that_fit_are_planned_beside_those_that_do_not(capsys: pytest.CaptureFixture[str]) -> None:
