@@ -12,6 +12,7 @@ docs/reference/columns.md has the table's columns.
 """
 
 import argparse
+import dataclasses
 import json
 import logging
 import pathlib
@@ -26,8 +27,8 @@ from platform.common.errors import InputError, Parser
 from platform.common.signals import exit_with
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
-from platform.cost_model.table import Run, interpret
-from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
+from platform.cost_model.table import Run, interpret, label_of
+from platform.replaying.play import NAMES, Figures, Played, figures, make, play
 from platform.replaying.recorded import Cell, cells
 
 LARGE = 20
@@ -125,7 +126,7 @@ def _json(
         "budget": options.budget,
         "seeds": options.seeds,
         "overall": {
-            **to_json(overall),
+            **dataclasses.asdict(overall),
             "min_cell": least,
             "cells": sum(len(cell.choices) >= least for cell in compared),
         },
@@ -134,7 +135,7 @@ def _json(
                 "cell": list(cell.name),
                 "recipe": cell.recipe,
                 "configurations": len(cell.choices),
-                **to_json(figures(all_of)),
+                **dataclasses.asdict(figures(all_of)),
             }
             for cell, all_of in zip(compared, played, strict=True)
         ],
@@ -172,9 +173,7 @@ def _show(
 
 def _label(cell: Cell, compared: Sequence[Cell]) -> str:
     """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
-    model, gpu, gpus, seq_len, global_batch = cell.name
-    label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
-    return f"{label}, recipe {cell.recipe}" if sum(each.name == cell.name for each in compared) > 1 else label
+    return label_of((*cell.name, cell.recipe), alone=sum(each.name == cell.name for each in compared) == 1)
 
 
 def _show_trials(compared: Sequence[Cell], played: Sequence[Sequence[Played]]) -> None:

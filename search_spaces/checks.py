@@ -94,7 +94,7 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
     """Checks that `value` has the type of the field `name` of `kind`; `of` names it in the sentence.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it has not.
     """
     hint = typing.get_type_hints(kind)[name]
     if typing.get_origin(hint) is typing.Literal:

@@ -4,11 +4,9 @@ import dataclasses
 
 from search_spaces import engines
 from search_spaces.space import Space
+from trainers.text import VOCAB_SIZE
 from trainers.values.recipe import INCLUDED, Recipe
 from trainers.values.spec import ModelSpec
-
-BYTES = 256
-"""Vocabulary of the included text, which is read byte by byte."""
 
 _WINDOW = 64
 """Tokens of a sliding window in a miniature, a quarter of its sequences."""
@@ -37,7 +35,7 @@ def small_model(
         hidden_size=hidden_size,
         num_heads=num_heads,
         num_kv_heads=num_heads // 2 if grouped else num_heads,
-        vocab_size=BYTES,
+        vocab_size=VOCAB_SIZE,
         ffn_size=round(hidden_size * model.ffn_size / model.hidden_size),
         max_positions=max_positions if model.max_positions else 0,
         tied_embeddings=model.tied_embeddings,

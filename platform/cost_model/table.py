@@ -162,13 +162,22 @@ def settled(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
+def label_of(cell: tuple[str, ...], *, alone: bool) -> str:
+    """Returns text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048" for the values of `CELL`, with the
+    recipe unless the cell stands `alone`, differing from every other in more than that.
+    """
+    model, gpu, gpus, seq_len, global_batch, recipe = cell
+    label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+    return label if alone else f"{label}, recipe {recipe or 'not stated'}"
+
+
 def _is_unsettled(run: Run) -> bool:
     return CONFIGURED_CHECKPOINTING in run.assumed
 
 
 def _interpret(row: Row, *, measured: bool) -> Run:
     if row["status"] not in ("ok", "oom", "crash_or_oom"):
-        raise ValueError(f"status {row['status'] or 'not stated'}")
+        raise ValueError(f"status {row['status'] or row.get('outcome') or 'not stated'}")
     if row.get("outcome") and row["outcome"] not in set(Outcome):
         raise ValueError(f"outcome {row['outcome']!r} is not one of {', '.join(Outcome)}")
     if (number(row, "ep") or 1) > 1:

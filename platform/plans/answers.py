@@ -227,10 +227,7 @@ def _fewest_nodes(question: Question) -> Answer:
         "global_batch": space.recipe.global_batch,
         "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
         "needed_gib": fewest.needed_gib,
-        "parts_gib": {
-            field.name: float(getattr(fewest.parts, field.name).ravel()[0])
-            for field in dataclasses.fields(fewest.parts)
-        },
+        "parts_gib": dict(fewest.parts_gib),
         "binding_rank": fewest.rank,
         "smallest": fewest.smallest,
         "against_nodes": [

@@ -71,6 +71,7 @@ def best_plan(
     sure = prediction.ok_probability >= SURE
     seconds_per_token = prediction.expected_s / columns.tokens_per_step
     rows = _fastest_rows(points.layouts, seconds_per_token, fits, sure)
+    num_too_large = len(set(points.layouts)) - len(rows)
     if cluster.software != THIS_PROJECT:
         rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
 
@@ -86,7 +87,7 @@ def best_plan(
         if (faster := _faster(seconds_per_token, fits & ~sure, rows)) is None
         else planned(faster),
         num_layouts=len(rows),
-        num_too_large=len(set(points.layouts)) - len(rows),
+        num_too_large=num_too_large,
         lost_by=_counted_losses(prediction, rows),
         num_points=points.num_points,
         skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
@@ -202,15 +203,16 @@ def planned_at(
     )
 
 
+def parts_gib(columns: Columns, row: int) -> dict[str, float]:
+    """Returns the parts of the memory of a row at its peak, GiB."""
+    parts = peak_parts(columns.take(np.array([row])))
+    return {field.name: float(np.ravel(getattr(parts, field.name))[0]) for field in dataclasses.fields(parts)}
+
+
 def _nearest(points: Points, columns: Columns, prediction: Prediction) -> str:
     """Returns the point that needs least memory, with the parts of its memory."""
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
-    parts = peak_parts(columns.take(np.array([row])))
-    listed = ", ".join(
-        f"{name.replace('_', ' ')} {float(np.ravel(value)[0]):.1f}"
-        for name, value in dataclasses.asdict(parts).items()
-        if float(np.ravel(value)[0]) >= 0.05
-    )
+    listed = ", ".join(f"{part} {gib:.1f}" for part, gib in parts_gib(columns, row).items() if gib >= 0.05)
     phase = PHASES[int(prediction.memory.phase[row])].replace("_", " ")
     return (
         f"nearest is {points.layouts[row].label} at micro-batch {points.batches[row].micro_batch}, which needs"

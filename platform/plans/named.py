@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from platform.common.errors import InputError
+from platform.cost_model.columns import Columns
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import older_than_kernels
-from platform.cost_model.predict import predict
+from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.software import planned_columns
 from platform.plans.layouts import planned_at
 from platform.plans.planned import SURE, Planned
@@ -92,12 +92,11 @@ def _resolved(
     return reason or (layout, batch)
 
 
-def _lacks(columns: Any, prediction: Any, row: int) -> str:
+def _lacks(columns: Columns, prediction: Prediction, row: int) -> str:
     """Returns why the point of a row is predicted not to run well; "" where it is predicted to."""
     needed = float(prediction.memory.needed_gib[row])
-    capacity = float(np.broadcast_to(columns.capacity_gib, columns.shape)[row])
-    if not bool(np.asarray(prediction.fits)[row]):
-        return f"out of memory: needs {needed:.1f} GiB of {capacity:.1f}"
+    if not prediction.fits[row]:
+        return f"out of memory: needs {needed:.1f} GiB of {columns.capacity_gib[row]:.1f}"
     if prediction.ok_probability[row] <= 0.5:
         return "predicted to thrash: the allocator's pools exceed the device"
     return ""

@@ -4,16 +4,15 @@ batches.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
-from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.placement import fullest_rank
 from platform.cost_model.predict import predict
-from platform.plans.layouts import best_plan, with_whole_batch
+from platform.plans.layouts import best_plan, parts_gib, with_whole_batch
 from platform.plans.planned import Planned
 from platform.plans.points import points_of
 from platform.plans.projection import Taught
@@ -63,8 +62,8 @@ class Fewest:
 
     num_nodes: int
     planned: Planned
-    parts: MemoryParts
-    """Memory of the layout that needs least there, one row, GiB."""
+    parts_gib: Mapping[str, float]
+    """Memory of the layout that needs least there."""
     needed_gib: float
     rank: str
     """The pipeline rank with most memory."""
@@ -168,7 +167,7 @@ def _fewest(
     return Fewest(
         num_nodes=cluster.num_nodes,
         planned=planned,
-        parts=peak_parts(columns.take(np.array([row]))),
+        parts_gib=parts_gib(columns, row),
         needed_gib=float(memory.needed_gib[row]),
         rank=fullest_rank(layout, int(memory.binding_rank[row])),
         smallest=f"{layout.label}, micro-batch {points.batches[row].micro_batch}",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -121,12 +120,10 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
         highlight=False,
     )
     table = table_of("a rank holds, at its peak", "GiB")
-    for field in dataclasses.fields(fewest.parts):
-        table.add_row(field.name.replace("_", " "), f"{float(np.ravel(getattr(fewest.parts, field.name))[0]):.1f}")
-    listed_gib = sum(
-        float(np.ravel(getattr(fewest.parts, field.name))[0]) for field in dataclasses.fields(fewest.parts)
-    )
-    table.add_row("rounding, context, communicators", f"{fewest.needed_gib - listed_gib:.1f}")
+    for part, gib in fewest.parts_gib.items():
+        table.add_row(part, f"{gib:.1f}")
+    outside_gib = fewest.needed_gib - sum(fewest.parts_gib.values())
+    table.add_row("rounding, context, communicators", f"{outside_gib:.1f}")
     table.add_row("needed", f"{fewest.needed_gib:.1f}")
     table.add_row("there", f"{cluster.device.memory_gib:.1f}")
     console.print(table, highlight=False)

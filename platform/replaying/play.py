@@ -3,7 +3,6 @@
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.replaying.recorded import Cell, Recorded
@@ -12,7 +11,6 @@ from platform.searchers.sweep import Sweep
 
 NAMES = ("guided", "model", "random", "grid", "optuna", "largest-batch")
 """Searchers and baselines, by their names in `--searcher`."""
-JSON_KEYS = ("trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +38,9 @@ class Played:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """Means over searches. A search that found nothing counts with all trials of its budget: see `found_share`."""
+    """Means over searches, under the names of `--json`. A search that found nothing counts with all trials of its
+    budget: see `found_share`.
+    """
 
     trials_to_2pct_median: float
     trials_to_2pct_mean: float
@@ -88,8 +88,3 @@ def figures(played: Sequence[Played]) -> Figures:
         gpu_s_to_2pct_median=statistics.median(each.gpu_s for each in played),
         found_share=statistics.fmean(each.is_found for each in played),
     )
-
-
-def to_json(value: Figures) -> dict[str, Any]:
-    """Returns the figures under the names of `--json`."""
-    return {key: getattr(value, key) for key in JSON_KEYS}

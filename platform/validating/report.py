@@ -10,7 +10,7 @@ from platform.common.errors import InputError
 from platform.cost_model.rows import Row
 from platform.cost_model.scores import Scores, scores
 from platform.cost_model.scoring import Scored, cells_of, constant_mfu, merged, score_table
-from platform.cost_model.table import CELL, Run, interpret
+from platform.cost_model.table import CELL, Run, interpret, label_of
 
 JSON_KEYS = (
     "rows_scored",
@@ -44,10 +44,8 @@ class CellReport:
 
     @property
     def label(self) -> str:
-        """Text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048"."""
-        model, gpu, gpus, seq_len, global_batch, recipe = self.cell
-        label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
-        return label if self.alone else f"{label}, recipe {recipe or 'not stated'}"
+        """The cell in words."""
+        return label_of(self.cell, alone=self.alone)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

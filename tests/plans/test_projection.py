@@ -126,6 +126,7 @@ def test_another_software_has_rates_kernels_and_data_parallelism_of_its_own(
     assert {each["software"] for each in ours["layouts"]} == {"layout-search"}
     assert {each["software"] for each in theirs["layouts"]} == {"megatron-core"}
     assert theirs["layouts"][0]["step_time_s"] < 0.95 * ours["layouts"][0]["step_time_s"]
+    assert theirs["num_too_large"] <= ours["num_too_large"], "layouts that are one to it, yet fit, are not too large"
 
 
 def test_a_software_s_row_and_its_plan_have_the_same_features() -> None:

@@ -201,6 +201,7 @@ def _table(tmp_path: Path, **changes: str) -> Path:
         ({"notes": "nothing"}, "neither time, memory nor OOM printed"),
         ({"params_b": "40"}, "1.65B parameters by its shape, 40B stated"),
         ({"status": "error"}, "status error"),
+        ({"status": "", "outcome": "skipped"}, "status skipped"),
         ({"hidden": "1e400"}, "hidden is '1e400', not a number from 0 to 1e.09"),
         ({"layers": "nan"}, "layers is 'nan', not a number from 0"),
         ({"heads": "0.5"}, "heads is 0.5, not a whole number"),
