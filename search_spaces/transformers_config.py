@@ -27,6 +27,8 @@ def space_of_config(path: Path) -> Space:
     """
     name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
     config = _read(path)
+    if "layout" in config and "model_type" not in config:
+        raise ValueError(f"{path} is a layout and no model: a search takes it by --layout")
     model = ModelSpec.from_config(config, name=name)
     length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
     seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH

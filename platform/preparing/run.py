@@ -70,6 +70,8 @@ def prepare(request: Request) -> TokenIndex:
         )
         _make(shards, settings, request.num_workers)
         index = _index(request.out, shards, tokenizer)
+        if not index.tokens:
+            raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
         with replacing(request.out / NAME) as path:
             write_index(path, index)
         return index

@@ -32,7 +32,7 @@ def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_objec
 
 def _print(subject: Subject, remaining: Sequence[Candidate], seconds: float) -> None:
     plan = subject.plan
-    print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
+    print(f"Space {subject.space.name} on {subject.cluster.label_under(subject.cap_gib)}: {subject.space.recipe.label}")
     for recipe in subject.space.recipes:
         if layers := float8_sentence(recipe):
             print(f"  {layers}")

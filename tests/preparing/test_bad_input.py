@@ -79,6 +79,12 @@ def test_folders_that_are_not_this_runs(refused: Refused, tmp_path: Path, capsys
     assert "was begun with different inputs" in refused("a.txt", "--out", "done")
 
 
+def test_an_input_without_a_token(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    assert "every document of the input is empty" in refused("a.txt", "--out", "out")
+    assert not (tmp_path / "out" / "index.json").exists()
+
+
 def test_a_tokenizer_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "empty").mkdir()

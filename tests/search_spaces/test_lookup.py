@@ -238,6 +238,7 @@ def test_grouped_heads_stay_grouped_in_the_miniature(tmp_path: Path) -> None:
         (b"\xff\xfe", "is not a JSON file: it is not UTF-8 text"),
         (b"[1]", "wants a JSON object at its top, got list"),
         (b"{}", "states no model_type: this project trains bloom, gpt2"),
+        (b'{"layout": {}}', "is a layout and no model: a search takes it by --layout"),
         (b'{"model_type": "bloom", "n_layer": 2}', r"lacks hidden_size \(hidden_size or n_embed\), num_heads"),
         (b'{"model_type": "bloom", "n_layer": "2"}', "lacks hidden_size"),
     ],

@@ -27,6 +27,7 @@ def dry_run(tmp_path: Path, *options: str) -> str:
 
 def test_it_says_what_would_run_without_a_ray(tmp_path: Path) -> None:
     printed = dry_run(tmp_path, "--time-budget", "10s")
+    assert " GiB, held to 0.24): gpt2-miniature" in printed, "the miniature's memory cap"
     assert "would run  FSDP2 stage" in printed and "device seconds (estimated)" in printed
     assert "The budget ends it after 10 s (--time-budget)." in printed
     assert list(tmp_path.glob("gpt2*")) == []
