@@ -99,6 +99,7 @@ def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
         f"fits: probability that it runs within memory, layouts of {100 * SURE:.0f} % and more first",
+        "80 %: interval of the step time",
         f"days: for {short_count(tokens)} tokens (--tokens)",
     ]
     if len(best) > 1:
