@@ -12,6 +12,8 @@ from trainers.mesh.stages import pipeline_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
+_DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+
 
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     """Returns the layout of these axis values on `num_devices`.
@@ -69,31 +71,27 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
     within = layout.tp * layout.pp * layout.cp
     shards = layout.dp_shard if layout.dp_replicate > 1 else 1
     if num_devices % (within * shards):
-        degrees = " x ".join(
-            f"{axis} {size}"
-            for axis, size in (("dp_shard", shards), ("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp))
-            if size > 1
-        )
-        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {degrees}")
+        degrees = {"dp_shard": shards, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
+        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {_above_one(degrees)}")
     free = {"dp_replicate"} if layout.dp_replicate > 1 else {"dp_replicate", "dp_shard"}
     values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
     return fill({name: value for name, value in values.items() if name not in free}, num_devices)
 
 
+def _above_one(degrees: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in degrees.items() if size > 1)
+
+
 def fewest_devices(values: Mapping[str, Any]) -> int:
     """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
     degrees = {"dp_shard": fewest_shards(values), **values}
-    return math.prod(max(1, degrees.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
+    return math.prod(max(1, degrees.get(axis, 1)) for axis in _DEGREES)
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
     """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when it can."""
     if layout.world_size != num_devices:
-        degrees = " x ".join(
-            f"{axis} {getattr(layout, axis)}"
-            for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-            if getattr(layout, axis) > 1
-        )
+        degrees = _above_one({axis: getattr(layout, axis) for axis in _DEGREES})
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
     return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
 

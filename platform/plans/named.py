@@ -1,7 +1,7 @@
 """Predicts each named point of a space, exactly as given, on a cluster."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from platform.plans.layouts import planned_at
 from platform.plans.planned import SURE, Planned
 from platform.plans.show import batch_of, chance_of, conditions, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
-from search_spaces.space import Point, Space
+from search_spaces.space import Space
 from trainers.support import standing_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
@@ -53,12 +53,10 @@ def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
 
 def named_points(space: Space, cluster: ClusterSpec) -> tuple[NamedPoint, ...]:
     """Returns every named point of the space with each of its recipes, in the space's order."""
-    shared = {axis: values[0] for axis, values in space.axes.items()}
-    resolved: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
-    for recipe in space.recipes:
-        for point in space.points:
-            changed = dataclasses.replace(recipe, **point.recipe)
-            resolved.append((point.name, changed, _resolved(changed, point, shared, cluster)))
+    resolved = [
+        (name, recipe, _resolved(recipe, values, micro_batch, cluster))
+        for recipe, values, (micro_batch,), name in space.combinations()
+    ]
     rows = [(recipe, *resolution) for _, recipe, resolution in resolved if not isinstance(resolution, str)]
     if not rows:
         reasons = "; ".join(dict.fromkeys(where for _, _, where in resolved if isinstance(where, str)))
@@ -78,13 +76,13 @@ def named_points(space: Space, cluster: ClusterSpec) -> tuple[NamedPoint, ...]:
 
 
 def _resolved(
-    recipe: Recipe, point: Point, shared: dict[str, Any], cluster: ClusterSpec
+    recipe: Recipe, values: Mapping[str, Any], micro_batch: int, cluster: ClusterSpec
 ) -> tuple[Layout, BatchPoint] | str:
     """Returns the point's layout and batch on all devices of `cluster`, or why it has none."""
     num_devices = cluster.num_devices
     try:
-        layout = fill({**shared, **point.layout}, num_devices)
-        batch = BatchPoint.of(recipe, layout, point.micro_batch)
+        layout = fill(values, num_devices)
+        batch = BatchPoint.of(recipe, layout, micro_batch)
     except ValueError as error:
         return str(error)
     reason = reason_against(recipe, layout, num_devices) or standing_refusal(recipe, layout, num_devices)
