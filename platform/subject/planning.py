@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
+from platform.cost_model.predict import predict
 from platform.finals.trial import Rules
 from search_spaces.candidate import Candidate, Rejected
 from trainers.failures import size
@@ -42,20 +43,34 @@ class Plan:
 
     def expected_s(self, candidates: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
         """Returns estimated seconds of the `candidates`, with each trial's start and each rung's warm-up and
-        windows, and of all final runs.
+        windows, and of all final runs, whose points take as long as the mean of all.
 
         The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
-        start_s, rung_s = TRIAL_S[cluster.device_kind], 1.5 * timing.rung_s
+        start_s, rungs_s = TRIAL_S[cluster.device_kind], self._rungs_s(timing)
+        mean_s = sum(rungs_s.values()) / max(1, len(rungs_s))
         recipes = len({candidate.recipe for candidate in self.candidates})
-        trying_s = len(candidates) * start_s + num_rungs(candidates) * rung_s
-        final_s = self.num_final(rules) * (start_s + rung_s)
+        trying_s = len(candidates) * start_s + sum(rungs_s.get(each, mean_s) for each in _rungs(candidates))
+        final_s = self.num_final(rules) * (start_s + mean_s)
         return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
+
+    def _rungs_s(self, timing: Timing) -> dict[tuple[str, int], float]:
+        """Returns estimated seconds of each rung's warm-up and windows, by its candidate's key and micro-batch."""
+        rungs = _rungs(self.candidates)
+        whole_s = [0.0] * len(rungs)
+        if timing.num_whole_steps and self.columns is not None:
+            whole_s = (timing.num_whole_steps * predict(self.columns).step.total_s).tolist()
+        return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, whole_s, strict=True)}
 
 
 def num_rungs(candidates: Sequence[Candidate]) -> int:
     """Returns the number of batch points of all candidates."""
-    return sum(len(candidate.micro_batches) for candidate in candidates)
+    return len(_rungs(candidates))
+
+
+def _rungs(candidates: Sequence[Candidate]) -> list[tuple[str, int]]:
+    """Returns the key and the micro-batch of each batch point of all candidates, in order."""
+    return [(each.key, micro_batch) for each in candidates for micro_batch in each.micro_batches]
 
 
 def make_plan(

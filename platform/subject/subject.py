@@ -59,6 +59,7 @@ class Subject:
             num_devices=self.cluster.num_devices,
             start_s=TRIAL_S[self.cluster.device_kind],
             rung_s=1.5 * self.timing.rung_s,
+            steps=self.timing.num_whole_steps,
             device=self.cluster.device_word,
         )
         problem = Problem(

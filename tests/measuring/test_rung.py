@@ -280,6 +280,25 @@ def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: 
     assert len(timed(monkeypatch, measured_rung).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
 
 
+def test_whole_steps_begin_with_a_short_one_that_tells_how_long_they_may_take(monkeypatch: Any) -> None:
+    """Checks the deadline: the driver waits a fixed time for the first step, which 256 micro-steps would exceed."""
+    measured_rung = rung(monkeypatch, grad_accum=256)
+    promised: list[float] = []
+    measured_rung._c.promise = promised.append
+    measured_rung._c.job = job(
+        Timing(whole_steps=True),
+        first_step_s=300.0,
+        layout=SimpleNamespace(compile="none", data_parallel=1),
+    )
+    measured_rung._engine.in_effect = dict[str, Any]
+    monkeypatch.setattr("trainers.engines.mismatches", lambda *_, **__: ())
+    monkeypatch.setattr(measured_rung, "_windows", lambda accum, per_window, shorter: None)
+    monkeypatch.setattr(measured_rung, "_measurement", lambda timed, accum, **fields: (accum, fields["warmup_steps"]))
+    assert measured_rung.measure({}) == (256, 3)
+    assert measured_rung._times_s == pytest.approx([0.4, 0.4, 25.7]), "a micro-step and an optimizer step take 0.1 s"
+    assert promised == pytest.approx([300.0, 0.4, 256 * 0.4 / 3])
+
+
 def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() -> None:
     held = Sampled(utilization_pct=90.0, sm_clock_mhz=1500.0, power_w=600.0, held_back=("power cap",))
     free = Sampled(utilization_pct=2.0, sm_clock_mhz=1980.0, power_w=100.0)

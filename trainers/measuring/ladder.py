@@ -110,9 +110,9 @@ def best_above_tokens_per_s(
 
 def may_begin(left_s: float, before: Measurement | None) -> bool:
     """Returns whether a rung may begin `left_s` before the time that is reserved for what follows its trial: not where
-    the timed windows of the rung `before` it took longer.
+    the steps of the rung `before` it took longer, without the first one, which may compile and load kernels.
     """
-    return left_s >= (before.steps_per_window * sum(before.windows_s) if before else 0.0)
+    return left_s >= (sum(before.step_times_s[1:]) if before else 0.0)
 
 
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:

@@ -50,18 +50,22 @@ class Rung(StepRunner):
         """
         c, timing = self._c, self._c.job.timing
         *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch, all_micro_steps=timing.whole_steps)
+        # How long a micro-step takes is known only after the first step, for which the driver waits a fixed time.
+        begins = (*shorter, min(accum, SHORT_ACCUM) if self._engine.marks_micro_steps else accum)[0]
         graphs = num_compilations()
-        first = repeated = self._run(1, (*shorter, accum)[0], watch_s=c.job.first_step_s, phases=True)
+        first = repeated = self._run(1, begins, watch_s=c.job.first_step_s, phases=True)
+        if begins < accum:
+            repeated = self._run(1, begins, phases=True)
         if shorter:
-            repeated = self._run(1, shorter[0], phases=True)
             self._shorter_peaks = (shorter[0], dict(self._peaks))
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
         compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
         compile_s = (
-            self._slowest(max(0.0, first.total_s - min((repeated if shorter else warm).steps_s))) if compiles else None
+            self._slowest(max(0.0, first.total_s - min((repeated if begins < accum else warm).steps_s)))
+            if compiles
+            else None
         )
-        warmup_steps = max(2, timing.warmup_steps)
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
@@ -69,7 +73,7 @@ class Rung(StepRunner):
         if longer > accum:
             accum = longer
             warm = self._run(1, accum, phases=True)
-            warmup_steps += 1
+        warmup_steps = self._step
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
         timed = self._windows(accum, per_window, shorter[0] if shorter else None)
         return self._measurement(

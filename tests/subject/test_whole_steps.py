@@ -1,0 +1,50 @@
+"""What a trial is expected to take where whole steps are timed."""
+
+import dataclasses
+
+import pytest
+
+from platform.cluster.nodes import Place
+from platform.cost_model.predict import predict
+from platform.finals.trial import Rules
+from platform.search import parse
+from platform.subject.planning import TRIAL_S
+from platform.subject.request import read_request
+from platform.subject.subject import Subject, subject_of
+from trainers.values.cluster import Cluster
+
+H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=1)
+NO_FINALS = Rules(repeats=0, finalists=0)
+
+
+def subject(*options: str) -> Subject:
+    request = read_request(parse(["bloom7b", "--set", "engine=ddp", *options]))
+    return subject_of(request, Place(cluster=H200, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [((), 0), (("--steps", "12"), 0), (("--whole-steps",), 4), (("--whole-steps", "--steps", "12"), 13)],
+)
+def test_a_searcher_knows_that_whole_steps_are_run(options: tuple[str, ...], steps: int) -> None:
+    """Counts the steps of all micro-steps: one to warm up, then the timed ones."""
+    costs = subject(*options).problem.costs
+    assert costs.steps == steps
+    assert costs.rung_s == 9.0
+
+
+def test_the_time_that_a_dry_run_tells_holds_whole_steps() -> None:
+    usual, whole = subject(), subject("--whole-steps")
+    plan = whole.plan
+    assert plan.columns is not None
+    steps_s = predict(plan.columns).step.total_s
+    assert plan.expected_s(plan.candidates, H200, whole.timing, whole.rules) > 3 * plan.expected_s(
+        plan.candidates, H200, usual.timing, usual.rules
+    ), "a step of 512 micro-steps takes minutes"
+    last_runs_s = 1 * (TRIAL_S["cuda"] + 9.0 + 4 * steps_s.mean()) + 30.0 + 20.0
+    start_s = len(plan.candidates) * TRIAL_S["cuda"]
+    tried_s = start_s + (9.0 + 4 * steps_s).sum()
+    assert plan.expected_s(plan.candidates, H200, whole.timing, NO_FINALS) == pytest.approx(tried_s + last_runs_s)
+    one = dataclasses.replace(plan.candidates[0], micro_batches=plan.candidates[0].micro_batches[:1])
+    one_s = TRIAL_S["cuda"] + 9.0 + 4 * steps_s[0]
+    assert plan.expected_s([one], H200, whole.timing, NO_FINALS) == pytest.approx(one_s + last_runs_s)
