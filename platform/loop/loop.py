@@ -68,9 +68,9 @@ class Loop:
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else Finals((), Rules())
-        self._resumes_finals = self.history.finals_begun or bool(self.history.left_out)
-        """Whether an earlier session ended in or before its final runs: then a winner is settled before further
-        candidates are tried, except those that final runs wait for.
+        self._resumes_finals = self.history.ends_in_finals or bool(self.history.left_out)
+        """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
+        further candidates are tried, except those that final runs wait for.
         """
         self._running: _Running | None = None
         self._ends: list[policy.Ended] = []
@@ -104,7 +104,11 @@ class Loop:
 
     @property
     def left_out(self) -> str:
-        """The final runs that are missing, with about how many seconds a further session needs; "" for none."""
+        """The final runs that are missing, with about how many seconds a further session needs; "" for none, and where
+        a fault ended the search, which then goes on before any of them.
+        """
+        if self.fault and self._search_end is None:
+            return ""
         first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
         return self._finals.left_out(self.history, self._costs, first_s)
 

@@ -177,6 +177,12 @@ class History:
         )
 
     @property
+    def ends_in_finals(self) -> bool:
+        """Whether the last trial that was started came after the search."""
+        last = next(reversed(self._starts.values()), None)
+        return last is not None and last.is_final
+
+    @property
     def start_s(self) -> float:
         """Least seconds that a trial with measurements took beyond its steps; 0 before the first."""
         return min((beside_s for beside_s, _ in self._times_s()), default=0.0)

@@ -437,6 +437,37 @@ class TestBudgetOfTheFinals:
         assert (job.recipe, job.layout, job.repeat) == (last.recipe, last.layout, 0) and final.is_winner_run
         assert not loop.left_out
 
+    def test_a_search_that_a_fault_ended_goes_on_before_any_final_run(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        loop = make(self.MANY, rules=self.RULES)
+        slow.step(loop)
+        for _ in range(3):
+            assert loop.next_job() is not None
+            loop.ended(state="failed", reason="no room for two workers", started=False)
+        assert loop.next_job() is None and loop.fault and not loop.left_out
+        study.record(End(exit_code=3, wall_s=20, gpu_s=40, left_out=loop.left_out))
+        study.record(Resume())
+        job = make(self.MANY, rules=self.RULES).next_job()
+        assert job is not None and job.layout == self.MANY[1].layout and not job.repeat
+
+    def test_nor_does_one_that_was_cut_after_earlier_final_runs_begin_with_a_new_leader_s(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        """Resumes a study with final runs, and again once its search was cut at a layout faster than their winner."""
+        rules = dataclasses.replace(self.RULES, gate=None, repeats=1)
+        slow.run(make(self.MANY, rules=rules, max_trials=1))
+        assert [job.repeat for job in slow.jobs] == [0, 1, 2]
+        study.record(End(exit_code=0, wall_s=90, gpu_s=180))
+        study.record(Resume())
+        slow.play = lambda job, batch: result(job, batch, 400.0)
+        faster = slow.step(make(self.MANY, rules=rules))
+        assert faster is not None and not faster.repeat
+        study.record(End(exit_code=130, wall_s=20, gpu_s=40))
+        study.record(Resume())
+        job = make(self.MANY, rules=rules).next_job()
+        assert job is not None and job.layout == self.MANY[2].layout and not job.repeat
+
     def test_nor_does_a_session_interrupted_in_its_search_between_the_two_change_that(
         self, make: Make, slow: Backend, study: Study
     ) -> None:
