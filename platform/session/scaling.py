@@ -67,7 +67,7 @@ def search(options: SearchOptions) -> int:
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
                 part_code = session.search(part, place=place, place_s=place_s, is_printed=not options.json)
-                gpu_s += _last_gpu_s(studies / member(name, count))
+                gpu_s += 0.0 if options.dry_run else _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)
                 break
@@ -165,6 +165,6 @@ def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, 
 
 
 def _last_gpu_s(study: Path) -> float:
-    """Returns the device seconds of the study's last session; 0 where none was begun, as by `--dry-run`."""
-    end = read(study)[0].end if is_study(study) else None
+    """Returns the device seconds of the study's last session; 0 where it has no end."""
+    end = read(study)[0].end
     return 0.0 if end is None else end.gpu_s

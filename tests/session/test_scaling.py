@@ -92,6 +92,16 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
     assert [(len(each.measurements), each.sessions) for each in histories] == [(2, 3), (2, 2)]
 
 
+def test_a_dry_run_spends_none_of_the_device_seconds(
+    played: Played, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == 0
+    capsys.readouterr()
+    assert played.search("--resume", "s", "--dry-run", "--gpu-s", "300") == 0
+    budgets_s = [json.loads(line)["budget_s"] for line in capsys.readouterr().out.splitlines()]
+    assert budgets_s == [100.0, 150.0], "a third on one device, all on two"
+
+
 def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
     played: Played, pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
