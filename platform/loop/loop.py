@@ -109,8 +109,7 @@ class Loop:
         """
         if self.fault and self._search_end is None:
             return ""
-        first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
-        return self._finals.left_out(self.history, self._costs, first_s)
+        return self._finals.left_out(self.history, self._costs, self._begin_s + self._cold_s)
 
     @property
     def has_unwritten(self) -> bool:
@@ -189,7 +188,8 @@ class Loop:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
         gate.
         """
-        return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
+        left_s = self.spending.time_left_s() - (0.0 if self._ends else self._cold_s)
+        return self._decision_on(self._finals.next(self.history, left_s, self._costs))
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
@@ -211,6 +211,11 @@ class Loop:
     ) -> Job:
         stop_at_s = self.spending.stop_at_s(leave_s)
         return make_job(candidate, rungs, final, history=self.history, settings=self.settings, stop_at_s=stop_at_s)
+
+    @property
+    def _cold_s(self) -> float:
+        """Seconds that a session's first trial takes beyond others' to start."""
+        return self.history.first_start_s - self.history.start_s
 
     @property
     def _costs(self) -> Costs:

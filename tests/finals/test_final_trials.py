@@ -417,6 +417,30 @@ class TestBudgetOfTheFinals:
         last, reference = slow.jobs[searched : searched + 2]
         assert last.is_winner_run and last.gate and reference.gate and not reference.rungs and not loop.left_out
 
+    def test_a_slow_start_of_a_further_session_takes_no_time_from_its_gate(
+        self, make: Make, slow: Backend, study: Study, clock: Clock
+    ) -> None:
+        """Resumes with 105 s: a finalist's run of 8 s leaves the 91 s that the last run and its gate need, but not in a
+        session that it begins 12 s more slowly.
+        """
+        sessions = [len(slow.jobs)]
+
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            clock.now_s += 46.0 * job.is_winner_run + 12.0 * (len(slow.jobs) == sessions[-1] + 1)
+            return result(job, batch, 40.0 + (job.layout.bucket_mib == 1), step_time_derived=not job.repeat)
+
+        slow.play = play
+        loop = make(self.MANY, rules=self.RULES)
+        for _ in range(2):
+            slow.step(loop)
+        sessions.append(len(slow.jobs))
+        study.record(End(exit_code=0, wall_s=28, gpu_s=56, left_out=loop.left_out))
+        study.record(Resume())
+        loop = make(self.MANY, rules=self.RULES, time_s=105.0)
+        slow.run(loop)
+        last, reference = slow.jobs[sessions[-1] :][:2]
+        assert last.is_winner_run and last.gate and reference.gate and "gate" not in loop.left_out
+
     @pytest.mark.parametrize("missing", ["a point of --all", "a recipe"])
     def test_but_what_is_asked_for_and_was_never_run_comes_first(
         self, missing: str, make: Make, slow: Backend, study: Study
