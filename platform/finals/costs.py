@@ -21,6 +21,8 @@ class Costs:
     """
     trial_s: float
     """Seconds of a short trial of one rung, from its start to the next one's; 0 before the first."""
+    cold_s: float = 0.0
+    """Seconds beyond `start_s` that the next trial takes to start, where it is its session's first."""
     timing: Timing
 
     def repeat_s(self, of: Measurement) -> float:

@@ -252,7 +252,7 @@ class Finals:
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
         run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,))
         after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
-        return left_s >= costs.repeat_s(run.point) + after_s
+        return left_s >= costs.cold_s + costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
         """Returns the next closing trial of the recipe's winner for which there is time: a gate only together with its

@@ -188,8 +188,7 @@ class Loop:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
         gate.
         """
-        left_s = self.spending.time_left_s() - (0.0 if self._ends else self._cold_s)
-        return self._decision_on(self._finals.next(self.history, left_s, self._costs))
+        return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
@@ -219,8 +218,9 @@ class Loop:
 
     @property
     def _costs(self) -> Costs:
-        history = self.history
-        return Costs(start_s=history.start_s, trial_s=history.trial_s, timing=self.settings.timing)
+        history, timing = self.history, self.settings.timing
+        cold_s = 0.0 if self._ends else self._cold_s
+        return Costs(start_s=history.start_s, trial_s=history.trial_s, cold_s=cold_s, timing=timing)
 
     def ended(
         self,

@@ -1,4 +1,4 @@
-"""What a trial is expected to take where whole steps are timed."""
+"""The expected time of trials and final runs where whole steps are timed."""
 
 import dataclasses
 
@@ -34,17 +34,23 @@ def test_a_searcher_knows_that_whole_steps_are_run(options: tuple[str, ...], ste
 
 
 def test_the_time_that_a_dry_run_tells_holds_whole_steps() -> None:
-    usual, whole = subject(), subject("--whole-steps")
-    plan = whole.plan
+    by_default, with_whole_steps = subject(), subject("--whole-steps")
+    plan = with_whole_steps.plan
     assert plan.columns is not None
     steps_s = predict(plan.columns).step.total_s
-    assert plan.expected_s(plan.candidates, H200, whole.timing, whole.rules) > 3 * plan.expected_s(
-        plan.candidates, H200, usual.timing, usual.rules
-    ), "a step of 512 micro-steps takes minutes"
-    last_runs_s = 1 * (TRIAL_S["cuda"] + 9.0 + 4 * steps_s.mean()) + 30.0 + 20.0
+    assert plan.expected_s(
+        plan.candidates, H200, with_whole_steps.timing, with_whole_steps.rules
+    ) > 3 * plan.expected_s(plan.candidates, H200, by_default.timing, by_default.rules), (
+        "a step of 512 micro-steps takes minutes"
+    )
+    last_runs_s = TRIAL_S["cuda"] + 9.0 + 4 * steps_s.mean() + 30.0 + 20.0
     start_s = len(plan.candidates) * TRIAL_S["cuda"]
     tried_s = start_s + (9.0 + 4 * steps_s).sum()
-    assert plan.expected_s(plan.candidates, H200, whole.timing, NO_FINALS) == pytest.approx(tried_s + last_runs_s)
-    one = dataclasses.replace(plan.candidates[0], micro_batches=plan.candidates[0].micro_batches[:1])
-    one_s = TRIAL_S["cuda"] + 9.0 + 4 * steps_s[0]
-    assert plan.expected_s([one], H200, whole.timing, NO_FINALS) == pytest.approx(one_s + last_runs_s)
+    assert plan.expected_s(plan.candidates, H200, with_whole_steps.timing, NO_FINALS) == pytest.approx(
+        tried_s + last_runs_s
+    )
+    first_rung = dataclasses.replace(plan.candidates[0], micro_batches=plan.candidates[0].micro_batches[:1])
+    first_rung_s = TRIAL_S["cuda"] + 9.0 + 4 * steps_s[0]
+    assert plan.expected_s([first_rung], H200, with_whole_steps.timing, NO_FINALS) == pytest.approx(
+        first_rung_s + last_runs_s
+    )
