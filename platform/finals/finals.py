@@ -55,17 +55,19 @@ class Finals:
         self._rounds_before: dict[str, int] = {}
         """By recipe id: the number of the last round before this session."""
 
-    def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
+    def next(
+        self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED, *, anew: bool = True
+    ) -> FinalTrial | None:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
-        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it. A
-        winner's last run includes the gate if `left_s` suffices for both and for the gate's reference; else it runs
-        without the gate if `left_s` suffices for that. If the machine was disturbed, the contenders first run in turn
-        until the fastest of them is resolved.
+        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it, with
+        `anew` all those of another winner. A winner's last run includes the gate if `left_s` suffices for both and for
+        the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine was disturbed,
+        the contenders first run in turn until the fastest of them is resolved.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            if runs and self._fits(runs[0], history, left_s, costs):
+            if runs and self._fits(runs[0], history, left_s, costs, anew=anew):
                 return _trial_of(runs[0])
             if unresolved(of_recipe(recipe, history)):
                 run = self._contenders_run(recipe, history, left_s, costs)
@@ -112,9 +114,9 @@ class Finals:
                 return None
         return run
 
-    def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
+    def reserve_s(self, history: History, costs: Costs, whole_s: float, *, anew: bool = True) -> float:
         """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
-        have run, for those of another winner, which would need all of them.
+        have run, and with `anew`, for those of another winner, which would need all of them.
 
         It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
         a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
@@ -122,7 +124,7 @@ class Finals:
         """
         if self.wait(history):
             return 0.0
-        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
+        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if anew and history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
             closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
@@ -241,16 +243,16 @@ class Finals:
             attempted=self._closing.attempted_runs(recipe),
         )
 
-    def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:
+    def _fits(self, run: Run, history: History, left_s: float, costs: Costs, *, anew: bool) -> bool:
         """Returns whether there is time for a finalist's run and what follows it, including gates where they fit
-        without the run.
+        without the run; with `anew`, all that another winner needs.
         """
         if math.isinf(left_s):
             return True
         profile_s = costs.trial_s * len(self._unprofiled(history))
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
-        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,))
+        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,) if anew else ())
         after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.cold_s + costs.repeat_s(run.point) + after_s
 

@@ -157,9 +157,10 @@ class Loop:
             if decision := self._final_decision():
                 return decision
             self._resumes_finals = False
-        return (
-            self._search_decision() or self._final_decision() or self._profile_decision() or Decision(phase=Phase.ENDED)
-        )
+        decision = self._search_decision() or self._final_decision() or self._profile_decision()
+        if decision is None and not self._ends:
+            decision = self._final_decision(anew=False)
+        return decision or Decision(phase=Phase.ENDED)
 
     def _search_decision(self) -> Decision | None:
         """Returns the next trial of the search; None once it is over."""
@@ -180,15 +181,25 @@ class Loop:
         return SearchEnd(why=reason, tried_all=False) if reason else None
 
     def _reserve_s(self) -> float:
-        """Returns the seconds of a budget that the search reserves for the final runs."""
-        whole_s = self.spending.whole_s
-        return self._finals.reserve_s(self.history, self._costs, whole_s) if math.isfinite(whole_s) else 0.0
+        """Returns the seconds of a budget that the search reserves for the final runs.
 
-    def _final_decision(self) -> Decision | None:
-        """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
-        gate.
+        Time for another winner's is not reserved where the session would then try nothing, since each further session
+        of that budget would be as useless.
         """
-        return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
+        spending, whole_s = self.spending, self.spending.whole_s
+        if math.isinf(whole_s):
+            return 0.0
+        reserve_s = self._finals.reserve_s(self.history, self._costs, whole_s)
+        if spending.has_searched or not spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s):
+            return reserve_s
+        return self._finals.reserve_s(self.history, self._costs, whole_s, anew=False)
+
+    def _final_decision(self, *, anew: bool = True) -> Decision | None:
+        """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
+        gate. Without `anew`, which is for a session that has run nothing, no time is kept for another winner's.
+        """
+        left_s = self.spending.time_left_s()
+        return self._decision_on(self._finals.next(self.history, left_s, self._costs, anew=anew))
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
