@@ -55,11 +55,6 @@ class Spending:
         return wall_s, wall_s * num_devices
 
     @property
-    def has_searched(self) -> bool:
-        """Whether a trial of the search has begun."""
-        return self._num_searched > 0
-
-    @property
     def gpu_s(self) -> float:
         """Device seconds of this session, including those of the running trial."""
         running = self._running

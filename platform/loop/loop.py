@@ -72,6 +72,10 @@ class Loop:
         """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
         further candidates are tried, except those that final runs wait for.
         """
+        self._keeps_for_another = True
+        """Whether time is kept for all final runs of another winner, which the next trial may make: not in a session
+        that would then run nothing, as would each further one of its budget.
+        """
         self._running: _Running | None = None
         self._ends: list[policy.Ended] = []
         self._begin_s = spent_s + shared_s
@@ -158,8 +162,9 @@ class Loop:
                 return decision
             self._resumes_finals = False
         decision = self._search_decision() or self._final_decision() or self._profile_decision()
-        if decision is None and not self._ends:
-            decision = self._final_decision(anew=False)
+        if decision is None and self._keeps_for_another and not self._ends:
+            self._keeps_for_another, self._search_end = False, None
+            return self._decision()
         return decision or Decision(phase=Phase.ENDED)
 
     def _search_decision(self) -> Decision | None:
@@ -181,25 +186,18 @@ class Loop:
         return SearchEnd(why=reason, tried_all=False) if reason else None
 
     def _reserve_s(self) -> float:
-        """Returns the seconds of a budget that the search reserves for the final runs.
-
-        Time for another winner's is not reserved where the session would then try nothing, since each further session
-        of that budget would be as useless.
-        """
-        spending, whole_s = self.spending, self.spending.whole_s
+        """Returns the seconds of a budget that the search reserves for the final runs."""
+        whole_s = self.spending.whole_s
         if math.isinf(whole_s):
             return 0.0
-        reserve_s = self._finals.reserve_s(self.history, self._costs, whole_s)
-        if spending.has_searched or not spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s):
-            return reserve_s
-        return self._finals.reserve_s(self.history, self._costs, whole_s, anew=False)
+        return self._finals.reserve_s(self.history, self._costs, whole_s, anew=self._keeps_for_another)
 
-    def _final_decision(self, *, anew: bool = True) -> Decision | None:
+    def _final_decision(self) -> Decision | None:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
-        gate. Without `anew`, which is for a session that has run nothing, no time is kept for another winner's.
+        gate.
         """
         left_s = self.spending.time_left_s()
-        return self._decision_on(self._finals.next(self.history, left_s, self._costs, anew=anew))
+        return self._decision_on(self._finals.next(self.history, left_s, self._costs, anew=self._keeps_for_another))
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
