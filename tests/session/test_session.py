@@ -138,7 +138,7 @@ def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
     fields: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
-    request = cast(Any, SimpleNamespace(**fields, every_point=False, profile=False, fixed=None))
+    request = cast(Any, SimpleNamespace(**fields, whole_steps=False, every_point=False, profile=False, fixed=None))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
