@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import platform.replay as replay  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.cost_model.rows import read_rows
@@ -35,8 +36,6 @@ LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
 LARGE = 10
 """Configurations of a cell whose rows are predicted from each other."""
-SEARCHED = 20
-"""Configurations of a cell that is searched."""
 Group = Callable[[Run], object]
 TABLE_LEFT_OUT = "Table left out"
 
@@ -63,7 +62,7 @@ def searched_left_out(path: Path) -> dict[str, list[int]]:
     without the facts that were set with the table in view.
     """
     with stacks.without(path.name):
-        compared = [cell for cell in cells(runs_of(path)) if len(cell.choices) >= SEARCHED]
+        compared = [cell for cell in cells(runs_of(path)) if len(cell.choices) >= replay.LARGE]
         return {
             name: [play(cell, make(name, cell, 0), len(cell.choices)).num_trials for cell in compared]
             for name in ("guided", "model")

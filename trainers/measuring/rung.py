@@ -51,7 +51,7 @@ class Rung(StepRunner):
         c, timing = self._c, self._c.job.timing
         *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch, all_micro_steps=timing.whole_steps)
         # How long a micro-step takes is known only after the first step, for which the driver waits a fixed time.
-        begins = (*shorter, min(accum, SHORT_ACCUM) if self._engine.marks_micro_steps else accum)[0]
+        begins = timed_accums(self._engine, c.job.layout, self._batch)[0]
         graphs = num_compilations()
         first = repeated = self._run(1, begins, watch_s=c.job.first_step_s, phases=True)
         if begins < accum:
@@ -61,11 +61,8 @@ class Rung(StepRunner):
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
         compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
-        compile_s = (
-            self._slowest(max(0.0, first.total_s - min((repeated if begins < accum else warm).steps_s)))
-            if compiles
-            else None
-        )
+        again = repeated if begins < accum else warm
+        compile_s = self._slowest(max(0.0, first.total_s - min(again.steps_s))) if compiles else None
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
