@@ -1,7 +1,8 @@
 """Costs of compressed gradients: the bytes that DDP still exchanges, and the passes that compress them.
 
 PowerSGD is as in torch's hook (`powerSGD_hook`, arXiv 1905.13727): a matrix of n x m becomes factors of r (n + m)
-values where these are less than half of it; vectors are not compressed. None of this was measured on a GPU yet.
+values where these are less than half of it; vectors are not compressed. It was measured on two H200
+with NVLink alone.
 """
 
 from typing import TYPE_CHECKING
@@ -64,12 +65,12 @@ def held_bytes(c: "Columns") -> "Array":
 def passing_bytes(c: "Columns") -> "Array":
     """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
 
-    PowerSGD holds the gradient with its error besides the errors that it replaces; bf16 compression holds the bytes in
-    transit, in pieces of `PIECE_VALUES` gradients.
+    PowerSGD keeps its errors in place and has no copy; bf16 compression holds the bytes in transit, in pieces of
+    `PIECE_VALUES` gradients.
     """
     largest = np.maximum(c.bucket_bytes, c.table_parameters / c.tp * c.state_bytes)
     piece = np.minimum(largest, PIECE_VALUES * c.state_bytes)
-    return np.where(c.factor_rank > 0, 2.0 * largest, np.where(c.compression < 1, 0.5 * piece, 0.0))
+    return np.where((c.compression < 1) & (c.factor_rank == 0), 0.5 * piece, 0.0)
 
 
 def squeezing_s(c: "Columns", owned: "Array", bandwidth: "Array") -> "Array":

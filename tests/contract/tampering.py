@@ -62,7 +62,7 @@ def _clip_threshold(engine: Any) -> None:
 
 def _other_rank(engine: Any) -> None:
     _two_steps(engine)
-    engine._module._comm_hooks[0][1].matrix_approximation_rank = 1
+    engine._module._comm_hooks[0][1]._state.matrix_approximation_rank = 1
 
 
 def _without_hook(engine: Any) -> None:

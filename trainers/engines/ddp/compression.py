@@ -1,7 +1,7 @@
 """Compression of DDP's gradients: in bf16, and by PowerSGD."""
 
 import sys
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch._C._distributed_c10d import GradBucket
@@ -15,51 +15,100 @@ from trainers.values.recipe import Recipe
 class Compression:
     """Compresses one DDP module's gradients before they are exchanged. Its state is new: nothing of an earlier
     engine's errors or factors is in it.
-
-    PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far (error feedback), is
-    approximated by two factors of a small rank, and the factors are exchanged; vectors, and matrices that the rank does
-    not make half as small, travel whole. Torch's hook waits for the device once a bucket.
-
-    DDP puts its buckets in order after the first exchange, and PowerSGD keeps errors by bucket: it begins with the
-    second optimizer step. The first one's gradients travel whole, whatever the number of micro-steps.
     """
 
     def __init__(self, module: DistributedDataParallel, recipe: Recipe) -> None:
         self._module = module
-        self._state: PowerSGDState | None = None
+        self._factored: _FactoredExchange | None = None
         if recipe.powersgd_rank:
-            self._state = PowerSGDState(
-                process_group=module.process_group,
-                matrix_approximation_rank=recipe.powersgd_rank,
-                start_powerSGD_iter=sys.maxsize,
-                # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
-                orthogonalization_epsilon=cast(Any, 1e-8),
-            )
-            module.register_comm_hook(self._state, powerSGD_hook)
+            self._factored = _FactoredExchange(cast(Any, module.process_group), recipe.powersgd_rank)
+            module.register_comm_hook(self._factored, _hook)
         elif recipe.compression == "bf16":
-            module.register_comm_hook(_Bf16Exchange(cast(Any, module.process_group)), _bf16_hook)
+            module.register_comm_hook(_Bf16Exchange(cast(Any, module.process_group)), _hook)
 
     def stepped(self) -> None:
         """Counts a finished optimizer step."""
-        if self._state is not None and self._state.start_powerSGD_iter == sys.maxsize:
-            self._state.start_powerSGD_iter = self._state.iter
+        if self._factored is not None:
+            self._factored.begin()
 
     def in_effect(self) -> str | None:
         """Returns the recipe's word for what the module's hooks do; None for PowerSGD that has not begun."""
         hooks: list[tuple[Any, Any]] = getattr(self._module, "_comm_hooks")  # noqa: B009  # stands in no public place
         if not hooks:
             return "none"
-        names = [getattr(hook, "__name__", repr(hook)) for hook, _ in hooks]
-        if names == [_bf16_hook.__name__]:
-            return "bf16"
-        state = hooks[0][1]
-        if names == [powerSGD_hook.__name__] and isinstance(state, PowerSGDState):
-            return f"powersgd_{state.matrix_approximation_rank}" if state.error_dict else None
-        return "+".join(names)
+        if [hook for hook, _ in hooks] == [_hook]:
+            return cast(_Exchange, hooks[0][1]).in_effect
+        return "+".join(getattr(hook, "__name__", repr(hook)) for hook, _ in hooks)
 
 
-def _bf16_hook(exchange: "_Bf16Exchange", bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+class _Exchange(Protocol):
+    """Averages the buckets of one module's gradients over a process group."""
+
+    @property
+    def in_effect(self) -> str | None:
+        """The recipe's word for what the exchange does; None before it does so."""
+        ...
+
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Starts the exchange of a bucket, which holds the mean once the future is done."""
+        ...
+
+
+def _hook(exchange: _Exchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     return exchange(bucket)
+
+
+class _FactoredExchange:
+    """Averages a bucket by PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far
+    (error feedback), is approximated by two factors of a small rank, and the factors are exchanged; vectors, and
+    matrices that the rank does not make half as small, travel whole. Torch's hook waits for the device once a bucket.
+
+    DDP puts its buckets in order after the first exchange, and errors are kept by bucket: PowerSGD begins with the
+    second optimizer step. The first one's gradients travel whole, whatever the number of micro-steps.
+
+    Torch's own error feedback makes two new tensors of each bucket's size in every step, one of them on a stream that
+    differs from step to step, whose memory the allocator keeps for that stream: BLOOM-7b1 reserved 128 GiB where 92
+    were allocated, then 135 with allocator retries (docs/lab/2026-11-27.md). Here each bucket's errors stay in one
+    tensor, with the same values.
+    """
+
+    def __init__(self, group: torch.distributed.ProcessGroup, rank: int) -> None:
+        self._state = PowerSGDState(
+            process_group=group,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=sys.maxsize,
+            use_error_feedback=False,
+            # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
+            orthogonalization_epsilon=cast(Any, 1e-8),
+        )
+        self.errors: dict[int, torch.Tensor] = {}
+        """What was left out of each bucket, by the bucket's index."""
+
+    @property
+    def in_effect(self) -> str | None:
+        return f"powersgd_{self._state.matrix_approximation_rank}" if self.errors else None
+
+    def begin(self) -> None:
+        """Lets the next exchange factor gradients, if none has yet."""
+        if self._state.start_powerSGD_iter == sys.maxsize:
+            self._state.start_powerSGD_iter = self._state.iter
+
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if self._state.iter < self._state.start_powerSGD_iter:
+            return powerSGD_hook(self._state, bucket)
+        gradients = bucket.buffer()
+        errors = self.errors.get(bucket.index())
+        if errors is None:
+            errors = self.errors[bucket.index()] = gradients.clone()
+        else:
+            errors.copy_(gradients.add_(errors))
+
+        def noted(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            mean = done.value()
+            errors.sub_(mean)
+            return mean
+
+        return powerSGD_hook(self._state, bucket).then(noted)
 
 
 class _Bf16Exchange:
@@ -74,6 +123,10 @@ class _Bf16Exchange:
     def __init__(self, group: torch.distributed.ProcessGroup) -> None:
         self._group = group
         self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def in_effect(self) -> str:
+        return "bf16"
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
