@@ -1,14 +1,18 @@
 """The comparison in MLflow: figures on the trainings' runs, a run of its own, once each."""
 
+# pyright: reportPrivateUsage=false
+
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
+from platform.converging.curves import Curves
 from platform.converging.mlflow_runs import log_comparison
-from platform.converging.picture import draw
+from platform.converging.picture import _draw_panel, draw
 from tests.converging.made_up import COMPARISON_ID, compared, mirrored, trainings
 from tests.training.values import RECIPE
 
@@ -59,3 +63,13 @@ def test_the_picture_has_every_strategy(tmp_path: Path):
     with Image.open(path) as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(1 << 24) or []}
     assert {(15, 118, 110), (180, 83, 9)} <= colors
+
+
+def test_the_fall_of_the_first_steps_is_left_out_of_the_picture() -> None:
+    tokens, losses = tuple(map(float, range(1, 101))), (11.0, 7.0, *(3.0 - 0.01 * step for step in range(98)))
+    hours = tuple(each / 100 for each in tokens)
+    curves = Curves(tokens=tokens, hours=hours, losses=losses, val_tokens=(), val_hours=(), val_losses=())
+    axes = Figure().subplots()
+    _draw_panel(axes, {"plain": [curves]}, held_out=False, unit="tokens")
+    low, high = axes.get_ylim()
+    assert low < min(losses) and max(losses[20:]) < high < 4.0
