@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import copy
+import dataclasses
 import sys
 from typing import Any, cast
 
@@ -14,7 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.contract.cases import BLOOM, recipe
 from tests.contract.group import run_group
+from trainers import data, engines
 from trainers.engines.ddp.compression import Compression
+from trainers.engines.step import Unmarked
+from trainers.values.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -24,7 +28,7 @@ _STEPS = 5
 def _modules() -> tuple[DistributedDataParallel, DistributedDataParallel]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 40), nn.Tanh(), nn.Linear(40, 24))
-    # One bucket each: torch's hook waits in gloo's threads, of which a group has two, so several buckets stand still.
+    # One bucket each, since several would wait for each other over gloo.
     return DistributedDataParallel(model), DistributedDataParallel(copy.deepcopy(model))
 
 
@@ -70,3 +74,17 @@ def test_errors_of_powersgd_stay_in_place_and_are_those_of_torch_s_own_feedback(
         assert step["errors"] == [0] * len(step["places"])
         assert step["largest"] > 1
         assert step["places"] == steps[0]["places"]
+
+
+def _in_buckets(_: None) -> list[float]:
+    """Returns the gradient norms of three steps of a model that has several buckets of 1 MiB."""
+    model = dataclasses.replace(BLOOM, num_layers=12, hidden_size=256, ffn_size=1024)
+    factored = recipe(model, compression="powersgd_4")
+    engine = engines.create(factored, Layout(engine="ddp", dp_replicate=2, bucket_mib=1), torch.device("cpu"))
+    tokens = torch.from_numpy(data.source(factored).sequences(0, range(2)))
+    return [float(engine.step([tokens], Unmarked()).grad_norm) for _ in range(3)]
+
+
+def test_a_model_of_several_buckets_is_trained_over_gloo() -> None:
+    norms = run_group(_in_buckets, None, 2, deadline_s=120)
+    assert len(norms) == 3 and all(norm > 0 for norm in norms)

@@ -63,10 +63,18 @@ class DdpEngine(TorchEngine):
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
                 init_sync=False,
-                bucket_cap_mb=self._layout.bucket_mib or None,
+                bucket_cap_mb=self._bucket_mib(model.module),
             )
         self._compressions = (*self._compressions, Compression(module, recipe))
         return module
+
+    def _bucket_mib(self, module: nn.Module) -> float | None:
+        """Returns the size of a bucket in MiB; None for torch's default. Torch's PowerSGD waits for an exchange in one
+        of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one.
+        """
+        if self._recipe.powersgd_rank and self._device.type == "cpu":
+            return 1 + sum(each.numel() * each.element_size() for each in module.parameters()) / 2**20
+        return self._layout.bucket_mib or None
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
         if module is self._modules[0]:
