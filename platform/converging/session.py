@@ -116,17 +116,26 @@ class Session:
 
     def train(self, rates: dict[str, Rate]) -> int:
         """Trains every strategy with one seed, then with the next, skipping what is done; returns the exit code."""
+        complete = 0
         for seed in range(self._options.seeds):
             for each in self._strategies:
                 with opened(self._train_options(each, rates[each.name].value, seed)) as training:
+                    complete += 1
                     if training.is_complete:
                         continue
                     name = f"{each.name}, seed {seed}"
                     print_line(f"{name}:")
                     tags = {"comparison": self.comparison_id, "strategy": each.name}
                     if code := train_on(self._connected(), training, name=name, tags=tags):
+                        print_line(self._standing(complete - 1))
                         return code
         return 0
+
+    def _standing(self, complete: int) -> str:
+        """Returns a sentence on a comparison that was ended after so many complete trainings."""
+        of = len(self._strategies)
+        sentence = f"{complete} of {of * self._options.seeds} trainings are complete: the same command resumes the rest"
+        return f"{sentence}, with --seeds {complete // of} it answers by these." if complete >= of else f"{sentence}."
 
     def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
         folder = self.out / strategy.folder

@@ -32,7 +32,7 @@ def _modules() -> tuple[DistributedDataParallel, DistributedDataParallel]:
     return DistributedDataParallel(model), DistributedDataParallel(copy.deepcopy(model))
 
 
-def _trained(_: None) -> list[dict[str, Any]]:
+def _trained() -> list[dict[str, Any]]:
     """Returns for each step the largest difference of gradients and of errors from torch's own error feedback, the
     largest error, and where errors are kept.
     """
@@ -65,8 +65,26 @@ def _trained(_: None) -> list[dict[str, Any]]:
     return steps
 
 
-def test_errors_of_powersgd_stay_in_place_and_are_those_of_torch_s_own_feedback() -> None:
-    first, *steps = run_group(_trained, None, 2)
+def _in_buckets() -> list[float]:
+    """Returns the gradient norms of three steps of a model that has several buckets of 1 MiB."""
+    model = dataclasses.replace(BLOOM, num_layers=12, hidden_size=256, ffn_size=1024)
+    factored = recipe(model, compression="powersgd_4")
+    engine = engines.create(factored, Layout(engine="ddp", dp_replicate=2, bucket_mib=1), torch.device("cpu"))
+    tokens = torch.from_numpy(data.source(factored).sequences(0, range(2)))
+    return [float(engine.step([tokens], Unmarked()).grad_norm) for _ in range(3)]
+
+
+def _both(_: None) -> tuple[list[dict[str, Any]], list[float]]:
+    return _trained(), _in_buckets()
+
+
+@pytest.fixture(scope="module")
+def results() -> tuple[list[dict[str, Any]], list[float]]:
+    return run_group(_both, None, 2, deadline_s=120)
+
+
+def test_errors_of_powersgd_stay_in_place_and_are_those_of_torch_s_own_feedback(results: Any) -> None:
+    first, *steps = results[0]
     assert not first["places"]
     assert steps[0]["places"]
     for step in steps:
@@ -76,15 +94,6 @@ def test_errors_of_powersgd_stay_in_place_and_are_those_of_torch_s_own_feedback(
         assert step["places"] == steps[0]["places"]
 
 
-def _in_buckets(_: None) -> list[float]:
-    """Returns the gradient norms of three steps of a model that has several buckets of 1 MiB."""
-    model = dataclasses.replace(BLOOM, num_layers=12, hidden_size=256, ffn_size=1024)
-    factored = recipe(model, compression="powersgd_4")
-    engine = engines.create(factored, Layout(engine="ddp", dp_replicate=2, bucket_mib=1), torch.device("cpu"))
-    tokens = torch.from_numpy(data.source(factored).sequences(0, range(2)))
-    return [float(engine.step([tokens], Unmarked()).grad_norm) for _ in range(3)]
-
-
-def test_a_model_of_several_buckets_is_trained_over_gloo() -> None:
-    norms = run_group(_in_buckets, None, 2, deadline_s=120)
+def test_a_model_of_several_buckets_is_trained_over_gloo(results: Any) -> None:
+    norms = results[1]
     assert len(norms) == 3 and all(norm > 0 for norm in norms)
