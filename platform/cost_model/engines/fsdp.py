@@ -29,15 +29,15 @@ class Fsdp(EngineCosts):
         return 0.0
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
-        """Returns the bytes moved per parameter and micro-batch. Gathered parameters are copied into place, at stage 3
-        for each pass, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then only this rank's
-        part is added up.
+        """Returns the bytes moved per parameter and micro-batch. Shards are cast and gathered parameters copied into
+        place, at stage 3 for each pass, and gradients are cast for the reduction (arXiv 2304.11277, section 4.2); then
+        only this rank's part is added up.
         """
         sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
         sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
         passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-        return sums + np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
+        return sums + np.where(c.shard > 1, (_cast_bytes(c) / c.shard + 2 * c.gathered_bytes) * passes, 0.0)
 
     def converted_values(self, c: Columns) -> Array:
         """Returns the values moved one by one where gradients in the products' type are summed in the states' type: 3 a
@@ -161,6 +161,17 @@ class Fsdp(EngineCosts):
             block_copies=sizes.gathered if layout.zero_stage == 2 else 0.0,
             unit_copies=sizes.gathered if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
         )
+
+
+def _cast_bytes(c: Columns) -> Array:
+    """Returns the bytes per parameter of a shard that are moved where it is cast for a gather: read and written once,
+    and for FP8 by four passes, in fp32 between them: a cast to it, the product with the scale, the clamp to FP8's range
+    and the cast (torchao 0.18, `_ToFloat8ConstrFunc` and `to_fp8_saturated`; uncompiled, since the gather is).
+    """
+    to_fp32 = np.where(c.state_bytes < 4, c.state_bytes + 4, 0.0)
+    to_fp8 = to_fp32 + 2 * (4 + 4) + 4 + c.gathered_bytes
+    same = c.state_bytes == c.gathered_bytes
+    return np.where(c.gathered_bytes < c.compute_bytes, to_fp8, np.where(same, 0.0, c.state_bytes + c.gathered_bytes))
 
 
 def _saved_again(c: Columns) -> Array:
