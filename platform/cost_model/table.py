@@ -88,6 +88,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         precision=precision,
         state_bytes=state_bytes,
         moments=moments_of(row, model, pp),
+        gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
         compression=row.get("compression", "") or "none",
     )
     return features(

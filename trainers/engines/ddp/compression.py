@@ -103,12 +103,12 @@ class _FactoredExchange:
         else:
             errors.copy_(gradients.add_(errors))
 
-        def noted(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            mean = done.value()
+        def note_errors(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            mean = future.value()
             errors.sub_(mean)
             return mean
 
-        return powerSGD_hook(self._state, bucket).then(noted)
+        return powerSGD_hook(self._state, bucket).then(note_errors)
 
 
 class _Bf16Exchange:
