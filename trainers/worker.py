@@ -188,6 +188,8 @@ class Worker:
             f" {self.batch.micro_batch}, with {size(sizes['allocated_gib'])} allocated and"
             f" {size(sizes['reserved_gib'])} reserved"
         )
+        if others_gib := self.sampler.others_gib():
+            reason += f"; other processes held {size(others_gib)} of its device"
         raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
 
     def _measure_peaks(self) -> None:

@@ -35,6 +35,7 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
                 "windows_s": stamped(entry.windows_s, windows),
                 "sm_clock_mhz": stamped(entry.sm_clock_mhz, windows),
                 "power_w": stamped(entry.power_w, windows),
+                "others_gib": stamped(entry.others_gib, windows),
                 "others_busy_pct": stamped(entry.others_busy_pct, windows),
                 "steal_pct": stamped(entry.steal_pct, windows),
                 "cpu_clock_mhz": stamped(entry.cpu_clock_mhz, windows),

@@ -306,6 +306,10 @@ def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() ->
     assert fields["idle_devices"] == 1 and fields["utilization_by_device_pct"] == (46.0, 2.0)
     assert fields["sm_clock_mhz"] == (1500.0, 1980.0) and fields["power_w"] == (700.0, 200.0)
     assert fields["held_back"] == ("power cap", "")
+    assert fields["others_gib"] == ()
+    alone, beside = (dataclasses.replace(free, others_gib=gib) for gib in (0.0, 22.8))
+    fields = device_fields([window(0.2, alone, beside), window(0.2, alone, alone), window(0.2, None, free)])
+    assert fields["others_gib"][:2] == (22.8, 0.0) and math.isnan(fields["others_gib"][2])
     silent = device_fields([window(0.2, None, None)])
     assert silent["utilization_pct"] is None and silent["sm_clock_mhz"] == ()
 

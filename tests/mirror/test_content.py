@@ -108,11 +108,13 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
         steps_per_window=2,
         power_w=(1.0, 2.0),
         others_busy_pct=(3.0, 81.0),
+        others_gib=(0.0, 22.8),
     )
     series = content(measured).series
     assert series["loss"] == ((ENDED_MS - 6000, 3.0), (ENDED_MS - 2000, 2.0), (ENDED_MS, 1.0))
     assert series["power_w"] == ((ENDED_MS - 2000, 1.0), (ENDED_MS, 2.0))
     assert series["others_busy_pct"] == ((ENDED_MS - 2000, 3.0), (ENDED_MS, 81.0))
+    assert series["others_gib"] == ((ENDED_MS - 2000, 0.0), (ENDED_MS, 22.8))
     assert content(GATE).series["gate_loss"] == ((ENDED_MS - 2500, 2.123456789), (ENDED_MS, 1.0))
 
 

@@ -1,11 +1,15 @@
 """Classification, by cause, of what ended a trial."""
 
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from trainers.failures import RungFailure, classify, one_line, requested_bytes, size
+from trainers.values.batch import BatchPoint
 from trainers.values.measurement import Outcome
+from trainers.worker import Worker
 
 OOM = RungFailure("oom", "rank 1 asked for 2.00 GiB", phase="optimizer", rank=1, asked_gib=2.0, allocated_gib=70.0)
 COLLATERAL = RungFailure("failed", "RuntimeError: connection closed by peer", phase="forward_backward", rank=0)
@@ -80,3 +84,23 @@ def test_requested_sizes_are_read_from_both_allocators():
 def test_sizes_and_errors_read_well():
     assert [size(1.5), size(0.0156), size(None)] == ["1.50 GiB", "16 MiB", "an unknown size"]
     assert one_line(ValueError("\n  first\nsecond")) == "ValueError: first"
+
+
+@pytest.mark.parametrize(
+    ("others_gib", "end"),
+    [
+        (None, "60.00 GiB reserved"),
+        (0.0, "60.00 GiB reserved"),
+        (14.8, "; other processes held 14.80 GiB of its device"),
+    ],
+)
+def test_a_rank_out_of_memory_says_what_other_processes_held(others_gib: float | None, end: str) -> None:
+    sizes = {"asked_gib": 2.0, "allocated_gib": 58.0, "reserved_gib": 60.0}
+    worker: Any = object.__new__(Worker)
+    worker.rank, worker.phase, worker.batch = 1, "optimizer", BatchPoint(micro_batch=4, grad_accum=1)
+    worker.meter = SimpleNamespace(out_of_memory=lambda _: sizes, release=lambda: None)
+    worker.sampler = SimpleNamespace(others_gib=lambda: others_gib)
+    worker.watchdog = SimpleNamespace(pause=lambda: None)
+    with pytest.raises(RungFailure) as raised:
+        worker.fail(RuntimeError("CUDA out of memory"))
+    assert raised.value.outcome == Outcome.OOM and raised.value.reason.endswith(end)

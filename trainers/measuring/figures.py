@@ -166,6 +166,7 @@ def device_fields(windows: Sequence[Window]) -> Any:
     by_window = [[each for each in window.sampled if each is not None] for window in windows]
     clocks = [[each.sm_clock_mhz for each in window if each.sm_clock_mhz is not None] for window in by_window]
     powers = [[each.power_w for each in window if each.power_w is not None] for window in by_window]
+    others = [[each.others_gib for each in window if each.others_gib is not None] for window in by_window]
     sampled = any(clocks)
     return {
         "utilization_pct": statistics.fmean(busy) if busy else None,
@@ -178,6 +179,7 @@ def device_fields(windows: Sequence[Window]) -> Any:
         )
         if sampled
         else (),
+        "others_gib": tuple(max(each, default=math.nan) for each in others) if any(others) else (),
     }
 
 

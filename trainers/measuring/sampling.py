@@ -1,12 +1,18 @@
-"""Samples a device while a window is timed: how busy it is, its clock and power, and what lowers its clock."""
+"""Samples a device while a window is timed: how busy it is, its clock and power, and what lowers its clock. After the
+window: what other processes hold of it.
+"""
 
 import dataclasses
+import os
 import statistics
 import threading
 import time
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import torch
+
+from trainers.failures import GIB
 
 _HELD_BACK = {
     0x04: "power cap",
@@ -17,6 +23,12 @@ _HELD_BACK = {
     0x80: "power brake",
 }
 """NVML's bits for what lowers a clock (nvmlClocksEventReasons), without an idle device and clocks set by a user."""
+_OUTSIDE_GIB = 8.0
+"""GiB that a rank may hold beside torch's allocator: context, NCCL, libraries. 1.3 to 3.7 in 101 measurements on up to
+four H100 and H200 (docs/lab/2026-11-27.md).
+"""
+_NO_INSTANCE = 0xFFFFFFFF
+"""NVML's gpuInstanceId of a process on a GPU without MIG."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +41,8 @@ class Sampled:
     power_w: float | None = None
     held_back: tuple[str, ...] = ()
     """Reasons that lowered the clock at any sample, sorted."""
+    others_gib: float | None = None
+    """GiB of the device that other processes held after the window; see `others_gib`."""
 
 
 class Sampler(Protocol):
@@ -40,6 +54,10 @@ class Sampler(Protocol):
 
     def stop(self) -> Sampled | None:
         """Ends sampling; None where nothing could be read."""
+        ...
+
+    def others_gib(self) -> float | None:
+        """Returns the GiB of the device that other processes hold now; None where that cannot be read."""
         ...
 
 
@@ -99,7 +117,64 @@ class NvmlSampler:
             sm_clock_mhz=statistics.fmean(clock),
             power_w=statistics.fmean(milliwatts) / 1e3,
             held_back=tuple(sorted(name for bit, name in _HELD_BACK.items() if any(bit & each for each in bits))),
+            others_gib=self.others_gib(),
         )
+
+    def others_gib(self) -> float | None:
+        if self._handle is None:
+            return None
+        try:
+            listed: list[Any] = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            if any(getattr(each, "gpuInstanceId", _NO_INSTANCE) != _NO_INSTANCE for each in listed):
+                listed = []  # MIG: the list is of the whole GPU, this process has a part of it
+            held = {each.pid: each.usedGpuMemory and each.usedGpuMemory / GIB for each in listed}
+            free, total = torch.cuda.mem_get_info()
+            return others_gib(
+                held,
+                own_pid=os.getpid(),
+                siblings=[pid for pid in held if _is_sibling(pid)],
+                used_gib=(total - free) / GIB,
+                reserved_gib=torch.cuda.memory_reserved() / GIB,
+            )
+        except Exception:  # see above
+            return None
+
+
+def others_gib(
+    held: Mapping[int, float | None],
+    *,
+    own_pid: int,
+    siblings: Collection[int],
+    used_gib: float,
+    reserved_gib: float,
+) -> float:
+    """Returns the GiB of a GPU that processes other than the trial's hold; 0 where there is no sign of any.
+
+    `held` are the processes that NVML lists on the GPU, with their GiB, None where it does not tell. `siblings` are
+    those among them that Ray started beside this one, `own_pid`; `used_gib` is what all hold, `reserved_gib` what
+    torch's allocator does here.
+
+    A container with pids of its own may see no process, those of itself alone, or pids that mean nothing in it. Then
+    what is used beyond this process's own counts: a lower bound, since it may have up to 8 GiB beside its allocator.
+    """
+    own_gib = max(reserved_gib, held.get(own_pid) or 0.0)
+    unnamed_gib = max(0.0, used_gib - own_gib - _OUTSIDE_GIB)
+    if own_pid not in held:
+        return unnamed_gib
+    others = [gib for pid, gib in held.items() if pid != own_pid and pid not in siblings]
+    if None in others:
+        return used_gib - reserved_gib  # an upper bound, with this process's context: that they are there must be told
+    return max(unnamed_gib, sum(gib for gib in others if gib is not None))
+
+
+def _is_sibling(pid: int) -> bool:
+    """Returns whether the same Ray started the process: another rank, which may touch each GPU that it sees."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).ppid() == os.getppid()
+    except psutil.Error:  # gone, or of another pid namespace
+        return False
 
 
 class CpuSampler:
@@ -118,3 +193,6 @@ class CpuSampler:
             return None
         busy = (time.process_time() - self._cpu_s) / wall_s / torch.get_num_threads()
         return Sampled(utilization_pct=min(100.0, 100.0 * busy))
+
+    def others_gib(self) -> float | None:
+        return None

@@ -149,6 +149,10 @@ class Measurement:
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
     """Reason by NVML for a lowered clock in each timed window, such as "power cap"; "" for none."""
+    others_gib: tuple[float, ...] = ()
+    """GiB that processes other than the trial's held on one device after each timed window, the most on any; empty
+    where it cannot be read, and in measurements that are older than this field.
+    """
     others_busy_pct: tuple[float, ...] = ()
     """Share of the processors that processes other than the trial's used in each timed window, on the busiest node."""
     steal_pct: tuple[float, ...] = ()
@@ -201,6 +205,11 @@ class Measurement:
     def held_back_by(self) -> tuple[str, ...]:
         """The reasons of `held_back`, each once."""
         return tuple(sorted({reason for each in self.held_back if each for reason in each.split(", ")}))
+
+    @property
+    def most_others_gib(self) -> float:
+        """The most of `others_gib`; 0 where no other process was seen, or none was recorded."""
+        return max((gib for gib in self.others_gib if gib > 0), default=0.0)
 
     @property
     def miniature(self) -> bool:
