@@ -1,7 +1,7 @@
 """Reports on a machine that was disturbed: which layouts are not resolved, and what the machine did."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
@@ -17,6 +17,7 @@ _MOST_LISTED = 3
 
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
     ("other processes took", lambda each: each.others_busy_pct, " % of the processors"),
+    ("other processes held", lambda each: each.others_gib, " GiB of a GPU"),
     ("steal time", lambda each: each.steal_pct, " %"),
     ("load average", lambda each: () if each.load_average is None else (each.load_average,), ""),
     ("processors at", lambda each: each.cpu_clock_mhz, " MHz"),
@@ -56,6 +57,17 @@ def disturbance_sentences(result: RecipeResult) -> list[str]:
         search = f" (the winner had {figure(best.search_tokens_per_s)} there)" if best.search else ""
         sentences.append(f"Figures of the search alone that are higher{search}: {names}{more}.")
     return sentences
+
+
+def others_held(measurements: Iterable[Measurement]) -> str:
+    """Returns what other processes held of the GPUs, and in how many of the measurements that have it recorded; "" for
+    nothing.
+    """
+    recorded = [each for each in measurements if each.others_gib]
+    disturbed = [each.most_others_gib for each in recorded if each.most_others_gib]
+    if not disturbed:
+        return ""
+    return f"up to {figure(max(disturbed))} GiB of a GPU in {len(disturbed)} of {plural(len(recorded), 'measurement')}"
 
 
 def _is_above(point: PointRuns, best: PointRuns) -> bool:

@@ -69,6 +69,8 @@ def notes(
     slow = sum(row.outcome is Outcome.SLOW for row in measured)
     if slow:
         lines.append(f"slow ({text.plural(slow, 'row')}): stopped early, as the most it could reach was below the best")
+    if beside := [row for row in measured if row.most_others_gib]:
+        lines.append(f"Other processes held memory of the GPUs: {_points(beside)}")
     for row in measured:
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"

@@ -90,6 +90,8 @@ def measurement_line(measurement: Measurement) -> str:
         parts.append(f"{figure(measurement.tokens_per_s)}{tilde} tokens/s")
     if measurement.peak_allocated_gib is not None:
         parts.append(f"{figure(measurement.peak_allocated_gib)} GiB{pipeline_words(measurement)}")
+    if measurement.most_others_gib:
+        parts.append(f"other processes held {figure(measurement.most_others_gib)} GiB of a GPU")
     if measurement.outcome is not Outcome.OK and measurement.reason:
         words = " ".join(measurement.reason.split())
         parts.append(words if len(words) <= 200 else words[:197] + "...")

@@ -7,7 +7,7 @@ from platform.common.text import count, figure, stages
 from platform.finals.coverage import Coverage
 from platform.finals.ranking import speed_of
 from platform.finals.result import RecipeResult, Result
-from platform.reports.disturbance import disturbance_sentences, unresolved_sentence
+from platform.reports.disturbance import disturbance_sentences, others_held, unresolved_sentence
 from trainers.kernels.float8_rules import float8_sentence
 from trainers.mesh.stages import timed_accumulations
 from trainers.values.cluster import Cluster
@@ -151,6 +151,11 @@ def verdicts(result: Result) -> list[str]:
             price = header.price_per_gpu_h
             sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
             sentences += evidence(each)
+        if held := others_held(each.measurements):
+            sentences.append(
+                f"Other processes held {held}: their times may not be the layouts' own. End those processes and search"
+                " anew; --resume keeps these times."
+            )
         sentences += float8_sentences(each, result)
     if end is not None and end.left_out:
         sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
@@ -199,6 +204,12 @@ def evidence(result: RecipeResult) -> list[str]:
         num_held_back = sum(map(bool, best.held_back))
         sentences.append(
             f"Clocks were lowered in {num_held_back} of {len(best.held_back)} windows of its run: {reasons}."
+        )
+    if best.most_others_gib:
+        num_beside = sum(gib > 0 for gib in best.others_gib)
+        sentences.append(
+            f"Other processes held up to {figure(best.most_others_gib)} GiB of a GPU in {num_beside} of"
+            f" {len(best.others_gib)} windows of its run."
         )
     if best.idle_devices:
         sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")

@@ -12,6 +12,7 @@ from trainers.values.measurement import Measurement
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
     ("clock of the slowest GPU", lambda each: each.sm_clock_mhz, " MHz"),
     ("power of all GPUs", lambda each: each.power_w, " W"),
+    ("GPU memory of other processes", lambda each: each.others_gib, " GiB"),
     ("processors taken by other processes", lambda each: each.others_busy_pct, " %"),
     ("steal time", lambda each: each.steal_pct, " %"),
     ("clock of the processors", lambda each: each.cpu_clock_mhz, " MHz"),

@@ -168,6 +168,12 @@ def test_conditions_that_changed_are_said():
     assert "other conditions: torch 9.9." in words
 
 
+def test_memory_that_other_processes_held_is_a_condition():
+    words = page([result_of([measurement(others_gib=(0.0, 22.8)), measurement(micro_batch=2)])])
+    assert "up to 22.8 GiB of a GPU in 1 of 1 measurement<" in words
+    assert "other processes held" not in page([result_of([measurement(others_gib=(0.0,))])])
+
+
 def points(*measured: Measurement) -> list[Point]:
     return groups_of([result_of(measured)])[0].points
 

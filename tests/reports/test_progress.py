@@ -70,6 +70,9 @@ def test_a_finished_point_on_one_line() -> None:
     )
     output = measurement_line(oom(reason="first\nsecond"))
     assert output.startswith("oom: ") and output.endswith("| first second")
+    output = measurement_line(measurement(others_gib=(float("nan"), 22.8, 0.0)))
+    assert output.endswith("| 61.2 GiB | other processes held 22.8 GiB of a GPU")
+    assert measurement_line(measurement(others_gib=(0.0, 0.0))) == measurement_line(measurement())
     small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
     assert measurement_line(small).startswith("[miniature] ok: DDP")
 

@@ -72,6 +72,30 @@ def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     assert "1 of 4 devices were idle (under 5 % busy)." in output
 
 
+def test_memory_that_other_processes_held_is_told_of_the_winner_and_of_all_measurements() -> None:
+    """Checks two searches on the same GPUs, which is seen between the windows alone."""
+    beside = [
+        measurement(others_gib=(22.8, 0.0, 21.5)),
+        measurement(micro_batch=2, tokens_per_s=30e3, others_gib=(37.3,)),
+    ]
+    others = [measurement(micro_batch=4, tokens_per_s=20e3, others_gib=(0.0,)), measurement(on=FAST, tokens_per_s=1.0)]
+    output = verdicts(Result.of(_history(*beside, *others, skipped(micro_batch=8))))
+    assert "Other processes held up to 22.8 GiB of a GPU in 2 of 3 windows of its run." in output
+    assert (
+        "Other processes held up to 37.3 GiB of a GPU in 2 of 3 measurements: their times may not be the layouts' own."
+        " End those processes and search anew; --resume keeps these times."
+    ) in output
+    assert not any("Other processes" in each for each in verdicts(Result.of(_history(*others))))
+    lost = dataclasses.replace(beside[0], outcome=Outcome.THRASH, reason="2 allocator retries")
+    assert any("in 1 of 1 measurement:" in each for each in verdicts(Result.of(_history(lost))))
+
+
+def test_a_disturbed_point_has_the_memory_that_other_processes_held_in_the_search_and_in_its_runs() -> None:
+    runs = [measurement(tokens_per_s=speed, repeat=n, others_gib=(0.0,)) for n, speed in ((1, 55e3), (2, 56e3))]
+    output = verdicts(Result.of(_history(measurement(others_gib=(20.0, 25.0)), *runs)))
+    assert any("(other processes held 22.5, then 0 GiB of a GPU)" in each for each in output), output
+
+
 def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
     """Checks that the sentence appears only where a session ended by itself and left nothing out, and where the winner
     has curves only as a reference, if any.

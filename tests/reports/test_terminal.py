@@ -186,6 +186,13 @@ def test_rows_that_were_stopped_as_slow_have_one_note_together() -> None:
     assert "Not counted: DDP" in flat, "what thrashed still says why"
 
 
+def test_rows_that_ran_beside_other_processes_are_named() -> None:
+    beside = [measurement(micro_batch=each, others_gib=(22.8,), tokens_per_s=1000.0 * each) for each in (2, 4)]
+    flat = " ".join(_render(*beside, measurement(others_gib=(0.0,)), width=160).split())
+    assert f"Other processes held memory of the GPUs: {layout().label}, MBS 4, 2 " in flat
+    assert "Other processes" not in _render(measurement(others_gib=(0.0,)), width=160)
+
+
 def test_the_fullest_stage_has_a_column_where_there_are_pipelines() -> None:
     pipeline = Layout(engine="ddp", pp=2, schedule="interleaved", virtual=2)
     split = measurement(on=pipeline, memory_rank=1, peak_allocated_gib=3.25, tokens_per_s=5000.0)

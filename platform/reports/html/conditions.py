@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from platform.finals.result import Result
+from platform.reports.disturbance import others_held
 from platform.reports.html.elements import Section, heading, paragraph, table
 from trainers.values.measurement import Conditions, Outcome
 
@@ -36,6 +37,8 @@ def conditions(results: Sequence[Result]) -> Section:
         held_back = sorted({reason for each in measured for reason in each.held_back_by})
         if held_back:
             rows.append(["clocks were lowered by", ", ".join(held_back)])
+        if held := others_held(measured):
+            rows.append(["other processes held", held])
         warnings = {text: None for each in measured if each.conditions for text in each.conditions.warnings or ()}
         rows += [["a warning to workers", text] for text in warnings]
         body += table(("", ""), rows, words=2)
