@@ -11,10 +11,11 @@ from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
 from platform.loop.jobs import Settings, failed_measurement, make_job
+from platform.loop.least import least_trial_s
 from platform.loop.log import Log
 from platform.loop.phase import Decision, Phase, SearchEnd, phase_of
 from platform.loop.policy import Kind, Next
-from platform.loop.search import Search
+from platform.loop.search import Search, Work
 from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.study import Study
@@ -172,17 +173,18 @@ class Loop:
         if self._search_end is None:
             reserve_s = self._reserve_s()
             work = self._search.next()
-            self._search_end = self._end_of_search(work is not None, reserve_s)
+            self._search_end = self._end_of_search(work, reserve_s)
             if work is not None and self._search_end is None:
                 return Decision(phase=Phase.SEARCHING, job=self._job(*work, leave_s=reserve_s))
             self._search.blame_suspects()
         return None
 
-    def _end_of_search(self, has_work: bool, reserve_s: float) -> SearchEnd | None:
-        """Returns why the search ends here; None where it goes on. A lack of work counts before any budget."""
-        if not has_work:
+    def _end_of_search(self, work: Work | None, reserve_s: float) -> SearchEnd | None:
+        """Returns why the search ends before `work`; None where it goes on. A lack of work counts before any budget."""
+        if work is None:
             return SearchEnd(why=self._search.why_stopped, tried_all=True)
-        reason = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
+        trial_s = least_trial_s(*work, self.history, self.settings.timing)
+        reason = self.spending.why_over(trial_s=trial_s, reserve_s=reserve_s)
         return SearchEnd(why=reason, tried_all=False) if reason else None
 
     def _reserve_s(self) -> float:

@@ -1,6 +1,7 @@
 """The state of a study read from its journal, which resumed searches and reports start from."""
 
 import copy
+import dataclasses
 import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -27,6 +28,16 @@ from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongestRung:
+    """The rung of a trial whose steps took longest."""
+
+    seconds: float
+    """Seconds of all its steps, warm-up included."""
+    tokens: int
+    """Tokens of one of its timed steps."""
+
+
 class History:
     """A study so far. Add a journal's entries in order; what its methods return does not change afterwards."""
 
@@ -46,8 +57,8 @@ class History:
         """Final runs that the last completed session had no time for; a `Resume` keeps it."""
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
-        self._steps_s: dict[str, tuple[float, float]] = {}
-        """By trial that measured something: seconds of its rungs' steps, in all and of the longest rung."""
+        self._steps_s: dict[str, tuple[float, LongestRung]] = {}
+        """By trial that measured something: seconds of all its rungs' steps, and its longest rung."""
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
         # By candidate: the search asks of each of them at every turn.
@@ -128,9 +139,10 @@ class History:
         if present is None or present.outcome is Outcome.SKIPPED:
             self._measurements[measurement.id] = self._of[key_of(measurement)][measurement.id] = measurement
             if measurement.tokens_per_s is not None:
-                rung_s = sum(measurement.step_times_s)
-                all_s, longest_s = self._steps_s.get(measurement.trial_id, (0.0, 0.0))
-                self._steps_s[measurement.trial_id] = all_s + rung_s, max(longest_s, rung_s)
+                rung = LongestRung(seconds=sum(measurement.step_times_s), tokens=measurement.tokens_per_timed_step)
+                all_s, longest = self._steps_s.get(measurement.trial_id, (0.0, rung))
+                longest = max(longest, rung, key=lambda each: each.seconds)
+                self._steps_s[measurement.trial_id] = all_s + rung.seconds, longest
         self._count(measurement.trial_id)
 
     def _add_trial_end(self, end: TrialEnd) -> None:
@@ -198,9 +210,14 @@ class History:
         rung, which may be another trial's, since a session's first trial starts slowest and a winner's last run has the
         longest windows. Without measurements, the seconds of the shortest trial; 0 before the first.
         """
-        if times := self._times_s():
-            return self.start_s + min(longest_s for _, longest_s in times)
+        if rungs := self.longest_rungs:
+            return self.start_s + min(rung.seconds for rung in rungs)
         return min((end.wall_s for end in self._ends.values()), default=0.0)
+
+    @property
+    def longest_rungs(self) -> tuple[LongestRung, ...]:
+        """The longest rung of each completed trial with measurements."""
+        return tuple(rung for _, rung in self._times_s())
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
         """Returns the seconds of the recipe's completed trials that measured these repeats; repeat 0 is the
@@ -212,14 +229,12 @@ class History:
             if trial_id in self._ends and start.micro_batches and start.recipe == recipe and start.repeat in repeats
         )
 
-    def _times_s(self) -> list[tuple[float, float]]:
-        """Returns, for each completed trial with measurements, its seconds beyond its steps and those of its longest
-        rung.
-        """
+    def _times_s(self) -> list[tuple[float, LongestRung]]:
+        """Returns, for each completed trial with measurements, its seconds beyond its steps and its longest rung."""
         times_of_trials = (
             (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends
         )
-        return [(max(0.0, wall_s - all_s), longest_s) for wall_s, (all_s, longest_s) in times_of_trials]
+        return [(max(0.0, wall_s - all_s), longest) for wall_s, (all_s, longest) in times_of_trials]
 
     @property
     def finished(self) -> frozenset[str]:

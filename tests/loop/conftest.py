@@ -30,6 +30,8 @@ from trainers.values.job import Timing
 if TYPE_CHECKING:
     from tests.loop.played import Played
 
+TIMING = Timing(winner_s=4.0)
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Study]:
@@ -59,6 +61,7 @@ def make(study: Study, clock: Clock) -> Make:
         searcher: str = "sweep",
         rules: Rules | None = None,
         spent_s: float = 0.0,
+        timing: Timing = TIMING,
         **budget: float,
     ) -> Loop:
         return Loop(
@@ -72,7 +75,7 @@ def make(study: Study, clock: Clock) -> Make:
                 recorder="none",
                 commit="0123456",
                 cap_gib=2.0,
-                timing=Timing(winner_s=4.0),
+                timing=timing,
                 rules=rules,
             ),
             spent_s=spent_s,

@@ -39,6 +39,11 @@ class Timing:
         warm, timed = max(1, self.warmup_steps - 1), max(self.min_windows, self.steps or 0)
         return warm + timed if self.whole_steps else 0
 
+    @property
+    def filled_s(self) -> float:
+        """The seconds that a rung's windows fill however short its steps are; 0 where their number is stated."""
+        return min(self.rung_s, self.max_windows * self.window_s) if self.steps is None else 0.0
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSize:

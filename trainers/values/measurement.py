@@ -190,6 +190,12 @@ class Measurement:
         return self.batch.global_batch(self.layout)
 
     @property
+    def tokens_per_timed_step(self) -> int:
+        """Tokens of a step that was timed, over all ranks: of fewer micro-steps where the step time is derived."""
+        timed = dataclasses.replace(self.batch, grad_accum=self.measured_grad_accum or self.batch.grad_accum)
+        return timed.global_batch(self.layout) * self.recipe.seq_len
+
+    @property
     def trained_recipe(self) -> Recipe:
         """The recipe that the point trains, with the point's global batch. Points of one recipe with a fixed
         accumulation compete for speed, but those of different global batches train different recipes.
