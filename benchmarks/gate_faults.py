@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 import search_spaces
 from benchmarks import ranks
+from benchmarks.shortened import with_blocks
 from platform.finals import gate
 from trainers import data, engines
 from trainers.engines.step import Unmarked
@@ -165,7 +166,7 @@ def rows(name: str, sizes: Iterable[GateSize], num_layers: int, device: torch.de
     on_gpu = device.type == "cuda"
     recipe = (space if on_gpu else space.miniature or space).recipe
     if on_gpu:
-        recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, num_layers=num_layers))
+        recipe = dataclasses.replace(recipe, model=with_blocks(recipe.model, num_layers))
     fast = "flex" if recipe.model.position == "alibi" and on_gpu else "sdpa"
     plain = Layout(engine="ddp", attention="eager", loss="plain", grad_sync="last", checkpointing="none")
     candidate = dataclasses.replace(

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 import search_spaces
 from benchmarks import ranks
+from benchmarks.shortened import with_blocks
 from search_spaces.candidate import Candidate
 from tests.contract.mesh_group import Trained, note_gradients
 from trainers import data, engines
@@ -91,7 +92,7 @@ def _compare(device: torch.device, name: str, num_layers: int, changes: Sequence
 
 def _short(recipe: Recipe, num_layers: int) -> Recipe:
     """Returns the recipe of a few sequences and blocks."""
-    model = dataclasses.replace(recipe.model, num_layers=num_layers)
+    model = with_blocks(recipe.model, num_layers)
     return dataclasses.replace(recipe.of_batch(SEQUENCES), model=model, data=data.STREAM)
 
 
