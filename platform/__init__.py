@@ -11,6 +11,5 @@ _stdlib.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 sys.modules["platform"] = _stdlib
 _spec.loader.exec_module(_stdlib)
 if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack what `make setup` installs
-    from platform.common.environment import explain
-
-    sys.excepthook = explain
+    # Imported after an error only: the path has no working folder yet, which `platform.common` must see in it.
+    sys.excepthook = lambda *error: importlib.import_module("platform.common.environment").explain(*error)

@@ -5,6 +5,7 @@ commit.
 from __future__ import annotations  # an older Python reads this too, see `environment`
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -22,5 +23,7 @@ def _roots() -> dict[str, Path]:
 if len(set((roots := _roots()).values())) > 1:
     # Every command imports this before it can run into a name that one checkout has and the other lacks.
     places = ", ".join(f"{name} from {root}" for name, root in roots.items())
-    print(f"error: two checkouts are mixed ({places}): run `make setup` in the one that is meant", file=sys.stderr)
+    without = " and without PYTHONPATH" if os.environ.get("PYTHONPATH") else ""
+    advice = f"run the command in the folder of the one that is meant{without}"
+    print(f"error: two checkouts are mixed ({places}): {advice}", file=sys.stderr)
     raise SystemExit(2)

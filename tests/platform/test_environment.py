@@ -1,5 +1,6 @@
 """A command under a Python without our packages ends in one sentence that says what to run."""
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,20 @@ def test_a_command_without_its_packages_says_what_to_run(command: str) -> None:
     assert child.returncode == 2, child.stderr
     to_run = r"`(make setup && )?\. \.venv/bin/activate`"
     assert re.fullmatch(rf"error: \S+ has no package '\w+': run {to_run} first\n", child.stderr), child.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_two_checkouts_is_refused_before_it_begins(command: str, tmp_path: Path) -> None:
+    """Runs it in a folder with another checkout's `search_spaces`, which comes before those that PYTHONPATH names."""
+    (tmp_path / "search_spaces").mkdir()
+    (tmp_path / "search_spaces" / "__init__.py").touch()
+    line = [sys.executable, "-m", f"platform.{command}"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert child.returncode == 2 and child.stdout == "" and child.stderr.count("\n") == 1, child.stderr
+    places = f"platform from {ROOT}, search_spaces from {tmp_path.resolve()}, trainers from {ROOT}"
+    advice = "run the command in the folder of the one that is meant and without PYTHONPATH"
+    assert child.stderr == f"error: two checkouts are mixed ({places}): {advice}\n"
 
 
 def test_commands_are_all_there() -> None:
