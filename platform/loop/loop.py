@@ -11,7 +11,7 @@ from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
 from platform.loop.jobs import Settings, failed_measurement, make_job
-from platform.loop.least import least_trial_s
+from platform.loop.least import differ_in_length, least_trial_s
 from platform.loop.log import Log
 from platform.loop.phase import Decision, Phase, SearchEnd, phase_of
 from platform.loop.policy import Kind, Next
@@ -172,20 +172,33 @@ class Loop:
         """Returns the next trial of the search; None once it is over."""
         if self._search_end is None:
             reserve_s = self._reserve_s()
-            work = self._search.next()
-            self._search_end = self._end_of_search(work, reserve_s)
-            if work is not None and self._search_end is None:
+            work, self._search_end = self._next_work(reserve_s)
+            if work is not None:
                 return Decision(phase=Phase.SEARCHING, job=self._job(*work, leave_s=reserve_s))
             self._search.blame_suspects()
         return None
 
-    def _end_of_search(self, work: Work | None, reserve_s: float) -> SearchEnd | None:
-        """Returns why the search ends before `work`; None where it goes on. A lack of work counts before any budget."""
-        if work is None:
-            return SearchEnd(why=self._search.why_stopped, tried_all=True)
-        trial_s = least_trial_s(*work, self.history, self.settings.timing)
-        reason = self.spending.why_over(trial_s=trial_s, reserve_s=reserve_s)
-        return SearchEnd(why=reason, tried_all=False) if reason else None
+    def _next_work(self, reserve_s: float) -> tuple[Work | None, SearchEnd | None]:
+        """Returns what the search runs next, or why it ends. A lack of work counts before any budget.
+
+        Where trials are not equally long, one that is too long for what is left of a budget is passed over for a
+        shorter one.
+        """
+        history, timing = self.history, self.settings.timing
+        # The time for another winner's final runs may still be given up, and what is passed over does not come back.
+        is_settled = bool(self._ends) or not (self._keeps_for_another and history.finals_begun)
+        while (work := self._search.next()) is not None:
+            reason = self.spending.why_over(trial_s=least_trial_s(*work, history, timing), reserve_s=reserve_s)
+            if not reason:
+                return work, None
+            has_time = not self.spending.why_over(trial_s=history.start_s, reserve_s=reserve_s)
+            if not (is_settled and has_time and differ_in_length(timing)):
+                return None, SearchEnd(why=reason, tried_all=False)
+            self._search.pass_over(work[0])
+        if self._search.has_passed_over:
+            reason = self.spending.why_over(trial_s=math.inf, reserve_s=reserve_s)
+            return None, SearchEnd(why=reason, tried_all=False)
+        return None, SearchEnd(why=self._search.why_stopped, tried_all=True)
 
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""

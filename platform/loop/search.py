@@ -27,6 +27,8 @@ class Search:
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._suggested: Candidate | None = None
         """The searcher's last suggestion."""
+        self._passed_over: set[str] = set()
+        """Keys of candidates whose trials are too long for the time that is left."""
         self._suspects: list[Measurement] = []
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
         cluster works.
@@ -39,6 +41,11 @@ class Search:
     def why_stopped(self) -> str:
         """Reason why `next` returns nothing more."""
         return self._searcher.why_stopped
+
+    @property
+    def has_passed_over(self) -> bool:
+        """Whether candidates were passed over."""
+        return bool(self._passed_over)
 
     def next(self) -> Work | None:
         """Returns what to run next: the searcher's suggestion, after its end rungs between for the best layouts; None
@@ -53,6 +60,14 @@ class Search:
             self._update(candidate)
         self.blame_suspects()
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Makes the searcher go on without the candidate for the rest of the session, which has no time for its
+        trial.
+        """
+        self._passed_over.add(candidate.key)
+        planned = self._candidates.get(candidate.key, candidate)
+        self._searcher.update(planned, self._log.history.measured(candidate.key))
 
     def trial_ended(self, key: str, *, interrupted: bool) -> None:
         """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
@@ -96,7 +111,9 @@ class Search:
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
-            if candidate is not None and (rungs := self._rungs_between(candidate, searcher.held_back(candidate))):
+            if candidate is None or candidate.key in self._passed_over:
+                continue
+            if rungs := self._rungs_between(candidate, searcher.held_back(candidate)):
                 self._suggested = None
                 return candidate, _points(candidate, rungs)
         return None

@@ -4,11 +4,13 @@ import dataclasses
 
 import pytest
 
+from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.loop.backend import LAYOUTS, RECIPE, Backend, Make
 from tests.samples import measurement
 from trainers.values.batch import BatchPoint
 from trainers.values.job import Job, Timing
+from trainers.values.journal import Resume
 from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe
 
@@ -60,6 +62,28 @@ def test_whole_steps_of_a_batch_as_large_do_not_begin_in_time_for_a_small_one_al
     loop = make(order, timing=WHOLE, time_s=330.0)
     timed.run(loop)
     assert batches(timed) == [512, 2] and "too short for a trial" in loop.why_ended
+
+
+@pytest.mark.parametrize("searcher", ["sweep", "guided"])
+def test_a_trial_too_long_for_what_is_left_is_passed_over_for_shorter_ones(
+    make: Make, timed: Backend, study: Study, searcher: str
+) -> None:
+    order = [candidate(RECIPES[size], place=place) for place in range(3) for size in (512, 2)]
+    loop = make(order, timing=WHOLE, searcher=searcher, time_s=340.0)
+    timed.run(loop)
+    assert batches(timed) == [512, 2, 2, 2] and not loop.tried_all
+    assert loop.why_ended == "the 30 s that are left of the budget are too short for a trial"
+    study.record(Resume())
+    resumed = make(order, timing=WHOLE, searcher=searcher, time_s=500.0)
+    timed.run(resumed)
+    assert batches(timed)[4:] == [512, 512] and resumed.tried_all
+
+
+def test_no_trial_is_passed_over_where_time_is_left_for_none(make: Make, timed: Backend) -> None:
+    order = [candidate(RECIPES[size], place=place) for place in range(2) for size in (512, 2)]
+    loop = make(order, timing=WHOLE, time_s=184.4 + 20.0)
+    timed.run(loop)
+    assert batches(timed) == [512] and "too short for a trial" in loop.why_ended
 
 
 def test_a_time_is_never_scaled_up(make: Make, timed: Backend) -> None:
