@@ -36,10 +36,13 @@ class Costs:
         return self.start_s + sum(of.step_times_s[: of.warmup_steps])
 
     def measuring_s(self, best: Measurement) -> float:
-        """Returns the seconds of the windows of a winner's last run: one warm-up step and at least three timed ones."""
+        """Returns the seconds of the windows of a winner's last run: at least three timed steps, and before them one to
+        warm up where they have more micro-steps than the search's.
+        """
         # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
         step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
-        return step_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
+        warm_up_s = 0.0 if self.timing.whole_steps else step_s
+        return warm_up_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
 
     def run_s(self, best: Measurement) -> float:
         """Returns the seconds of a winner's last run, without its numerics gate."""

@@ -222,3 +222,11 @@ def test_where_few_micro_steps_take_longer_than_a_step_may_these_are_what_is_tim
     assert COSTS.measuring_s(ran()) == 4 * 20
     assert COSTS.measuring_s(dataclasses.replace(ran(), windows_s=(30.0,) * 3)) == 4 * 30
     assert COSTS.measuring_s(dataclasses.replace(ran(), step_time_s=5.0)) == 5 + 30
+
+
+def test_a_last_run_of_whole_steps_warms_up_as_the_search_did() -> None:
+    """Checks a step of 36 s, and one of 5 s."""
+    costs = dataclasses.replace(COSTS, timing=Timing(whole_steps=True))
+    short = dataclasses.replace(ran(), step_time_derived=False, step_time_s=5.0, windows_s=(5.0,) * 3)
+    assert costs.measuring_s(dataclasses.replace(short, step_time_s=36.0, windows_s=(36.0,) * 3)) == 3 * 36
+    assert costs.measuring_s(short) == 30
