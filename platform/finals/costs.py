@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from trainers.measuring.ladder import SHORT_ACCUM
 from trainers.values.job import GateSize, Timing
 from trainers.values.measurement import Measurement
 
@@ -9,6 +10,8 @@ UNKNOWN_SLOWDOWN = 2.5
 """Assumed step time of a reference that has not run, over the winner's. BLOOM-7b1 on an H200: 2.3, eager
 attention and plain loss against flex and chunked (docs/lab/2026-11-22.md).
 """
+PROFILED_STEPS = 8
+"""Steps of a profiling trial (`trainers.profiling.run`), of which the first may compile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +50,16 @@ class Costs:
     def run_s(self, best: Measurement) -> float:
         """Returns the seconds of a winner's last run, without its numerics gate."""
         return self.ready_s(best) + self.measuring_s(best)
+
+    def profile_s(self, of: Measurement) -> float:
+        """Returns the seconds of a trial that profiles `of`: those of a short one, unless rungs have fixed steps; then
+        those of the few steps that are profiled, which have few micro-steps where these can be timed.
+        """
+        if not self.timing.fixes_steps:
+            return self.trial_s
+        accum = of.batch.grad_accum
+        share = 1.0 if of.last_micro_step_s is None else min(accum, SHORT_ACCUM) / accum
+        return self.start_s + sum(of.step_times_s[:1]) + (PROFILED_STEPS - 1) * share * (of.step_time_s or 0.0)
 
     def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
         """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference without

@@ -78,10 +78,10 @@ class Finals:
                 return trial
         return None
 
-    def profile(self, history: History) -> FinalTrial | None:
-        """Returns the profiling trial of the first winner without a profile, where profiles are asked for; it runs once
-        `next` returns None. Finalists' runs without time for them do not delay it; a gate does, since what has not
-        passed it may be no winner.
+    def profile(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
+        """Returns the profiling trial of the first winner without a profile for which `left_s` is more than enough,
+        where profiles are asked for; it runs once `next` returns None. Finalists' runs without time for them do not
+        delay it; a gate does, since what has not passed it may be no winner.
         """
         # A winner's gate that was given and left nothing is missing all the same.
         others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
@@ -89,7 +89,8 @@ class Finals:
         for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
             closing = missing.next(recipe, history)
-            if trial.key not in self._started and not (closing and closing.gate):
+            has_time = left_s > costs.profile_s(best)
+            if has_time and trial.key not in self._started and not (closing and closing.gate):
                 return trial
         return None
 
@@ -125,7 +126,7 @@ class Finals:
         if self.wait(history):
             return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if anew and history.finals_begun else ())
-        profile_s = costs.trial_s * len(self._unprofiled(history))
+        profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
             closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
         else:
@@ -249,7 +250,7 @@ class Finals:
         """
         if math.isinf(left_s):
             return True
-        profile_s = costs.trial_s * len(self._unprofiled(history))
+        profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
         run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,) if anew else ())

@@ -9,11 +9,6 @@ from trainers.values.batch import BatchPoint
 from trainers.values.job import Timing
 
 
-def differ_in_length(timing: Timing) -> bool:
-    """Returns whether a rung is as long as its steps, with so many tokens, in place of filling its time."""
-    return timing.whole_steps or timing.steps is not None
-
-
 def least_trial_s(candidate: Candidate, rungs: Sequence[BatchPoint], history: History, timing: Timing) -> float:
     """Returns the least seconds of a trial of `candidate` that climbs `rungs`; 0 before the first trial.
 
@@ -22,7 +17,7 @@ def least_trial_s(candidate: Candidate, rungs: Sequence[BatchPoint], history: Hi
     have at least as many tokens as those of the first rung here, are scaled down to it.
     """
     measured = history.longest_rungs
-    if not measured or not differ_in_length(timing):
+    if not measured or not timing.fixes_steps:
         return history.trial_s
     first = rungs[0]
     timed_accum = first.grad_accum if timing.whole_steps else min(first.grad_accum, SHORT_ACCUM)

@@ -11,7 +11,7 @@ from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
 from platform.loop.jobs import Settings, failed_measurement, make_job
-from platform.loop.least import differ_in_length, least_trial_s
+from platform.loop.least import least_trial_s
 from platform.loop.log import Log
 from platform.loop.phase import Decision, Phase, SearchEnd, phase_of
 from platform.loop.policy import Kind, Next
@@ -192,7 +192,7 @@ class Loop:
             if not reason:
                 return work, None
             has_time = not self.spending.why_over(trial_s=history.start_s, reserve_s=reserve_s)
-            if not (is_settled and has_time and differ_in_length(timing)):
+            if not (is_settled and has_time and timing.fixes_steps):
                 return None, SearchEnd(why=reason, tried_all=False)
             self._search.pass_over(work[0])
         if self._search.has_passed_over:
@@ -216,9 +216,7 @@ class Loop:
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
-        if self.spending.time_left_s() <= self.history.trial_s:
-            return None
-        return self._decision_on(self._finals.profile(self.history))
+        return self._decision_on(self._finals.profile(self.history, self.spending.time_left_s(), self._costs))
 
     def _decision_on(self, trial: FinalTrial | None) -> Decision | None:
         if trial is None:

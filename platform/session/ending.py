@@ -8,6 +8,7 @@ from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_l
 from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
+from platform.finals.costs import Costs
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
@@ -21,6 +22,8 @@ from platform.study.plain_files import refuse_links
 from platform.study.several import SCALING
 from platform.study.study import Study
 from platform.study.trust import other_owner
+from platform.subject.options import StudyOptions, options_of
+from trainers.values.job import Timing
 from trainers.values.journal import End
 from trainers.values.measurement import Outcome
 
@@ -125,17 +128,22 @@ def not_profiled(result: Result) -> str:
     """Returns why a winner has no profile; "" where each has one or there is no winner."""
     if all(each.profile is not None for each, _ in result.winners):
         return ""
-    return f"The winner was not profiled: {_why_not_profiled(result.history)}. --resume with --profile tries again."
+    return f"The winner was not profiled: {_why_not_profiled(result)}. --resume with --profile tries again."
 
 
-def _why_not_profiled(history: History) -> str:
+def _why_not_profiled(result: Result) -> str:
+    history = result.history
     if failure := history.profile_failure():
         return failure
     if history.end is None or history.end.exit_code:
         return "the search ended before it"
     if history.end.left_out:
         return "final runs that come before it were left out"
-    return f"too little of the budget was left for one more trial, which takes {duration(history.trial_s)} at the least"
+    options = options_of(history.header) if history.header else StudyOptions()
+    timing = Timing(steps=options.steps, whole_steps=options.whole_steps)
+    costs = Costs(start_s=history.start_s, trial_s=history.trial_s, timing=timing)
+    least_s = min(costs.profile_s(won) for each, won in result.winners if each.profile is None)
+    return f"too little of the budget was left for one more trial, which takes {duration(least_s)} at the least"
 
 
 def command_for(command: str, path: Path) -> str:

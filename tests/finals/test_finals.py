@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 
-from platform.finals.costs import Costs
+from platform.finals.costs import PROFILED_STEPS, Costs
 from platform.finals.finals import Finals
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.candidate import Candidate
 from tests.samples import RECIPE, header, layout, measurement
+from trainers.profiling import run as profiling
+from trainers.values.batch import BatchPoint
 from trainers.values.job import GateSize, Timing
 from trainers.values.journal import GateCurves, Measured
 from trainers.values.layout import Layout
@@ -216,6 +218,22 @@ def test_no_winner_is_profiled_before_its_gate() -> None:
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
     assert finals(rules).profile(passed) is not None
     assert finals(Rules(repeats=0, profile=True)).profile(after(ran())) is not None, "without a gate it needs none"
+
+
+def test_a_profile_has_few_short_steps_however_long_those_of_a_rung_are() -> None:
+    """Checks a whole step of 128 micro-steps, 36 s long, whose first short one took 24 s."""
+    batch = BatchPoint(micro_batch=4, grad_accum=128)
+    long = dataclasses.replace(ran(), batch=batch, step_time_s=36.0, last_micro_step_s=0.3)
+    assert COSTS.profile_s(long) == 70.0, "rungs that fill their time are as long as any"
+    for timing in (Timing(whole_steps=True), Timing(steps=100)):
+        costs = dataclasses.replace(COSTS, timing=timing)
+        assert costs.profile_s(long) == pytest.approx(20 + 24 + 7 * 36 * 3 / 128)
+    pipeline = dataclasses.replace(long, last_micro_step_s=None)
+    assert costs.profile_s(pipeline) == 20 + 24 + 7 * 36, "its schedule is profiled whole"
+
+
+def test_a_profile_s_steps_are_counted() -> None:
+    assert profiling.WARMUP_STEPS + 1 + profiling.STEPS == PROFILED_STEPS
 
 
 def test_where_few_micro_steps_take_longer_than_a_step_may_these_are_what_is_timed() -> None:

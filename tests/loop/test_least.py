@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from platform.finals.trial import Rules
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.loop.backend import LAYOUTS, RECIPE, Backend, Make
@@ -29,17 +30,21 @@ def timed(backend: Backend) -> Backend:
     """Returns the backend whose rungs take the time of their steps; a trial starts in 38 s."""
 
     def play(job: Job, batch: BatchPoint) -> Measurement:
-        accum = batch.grad_accum if job.timing.whole_steps else min(batch.grad_accum, 3)
-        step_s = SEQUENCE_S * dataclasses.replace(batch, grad_accum=accum).global_batch(job.layout)
+        begins = min(batch.grad_accum, 3)
+        accum = batch.grad_accum if job.timing.whole_steps else begins
+        short_s, step_s = (SEQUENCE_S * n * batch.micro_batch * job.layout.data_parallel for n in (begins, accum))
         number = max(4, job.timing.steps or 0, int(job.timing.filled_s / step_s))
-        backend.rung_s = number * step_s
+        times_s = (short_s, short_s, *(step_s,) * number)
+        backend.rung_s = sum(times_s)
         return measurement(
             recipe=job.recipe,
             on=job.layout,
             micro_batch=batch.micro_batch,
             trial_id=job.trial_id,
             measured_grad_accum=accum,
-            step_times_s=(step_s,) * number,
+            step_time_s=SEQUENCE_S * batch.global_batch(job.layout),
+            last_micro_step_s=short_s / begins,
+            step_times_s=times_s,
         )
 
     backend.play, backend.start_s = play, 38.0
@@ -51,7 +56,7 @@ def batches(backend: Backend) -> list[int]:
 
 
 def test_whole_steps_of_small_batches_run_in_the_time_that_a_large_one_left(make: Make, timed: Backend) -> None:
-    """Checks the case seen on two H100: 512 sequences took 184 of 330 s, 32 take 47 s and two 42 s."""
+    """Checks the case seen on two H100: 512 sequences took 185 of 330 s, 32 take 47 s and two 42 s."""
     loop = make([candidate(RECIPES[size]) for size in (512, 32, 2)], timing=WHOLE, time_s=330.0)
     timed.run(loop)
     assert batches(timed) == [512, 32, 2] and loop.tried_all
@@ -72,7 +77,7 @@ def test_a_trial_too_long_for_what_is_left_is_passed_over_for_shorter_ones(
     loop = make(order, timing=WHOLE, searcher=searcher, time_s=340.0)
     timed.run(loop)
     assert batches(timed) == [512, 2, 2, 2] and not loop.tried_all
-    assert loop.why_ended == "the 30 s that are left of the budget are too short for a trial"
+    assert loop.why_ended == "the 28 s that are left of the budget are too short for a trial"
     study.record(Resume())
     resumed = make(order, timing=WHOLE, searcher=searcher, time_s=500.0)
     timed.run(resumed)
@@ -81,9 +86,16 @@ def test_a_trial_too_long_for_what_is_left_is_passed_over_for_shorter_ones(
 
 def test_no_trial_is_passed_over_where_time_is_left_for_none(make: Make, timed: Backend) -> None:
     order = [candidate(RECIPES[size], place=place) for place in range(2) for size in (512, 2)]
-    loop = make(order, timing=WHOLE, time_s=184.4 + 20.0)
+    loop = make(order, timing=WHOLE, time_s=185.3 + 20.0)
     timed.run(loop)
     assert batches(timed) == [512] and "too short for a trial" in loop.why_ended
+
+
+def test_a_profile_runs_in_less_time_than_whole_steps_take(make: Make, timed: Backend) -> None:
+    """Checks a budget with 60 s for a profile after the only trial, of 185 s."""
+    loop = make([candidate(RECIPES[512])], timing=WHOLE, rules=Rules(repeats=0, profile=True), time_s=245.0)
+    timed.run(loop)
+    assert [bool(job.profile) for job in timed.jobs] == [False, True]
 
 
 def test_a_time_is_never_scaled_up(make: Make, timed: Backend) -> None:
@@ -94,7 +106,7 @@ def test_a_time_is_never_scaled_up(make: Make, timed: Backend) -> None:
 
 def test_windows_are_filled_by_however_short_steps(make: Make, timed: Backend) -> None:
     order = [candidate(RECIPES[512]), candidate(RECIPES[2])]
-    loop = make(order, timing=WHOLE, time_s=184.4 + 41.0)
+    loop = make(order, timing=WHOLE, time_s=185.3 + 41.0)
     timed.run(loop)
     assert batches(timed) == [512], "38 s to start, 4 s of windows"
 

@@ -40,6 +40,13 @@ class Timing:
         return warm + timed if self.whole_steps else 0
 
     @property
+    def fixes_steps(self) -> bool:
+        """Whether a rung is as long as its steps, which have their number or all their micro-steps, in place of filling
+        its time.
+        """
+        return self.whole_steps or self.steps is not None
+
+    @property
     def filled_s(self) -> float:
         """The seconds that a rung's windows fill however short its steps are; 0 where their number is stated."""
         return min(self.rung_s, self.max_windows * self.window_s) if self.steps is None else 0.0
