@@ -4,6 +4,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
@@ -11,6 +13,7 @@ from platform.cost_model.predict import predict
 from platform.finals.trial import Rules
 from search_spaces.candidate import Candidate, Rejected
 from trainers.failures import size
+from trainers.measuring.ladder import SHORT_ACCUM
 from trainers.support import refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
@@ -57,10 +60,12 @@ class Plan:
     def _rungs_s(self, timing: Timing) -> dict[tuple[str, int], float]:
         """Returns estimated seconds of each rung's warm-up and windows, by its candidate's key and micro-batch."""
         rungs = _rungs(self.candidates)
-        whole_s = [0.0] * len(rungs)
-        if timing.num_whole_steps and self.columns is not None:
-            whole_s = (timing.num_whole_steps * predict(self.columns).step.total_s).tolist()
-        return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, whole_s, strict=True)}
+        steps_s = [0.0] * len(rungs)
+        if timing.fixes_steps and self.columns is not None:
+            accums = [batch.grad_accum for each in self.candidates for batch in each.batch_points()]
+            shares = [1.0 if timing.whole_steps else min(accum, SHORT_ACCUM) / accum for accum in accums]
+            steps_s = (timing.num_steps * np.array(shares) * predict(self.columns).step.total_s).tolist()
+        return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, steps_s, strict=True)}
 
 
 def num_rungs(candidates: Sequence[Candidate]) -> int:

@@ -34,10 +34,14 @@ class Timing:
     """Whether every rung times steps of all their micro-steps, instead of a few from which the step is derived."""
 
     @property
+    def num_steps(self) -> int:
+        """The fewest steps that a rung runs, warm-up included; without `steps` it may run more in its time."""
+        return max(1, self.warmup_steps - 1) + max(self.min_windows, self.steps or 0)
+
+    @property
     def num_whole_steps(self) -> int:
         """The fewest steps of all micro-steps that a rung runs, warm-up included; 0 where it derives them."""
-        warm, timed = max(1, self.warmup_steps - 1), max(self.min_windows, self.steps or 0)
-        return warm + timed if self.whole_steps else 0
+        return self.num_steps if self.whole_steps else 0
 
     @property
     def fixes_steps(self) -> bool:
