@@ -11,5 +11,5 @@ _stdlib.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 sys.modules["platform"] = _stdlib
 _spec.loader.exec_module(_stdlib)
 if sys.argv[:1] == ["-m"]:  # a command, whose Python may lack what `make setup` installs
-    # Imported after an error only: the path has no working folder yet, which `platform.common` must see in it.
+    # Imported after an error only: the working folder, whose packages `platform.common` checks, is not on the path yet.
     sys.excepthook = lambda *error: importlib.import_module("platform.common.environment").explain(*error)
