@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from platform.study.folder import located
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.candidate import Candidate
-from tests.samples import RECIPE, header, layout, measurement, oom, skipped
+from tests.samples import CLUSTER, RECIPE, header, layout, measurement, oom, skipped
 from trainers.values.batch import BatchPoint
 from trainers.values.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
 from trainers.values.journal_lines import from_line
@@ -232,6 +233,21 @@ def test_a_short_trial_starts_as_the_later_ones_do() -> None:
     )
     history.extend([trial_end, dataclasses.replace(trial_end, trial_id="t2", wall_s=45.0)])
     assert history.trial_s == 5.0 + 8.0
+
+
+@pytest.mark.parametrize(("kind", "start_s"), [("cuda", 10.0), ("cpu", 20.0)])
+def test_later_starts_are_shorter_than_the_first_one_on_gpus(kind: Literal["cuda", "cpu"], start_s: float) -> None:
+    """Checks a first trial that took 20 s to start, alone and before one that took 5 s."""
+    started = dataclasses.replace(CLUSTER, device_kind=kind)
+    candidate = _candidate(layout(), 1)
+    steps = [measurement(trial_id=each, repeat=n, step_times_s=(4.0, 2.0, 2.0)) for n, each in enumerate(("t1", "t2"))]
+    lines: list[Line] = [header(at=_at(0), cluster=started), _start("t1", candidate, 1)]
+    history = History([*lines, *(Measured(at=_at(2), measurement=each) for each in steps)])
+    trial_end = TrialEnd(at=_at(30), trial_id="t1", key=candidate.key, state="done", wall_s=28.0, gpu_s=0.0)
+    history.extend([trial_end])
+    assert (history.first_start_s, history.start_s, history.trial_s) == (20.0, start_s, start_s + 8.0)
+    history.extend([dataclasses.replace(trial_end, trial_id="t2", wall_s=13.0)])
+    assert (history.first_start_s, history.start_s, history.trial_s) == (20.0, 5.0, 13.0)
 
 
 def test_what_is_missing_after_a_kill() -> None:
