@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.ladder import timed_accum
 from trainers.values.job import GateSize, Timing
 from trainers.values.measurement import Measurement
 
@@ -58,7 +58,7 @@ class Costs:
         if not self.timing.fixes_steps:
             return self.trial_s
         accum = of.batch.grad_accum
-        share = 1.0 if of.last_micro_step_s is None else min(accum, SHORT_ACCUM) / accum
+        share = 1.0 if of.last_micro_step_s is None else timed_accum(accum) / accum
         return self.start_s + sum(of.step_times_s[:1]) + (PROFILED_STEPS - 1) * share * (of.step_time_s or 0.0)
 
     def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:

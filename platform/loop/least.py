@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from platform.study.history import History
 from search_spaces.candidate import Candidate
-from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.ladder import timed_accum
 from trainers.values.batch import BatchPoint
 from trainers.values.job import Timing
 
@@ -20,8 +20,8 @@ def least_trial_s(candidate: Candidate, rungs: Sequence[BatchPoint], history: Hi
     if not measured or not timing.fixes_steps:
         return history.trial_s
     first = rungs[0]
-    timed_accum = first.grad_accum if timing.whole_steps else min(first.grad_accum, SHORT_ACCUM)
-    tokens = first.micro_batch * timed_accum * candidate.layout.data_parallel * candidate.recipe.seq_len
+    accum = timed_accum(first.grad_accum, whole=timing.whole_steps)
+    tokens = first.micro_batch * accum * candidate.layout.data_parallel * candidate.recipe.seq_len
     larger = [rung for rung in measured if rung.tokens >= tokens]
     if not larger:
         return history.trial_s

@@ -13,7 +13,7 @@ from platform.cost_model.predict import predict
 from platform.finals.trial import Rules
 from search_spaces.candidate import Candidate, Rejected
 from trainers.failures import size
-from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.ladder import timed_accum
 from trainers.support import refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
@@ -63,7 +63,7 @@ class Plan:
         steps_s = [0.0] * len(rungs)
         if timing.fixes_steps and self.columns is not None:
             accums = [batch.grad_accum for each in self.candidates for batch in each.batch_points()]
-            shares = [1.0 if timing.whole_steps else min(accum, SHORT_ACCUM) / accum for accum in accums]
+            shares = [timed_accum(each, whole=timing.whole_steps) / each for each in accums]
             steps_s = (timing.num_steps * np.array(shares) * predict(self.columns).step.total_s).tolist()
         return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, steps_s, strict=True)}
 

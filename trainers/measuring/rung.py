@@ -12,9 +12,9 @@ from trainers.kernels.sdpa import kernel_of
 from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import host_fields
 from trainers.measuring.ladder import (
-    SHORT_ACCUM,
     extrapolated,
     largest_accumulation,
+    timed_accum,
     upper_bound_tokens_per_s,
 )
 from trainers.measuring.runner import StepRunner
@@ -33,7 +33,7 @@ def timed_accums(
     number is that of the whole step.
     """
     if engine.marks_micro_steps:
-        return (batch.grad_accum if all_micro_steps else min(batch.grad_accum, SHORT_ACCUM),)
+        return (timed_accum(batch.grad_accum, whole=all_micro_steps),)
     *shorter, accum = timed_accumulations(layout, batch.grad_accum)
     return (*shorter, batch.grad_accum if all_micro_steps else accum)
 

@@ -16,7 +16,7 @@ from trainers.data import Source
 from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.measuring.context import Context
-from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.ladder import timed_accum
 from trainers.measuring.runner import StepRunner
 from trainers.profiling.kinds import ATTENTION, LOSS
 from trainers.profiling.ranges import naming
@@ -44,7 +44,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         RungFailure: the profiler saw nothing of the device.
     """
     job = context.job
-    accum = min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
+    accum = timed_accum(batch.grad_accum) if engine.marks_micro_steps else batch.grad_accum
     rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
     rates = [job.recipe.learning_rate] * WARMUP_STEPS
     rung.curves(rates)
