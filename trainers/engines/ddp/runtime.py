@@ -70,9 +70,10 @@ class DdpEngine(TorchEngine):
 
     def _bucket_mib(self, module: nn.Module) -> float | None:
         """Returns the size of a bucket in MiB; None for torch's default. Torch's PowerSGD waits for an exchange in one
-        of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one.
+        of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one
+        where the layout states no size.
         """
-        if self._recipe.powersgd_rank and self._device.type == "cpu":
+        if not self._layout.bucket_mib and self._recipe.powersgd_rank and self._device.type == "cpu":
             return 1 + sum(each.numel() * each.element_size() for each in module.parameters()) / 2**20
         return self._layout.bucket_mib or None
 
