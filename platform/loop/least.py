@@ -20,7 +20,7 @@ def least_trial_s(candidate: Candidate, rungs: Sequence[BatchPoint], history: Hi
     if not measured or not timing.fixes_steps:
         return history.trial_s
     first = rungs[0]
-    accum = timed_accum(first.grad_accum, whole=timing.whole_steps)
+    accum = timed_accum(first.grad_accum, all_micro_steps=timing.whole_steps)
     tokens = first.micro_batch * accum * candidate.layout.data_parallel * candidate.recipe.seq_len
     larger = [rung for rung in measured if rung.tokens >= tokens]
     if not larger:

@@ -63,7 +63,7 @@ class Plan:
         steps_s = [0.0] * len(rungs)
         if timing.fixes_steps and self.columns is not None:
             accums = [batch.grad_accum for each in self.candidates for batch in each.batch_points()]
-            shares = [timed_accum(each, whole=timing.whole_steps) / each for each in accums]
+            shares = [timed_accum(each, all_micro_steps=timing.whole_steps) / each for each in accums]
             steps_s = (timing.num_steps * np.array(shares) * predict(self.columns).step.total_s).tolist()
         return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, steps_s, strict=True)}
 

@@ -22,11 +22,11 @@ Two would do for memory: accumulated gradients beside activations are a peak tha
 """
 
 
-def timed_accum(grad_accum: int, *, whole: bool = False) -> int:
-    """Returns the micro-steps of the timed step that stands for one of `grad_accum`: all of them if `whole`, else a few
-    from which it is derived.
+def timed_accum(grad_accum: int, *, all_micro_steps: bool = False) -> int:
+    """Returns the micro-steps of the timed step that stands for one of `grad_accum`: all of them with
+    `all_micro_steps`, else a few from which it is derived.
     """
-    return grad_accum if whole else min(grad_accum, SHORT_ACCUM)
+    return grad_accum if all_micro_steps else min(grad_accum, SHORT_ACCUM)
 
 
 def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:

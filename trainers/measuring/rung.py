@@ -33,7 +33,7 @@ def timed_accums(
     number is that of the whole step.
     """
     if engine.marks_micro_steps:
-        return (timed_accum(batch.grad_accum, whole=all_micro_steps),)
+        return (timed_accum(batch.grad_accum, all_micro_steps=all_micro_steps),)
     *shorter, accum = timed_accumulations(layout, batch.grad_accum)
     return (*shorter, batch.grad_accum if all_micro_steps else accum)
 
