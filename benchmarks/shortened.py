@@ -13,7 +13,7 @@ def with_blocks(model: ModelSpec, num_layers: int) -> ModelSpec:
     with the same share of them; all else that `config.json` states stays.
 
     Raises:
-        ValueError: `config.json` names the kind of each block, and of fewer blocks than that.
+        ValueError: `config.json` lists the kinds of fewer blocks than `num_layers`.
     """
     if not model.config:
         window_layers = max(1, round(model.window_layers * num_layers / model.num_layers)) if model.window else 0

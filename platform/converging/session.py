@@ -132,7 +132,7 @@ class Session:
         return 0
 
     def _standing(self, complete: int) -> str:
-        """Returns a sentence on a comparison that was ended after so many complete trainings."""
+        """Returns an interrupted comparison's last sentence: how many trainings are complete, and how to go on."""
         of = len(self._strategies)
         sentence = f"{complete} of {of * self._options.seeds} trainings are complete: the same command resumes the rest"
         return f"{sentence}, with --seeds {complete // of} it answers by these." if complete >= of else f"{sentence}."

@@ -164,9 +164,9 @@ class Fsdp(EngineCosts):
 
 
 def _cast_bytes(c: Columns) -> Array:
-    """Returns the bytes per parameter of a shard that are moved where it is cast for a gather: read and written once,
-    and for FP8 by four passes, in fp32 between them: a cast to it, the product with the scale, the clamp to FP8's range
-    and the cast (torchao 0.18, `_ToFloat8ConstrFunc` and `to_fp8_saturated`; uncompiled, since the gather is).
+    """Returns the bytes per parameter that the cast of a shard before its gather moves. A cast to bf16 reads and writes
+    the shard once. A cast to FP8 takes several uncompiled passes: from bf16 states one to fp32, then the product with
+    the scale, the clamp to FP8's range, and the cast (torchao 0.18, `_ToFloat8ConstrFunc`, `to_fp8_saturated`).
     """
     to_fp32 = np.where(c.state_bytes < 4, c.state_bytes + 4, 0.0)
     to_fp8 = to_fp32 + 2 * (4 + 4) + 4 + c.gathered_bytes
