@@ -82,7 +82,7 @@ class _FactoredExchange:
             orthogonalization_epsilon=cast(Any, 1e-8),
         )
         self.errors: dict[int, torch.Tensor] = {}
-        """The errors of the last exchange by bucket index: the gradients sent minus the mean received, of the same size."""
+        """The errors of the last exchange by bucket index: the gradients sent minus the mean received."""
 
     @property
     def in_effect(self) -> str | None:
