@@ -33,7 +33,7 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
         uncompiled = slow[0].facts["uncompiled"]
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
         yield (
-            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python cannot write it there:"
+            f"Node {slow[0].address} {have} no bytecode of {', '.join(uncompiled)}, and Python writes none there:"
             " every process compiles them again, which takes seconds of each trial. Run once on the node, as the"
             " owner of the files:"
             f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(uncompiled.values()))}"

@@ -73,7 +73,7 @@ def _aspects(run: Run) -> tuple[str, ...]:
         f"s{row['seq_len']}",
         f"{row['gpus']} x {run.cluster.device.name}",
         row["strategy"] if engine in ("", row["strategy"]) else f"{engine} {row['strategy']}".rstrip(),
-        " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1),
+        " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "virtual", "cp", "dp") if values[name] > 1),
         f"{values['micro_batch']:g}x{values['grad_accum']:g}",
         f"{stated['activation_ckpt']} ckpt" if "activation_ckpt" in stated else "",
         row["precision"],

@@ -15,8 +15,8 @@ def _strings_of(file: Path) -> list[str]:
 
 
 def _is_said(words: list[str], software: str) -> bool:
-    """Returns whether the words are parts of the software's strings, of at least two words, put together."""
-    for end in range(len(words), 1, -1):
+    """Returns whether the words are parts of the software's strings, of at least three words, put together."""
+    for end in range(len(words), 2, -1):
         part = " ".join(words[:end]).removesuffix("s")  # the software counts in singular and plural
         if part in software and (end == len(words) or _is_said(words[end:], software)):
             return True
