@@ -241,7 +241,7 @@ def _without_norm_of_heads(normed: Any) -> Any:
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return collectives.reduce_scatter(x @ self.weight + self.bias, 1, self.group)
+    return tensor._reduced(x @ self.weight + self.bias, self.group)
 
 
 def _without_ties(original: Any) -> Any:

@@ -4,7 +4,6 @@
 # pyright: reportPrivateUsage=false
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +30,10 @@ from trainers.values.layout import Layout
 from trainers.values.layout_axes import Checkpointing
 
 _OPS: Any = torch.ops
+_SUM: Any = _OPS._c10d_functional.reduce_scatter_tensor.default
+_WAIT: Any = _OPS._c10d_functional.wait_tensor.default
 _SAVED = {
+    _SUM,
     _OPS.aten.mm.default,
     _OPS.aten.addmm.default,
     _OPS.aten.linear.default,
@@ -43,8 +45,8 @@ _SAVED = {
     _OPS.higher_order.flex_attention,
     _OPS.layout.gelu_of_product.default,
 }
-"""Outputs that selective checkpointing keeps: those of products with weights and of fused attention. Scores, norms and
-activations, which are cheap to compute or large to keep, are computed again.
+"""Outputs that selective checkpointing keeps: those of products with weights, summed over tensor-parallel ranks, and of
+fused attention. Scores, norms and activations, which are cheap to compute or large to keep, are computed again.
 """
 
 
@@ -106,11 +108,25 @@ def _checkpointed(block: nn.Module, kind: Checkpointing) -> nn.Module:
     return checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **settings)
 
 
-def _keeps_products(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+class _KeepsProducts:
+    """The policy of selective checkpointing for one block.
+
+    A tensor-parallel rank keeps its part of the sum over ranks, and compiled code therefore not the whole product that
+    is summed, nor does it sum again. Inputs that are gathered, which are whole, it gathers again.
+    """
+
+    def __init__(self) -> None:
+        self._sums = False
+
+    def __call__(self, _context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        is_kept = operation in _SAVED or (operation is _WAIT and self._sums)
+        # A collective is waited for at once (`trainers.mesh.collectives`).
+        self._sums = operation is _SUM
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-_selective_contexts = functools.partial(create_selective_checkpoint_contexts, _keeps_products)
+def _selective_contexts() -> Any:
+    return create_selective_checkpoint_contexts(_KeepsProducts())
 
 
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:

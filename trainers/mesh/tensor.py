@@ -1,8 +1,10 @@
 """Tensor parallelism with sequence parallelism (arXiv 1909.08053, 2205.05198): a rank's part of every block.
 
-The residual stream between blocks is cut along the sequence. A block's attention and its feed-forward block gather it,
-compute this rank's heads and columns, and reduce-scatter what the rows give. The vocabulary is cut too: embedding and
-head hold this rank's rows of their table, and no rank holds all logits of its tokens.
+The residual stream between blocks is cut along the micro-batch's tokens. A block's attention and its feed-forward
+block gather it, compute this rank's heads and columns, and reduce-scatter what the rows give. The tokens of all
+sequences are cut as one row: collectives of the parts are then whole tensors in their order, which nothing copies. The
+vocabulary is cut too: embedding and head hold this rank's rows of their table, and no rank holds all logits of its
+tokens.
 
 A rank's part of a weight is a plain parameter of its own size. So everything that lays parameters out, FSDP2 and DDP
 alike, lays out the parts as it would the whole, and a step meets no tensor type whose operations the host dispatches
@@ -27,9 +29,6 @@ from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_i
 from trainers.mesh.groups import Mesh
 from trainers.models import Model, PassThrough
 
-_SEQUENCE = 1
-"""The dimension of hidden states [batch, seq_len, width] that is cut."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
@@ -49,6 +48,8 @@ class TensorParallel:
         self._rank = mesh.coordinates["tp"] if self.size > 1 else 0
         self._cuts: dict[str, Cut] = {}
         self._replicated: set[str] = set()
+        self._sequences = torch.Size()
+        """(micro-batch, length) of the hidden states whose tokens were cut last."""
         heads = model.spec.num_heads // self.size
         self.heads = range(self._rank * heads, (self._rank + 1) * heads)
         if self.size == 1:
@@ -67,7 +68,7 @@ class TensorParallel:
         self._replicated -= self._cuts.keys()
 
     def enter(self, models: Sequence[Model]) -> None:
-        """Cuts hidden states along the sequence where they enter the first block of each model, and the logits.
+        """Cuts hidden states by tokens where they enter the first block of each model, and the logits.
 
         Blocks were compiled or wrapped before, and the head has its loss: hooks added here run outside of these. A
         pipeline's stage without blocks cuts them before its norm.
@@ -180,17 +181,31 @@ class TensorParallel:
             table.group, table.first_row = self._group, self._first_row
 
     def _take_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return _with_hidden(args, kwargs, lambda hidden: take_part(hidden, _SEQUENCE, self._group))
+        return _with_hidden(args, kwargs, self._take)
+
+    def _take(self, hidden: torch.Tensor) -> torch.Tensor:
+        self._sequences = hidden.shape[:2]
+        return take_part(hidden.flatten(0, 1), 0, self._group)[None]
 
     def _gather_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return _with_hidden(args, kwargs, lambda hidden: gather(hidden, _SEQUENCE, self._group))
+        return _with_hidden(args, kwargs, self._gather)
 
     def _gather_output(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
-        return gather(output, _SEQUENCE, self._group)
+        return self._gather(output)
+
+    def _gather(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the hidden states of all tokens, for products, in the type in which these compute.
+
+        A norm's output is in fp32 under autocast, which would cast it for each product: half the bytes are exchanged.
+        """
+        device_type = hidden.device.type
+        if torch.is_autocast_enabled(device_type):
+            hidden = hidden.to(torch.get_autocast_dtype(device_type))
+        return gather(hidden.squeeze(0), 0, self._group).unflatten(0, self._sequences)
 
     def _gather_alike(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
         """Returns hidden states for a pipeline's next stage, whose ranks all return the gradient of all of them."""
-        return gather_alike(output, _SEQUENCE, self._group)
+        return gather_alike(output.squeeze(0), 0, self._group).unflatten(0, self._sequences)
 
 
 def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:
@@ -200,13 +215,18 @@ def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:
     return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
 
 
+def _reduced(shares: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns this rank's tokens [1, tokens, width] of the ranks' sum of [micro-batch, length, width]."""
+    return reduce_scatter(shares.flatten(0, 1), 0, group)[None]
+
+
 class _Rows(nn.Linear):
-    """Some rows' share of a product, summed over the ranks and cut along the sequence; the bias is added once."""
+    """Some rows' share of a product, summed over the ranks and cut by tokens; the bias is added once."""
 
     group: Any
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        out = reduce_scatter(F.linear(input, self.weight), _SEQUENCE, self.group)
+        out = _reduced(F.linear(input, self.weight), self.group)
         bias: Any = self.bias
         return out if bias is None else out + bias.to(out.dtype)
 
@@ -217,7 +237,7 @@ class _TransposedRows(Conv1D):
     group: Any
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = reduce_scatter(x @ self.weight, _SEQUENCE, self.group)
+        out = _reduced(x @ self.weight, self.group)
         return out + self.bias.to(out.dtype)
 
 
