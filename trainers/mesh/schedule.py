@@ -1,12 +1,13 @@
 """The order in which a pipeline's micro-batches run, by torch.distributed.pipelining.
 
-Shapes of what stages send are stated, so that torch runs no forward pass to learn them. Torch makes buffers for every
-micro-batch of a step at once: memory grows with the accumulation, by two hidden states a micro-batch and boundary.
+Shapes of what stages send are stated, so that torch runs no forward pass to learn them. Torch would make buffers for
+every micro-batch of a step at once, two hidden states a micro-batch and boundary: here each is made when it is received
+into, and freed with the pass that reads it last.
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import torch
@@ -56,8 +57,45 @@ class ScheduledStage(PipelineStage):
         exchanges = self._exchanges(last_backward)
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward=exchanges)
 
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        with self._without_buffers():
+            return super()._prepare_forward_infra(*args, **kwargs)
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        with self._without_buffers():
+            return super()._prepare_backward_infra(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _without_buffers(self) -> Generator[None, None, None]:
+        """Lets torch describe on the meta device what it receives into."""
+        device, self.device = self.device, torch.device("meta")
+        try:
+            yield
+        finally:
+            self.device = device
+
+    def _get_recv_ops(self, recv_infos: Any) -> Any:
+        for info in recv_infos:
+            if (buffer := getattr(info, "buffer", None)) is not None:
+                info.buffer = torch.empty_like(buffer, device=self.device, requires_grad=buffer.requires_grad)
+        return super()._get_recv_ops(recv_infos)
+
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
+        return _taken(super()._retrieve_recv_activations(fwd_chunk_id), self.args_recv_info[fwd_chunk_id])
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> Any:
+        return _taken(super()._retrieve_recv_grads(bwd_chunk_id), self.grad_recv_info[bwd_chunk_id])
+
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Does nothing: the last backward pass has exchanged gradients."""
+
+
+def _taken(received: Any, recv_infos: Any) -> Any:
+    """Returns what was received, which `recv_infos` hold no longer."""
+    for info in recv_infos:
+        if (buffer := getattr(info, "buffer", None)) is not None:
+            info.buffer = torch.empty_like(buffer, device="meta", requires_grad=buffer.requires_grad)
+    return received
 
 
 class Schedule:
