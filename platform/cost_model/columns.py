@@ -127,6 +127,9 @@ class Columns:
     """1 where the host waits for its device before and after each pass of a micro-batch."""
     sharpness: Array
     """Order of the norm by which host's and device's time make a pass; see `host.SHARPNESS`."""
+    own_mesh: Array
+    """1 where this project's trainers cut the model over tensor-parallel ranks and stages (`trainers/mesh`), whose
+    collectives and tensors are counted one by one; 0 where published software does, of which volumes are known."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that overlaps with its products."""
     all_reduced_bytes: Array

@@ -158,10 +158,13 @@ def _activations(c: Columns) -> _Activations:
     full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
     boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
+    # A stage's output, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
+    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes) / c.compute_bytes * boundary
+    sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual, 0.0)
     return _Activations(
         of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
         again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
-        of_stage=costs_of(c).stage_buffers(c, boundary) + c.micro_batch * c.mask_bytes,
+        of_stage=costs_of(c).stage_buffers(c, boundary) + sent + c.micro_batch * c.mask_bytes,
     )
 
 

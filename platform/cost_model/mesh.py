@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.layout_arrays import LayoutArrays
 from trainers.mesh.stages import blocks_of_stages
 from trainers.values.spec import ModelSpec
@@ -145,23 +145,38 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     per pass (Megatron-LM, arXiv 1909.08053, section 3). With sequence parallelism the same volume is gathered and
     scattered (arXiv 2205.05198, 4.2.2); between nodes this uses the whole ring, where an all-reduce may use a tree.
     Compute and collectives wait for each other, except for a stack's overlap.
+
+    This project's blocks gather twice and scatter twice in each pass, by collectives of their own. Recomputation
+    gathers both inputs again, that of a whole block scatters attention's output again too. Compiled code has as many.
     """
     ring = _tensor_ring(c)
     reduced = ring.all_reduce_s(boundary)
     around = (c.sequence_parallel > 0) & (c.tp > ring.in_node)
     each = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
-    return each * np.where(full, 6.0, 4.0) * (1 - c.tensor_overlap)
+    apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
+    whole = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), each * np.where(full, 6.0, 4.0))
+    return whole * (1 - c.tensor_overlap)
 
 
-def vocabulary_s(c: Columns, boundary: Array) -> Array:
+def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:
     """Returns the seconds of the collectives of a micro-batch around a vocabulary that tensor-parallel ranks share: the
     embedding's output and the gradient of the head's input are all-reduced (Megatron-LM, arXiv 1909.08053, section 3),
     and so are each token's largest logit, its label's logit and its sum of exponentials. In a pipeline the last stage,
     which has the head, does not have the embedding.
+
+    This project all-reduces the embedding's output, in the type of the `residual` stream, of which each rank then takes
+    its part; the gradient is gathered. The head's input is gathered and its gradient scattered. Each chunk of the loss
+    all-reduces the largest logits, then both sums.
     """
     ring = _tensor_ring(c)
     tokens = c.micro_batch * c.seq_len / c.cp
-    return np.where(c.pp > 1, 1.0, 2.0) * ring.all_reduce_s(boundary) + 3 * ring.all_reduce_s(4 * tokens)
+    reduced = np.where(c.pp > 1, 1.0, 2.0) * ring.all_reduce_s(boundary) + 3 * ring.all_reduce_s(4 * tokens)
+    if not np.any(c.own_mesh):
+        return reduced
+    embedding = np.where(c.pp > 1, 0.0, ring.all_reduce_s(residual) + ring.gather_s(residual))
+    chunks = np.where(c.chunked_loss > 0, np.ceil(tokens * c.vocab / c.tp / CHUNK_LOGITS), 1.0)
+    loss = chunks * (ring.all_reduce_s(4 * tokens / chunks) + ring.all_reduce_s(8 * tokens / chunks))
+    return np.where(c.own_mesh > 0, embedding + 2 * ring.gather_s(boundary) + loss, reduced)
 
 
 def context_s(c: Columns, tokens: Array) -> Array:
@@ -174,15 +189,17 @@ def context_s(c: Columns, tokens: Array) -> Array:
     return np.where(c.cp > 1, 0.5 * 3 * volume / ring.bandwidth, 0.0)
 
 
-def send_s(c: Columns, boundary: Array) -> Array:
+def send_s(c: Columns, boundary: Array, residual: Array) -> Array:
     """Returns the seconds of sending one stage's output to the next. All devices of a node send at once through the
     node's ports. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv
     2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both
-    libraries wait for the transfer.
+    libraries wait for the transfer. This project gathers the `residual` stream within that group, and each of its ranks
+    sends all of it.
     """
     across = c.tp * c.cp * c.dp >= c.devices_per_node
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
     latency = np.where(across, c.inter_latency, c.intra_latency)
     ring = _tensor_ring(c)
     gathered = gather_s(boundary, ring.ranks, ring.in_node, ring.bandwidth, c.intra_latency, c.inter_hop)
-    return latency + boundary / c.tp / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)
+    in_parts = boundary / c.tp / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)
+    return latency + np.where(c.own_mesh > 0, ring.gather_s(residual) + residual / per_device, in_parts)

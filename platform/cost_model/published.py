@@ -122,6 +122,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         **_pace(software, engine, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
         "saves_gathered": float(of_this_project),
+        "own_mesh": float(of_this_project),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "checkpoint_device_share": checkpoint_device_share(row, tp),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),

@@ -94,7 +94,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
         tracker.track_external(engine._module, engine._optimizer, *tokens)
         with tracker:
             engine.step(tokens, Unmarked())
-        (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+        snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
         return float(snapshot["Total"]) / 2**30
 
 

@@ -27,7 +27,6 @@ from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
 from trainers.models import Model, attention_in_effect
 from trainers.values.layout import Layout
-from trainers.values.layout_axes import Checkpointing
 
 _OPS: Any = torch.ops
 _SUM: Any = _OPS._c10d_functional.reduce_scatter_tensor.default
@@ -68,7 +67,7 @@ def prepare(model: Model, layout: Layout) -> Model:
     for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
         unit = block
         if layout.checkpoint_every and i % layout.checkpoint_every == 0:
-            unit = _checkpointed(block, layout.checkpointing)
+            unit = _checkpointed(block, layout)
             parent, _, key = name.rpartition(".")
             setattr(model.module.get_submodule(parent), key, unit)
         if layout.compile == "block":
@@ -97,14 +96,16 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
     }
 
 
-def _checkpointed(block: nn.Module, kind: Checkpointing) -> nn.Module:
+def _checkpointed(block: nn.Module, layout: Layout) -> nn.Module:
     """Returns the block in a wrapper that repeats its forward pass, or the cheap part of it, in the backward pass.
 
     Dropout is off (see `trainers.models`), so the random state need not be kept.
     """
     settings: dict[str, Any] = {"preserve_rng_state": False}
-    if kind == "selective":
+    if layout.checkpointing == "selective":
         settings["context_fn"] = _selective_contexts
+    elif layout.compile == "block" and layout.tp * layout.cp > 1:
+        settings["context_fn"] = _repeating_contexts
     return checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **settings)
 
 
@@ -127,6 +128,11 @@ class _KeepsProducts:
 
 def _selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(_KeepsProducts())
+
+
+def _repeating_contexts() -> Any:
+    """Has everything computed again: by itself torch 2.11's compiler would save what is gathered, whole tensors."""
+    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
