@@ -5,23 +5,30 @@
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.contract import mesh_group
+from tests.contract.cases import SEQ_LEN, recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS, MeshCase
 from tests.contract.pipeline_cases import WORLD_SIZE, product, quick
 from tests.contract.test_mesh import differences
+from trainers import engines
 from trainers.engines._torch import TorchEngine
 from trainers.engines.ddp.runtime import DdpEngine
+from trainers.engines.step import Unmarked
 from trainers.mesh import stage_model, tensor
 from trainers.mesh.pipeline import Pipeline
+from trainers.mesh.schedule import ScheduledStage
+from trainers.values.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -119,3 +126,31 @@ def test_every_combination_trains_as_the_dense_model_does(model: str, index: int
     result = _result(index, model)
     assert differences(result["trained"], PRODUCT[model][index].recipe) == []
     assert result["mismatches"] == []
+
+
+def _most_hidden_states(num_micro_batches: int) -> list[int]:
+    """Returns the most hidden states that exist when a backward pass begins, for each rank."""
+    model = MODELS["gpt2"]
+    engine: Any = engines.create(recipe(model, "fp32"), Layout(engine="ddp", pp=2), torch.device("cpu"))
+    counts: list[int] = []
+
+    def counted(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            gc.collect()
+            shape = (1, SEQ_LEN, model.hidden_size)
+            tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.shape == shape]
+            counts.append(len({each.data_ptr() for each in tensors} - {0}))
+            return original(*args, **kwargs)
+
+        return backward
+
+    with _change(ScheduledStage, "backward_maybe_with_nosync", counted(ScheduledStage.backward_maybe_with_nosync)):
+        engine.step([torch.zeros((1, SEQ_LEN + 1), dtype=torch.int64)] * num_micro_batches, Unmarked())
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, max(counts))
+    return of_ranks
+
+
+def test_hidden_states_do_not_grow_with_the_accumulation() -> None:
+    few, many = (run_group(_most_hidden_states, count, 2) for count in (4, 12))
+    assert few == many

@@ -223,7 +223,8 @@ class Pipeline:
                 )
             if part.stage.has_head:
                 self._losses.append(output.detach())
-                return output.view(1)  # torch merges what a last stage gives along a dimension
+                # Torch merges what a last stage gives along a dimension, and frees its graph where it is no view.
+                return torch.stack((output,))
             if output.dtype != self._hidden_dtype:
                 raise RuntimeError(
                     f"stage {part.stage.index} gives hidden states in {output.dtype}, the next one expects"

@@ -55,7 +55,11 @@ class ScheduledStage(PipelineStage):
 
     def backward_maybe_with_nosync(self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False):
         exchanges = self._exchanges(last_backward)
-        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward=exchanges)
+        gradients = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward=exchanges)
+        if self.is_last:
+            # Torch keeps losses to the step's end, and with its graph one would keep what the stage received.
+            bwd_kwargs["stage_output"].detach_()
+        return gradients
 
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
         with self._without_buffers():
