@@ -13,7 +13,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
-from platform.cost_model.engines import code_of, costs
+from platform.cost_model.engines import code_of, costs, has_own_mesh
 from platform.cost_model.engines.base import Sizes
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
@@ -192,6 +192,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
         "parameters_on_host": of_words(lambda word: word == "all", "offload"),
         "bucket_bytes": np.where(buckets > 0, buckets * 2.0**20, of_words(bucket_bytes, "engine")),
         "hidden_gathers": PREFETCH["current"],
+        "own_mesh": of_words(has_own_mesh, "engine"),
     }
 
 

@@ -31,7 +31,6 @@ THIS_PROJECT_COLUMNS = {
     "host_pipe": 0.0,
     "waits_each_pass": 0.0,
     "sharpness": SHARPNESS,
-    "own_mesh": 1.0,
     "tensor_overlap": 0.0,
     "all_reduced_bytes": 0.0,
     "reduces_by_hooks": 0.0,

@@ -136,6 +136,13 @@ def compiled() -> list[MeshCase]:
         {"model": "llama", "data parallel": "stage 3", "degrees": (1, 2), "checkpointing": "full"},
         {"model": "bloom", "data parallel": "ddp", "degrees": (2, 1), "checkpointing": "selective"},
         {"model": "gpt2", "data parallel": "stage 2", "degrees": (1, 2), "checkpointing": "budget_50"},
+        {
+            "model": "llama",
+            "data parallel": "ddp",
+            "degrees": (1, 2),
+            "checkpointing": "selective",
+            "precision": "bf16",
+        },
     )
     built = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
     return [each for each in built if each is not None]

@@ -1,6 +1,7 @@
 """Step times: formulas by hand, laws that must hold, and the ten rows of Megatron-LM's table."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
 from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
 from platform.cost_model.kernels import LOGIT_BYTES
-from platform.cost_model.mesh import stages_of, vocabulary_s
+from platform.cost_model.mesh import Ring, stages_of, vocabulary_s
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scores import scores
 from platform.cost_model.scoring import merged, score_table
@@ -210,6 +211,19 @@ def test_stages_send_each_value_once_there_and_back() -> None:
     assert float(step_time(split).pipeline_s[0]) == pytest.approx(parts)
     gathering = float(step_time(changed(split, sequence_parallel=0.0)).pipeline_s[0])
     assert parts < gathering < expected
+    # This project's ranks gather hidden states, and each sends them whole.
+    own = changed(split, own_mesh=1.0)
+    gather = _gather_s(own, 2048 * 8192 * 2)
+    whole = 2 * (64 + 7) * (sent + 40e-6 + gather) + instructions
+    assert float(step_time(own).pipeline_s[0]) == pytest.approx(whole)
+    under_ddp = changed(own, engine=float(ENGINES.index("ddp")))  # autocast leaves them in fp32
+    doubled = 2 * (64 + 7) * (2 * sent + 40e-6 + _gather_s(own, 2048 * 8192 * 4))
+    assert float(step_time(under_ddp).pipeline_s[0]) == pytest.approx(doubled)
+
+
+def _gather_s(columns: Columns, num_bytes: float) -> float:
+    """Returns the seconds in which tensor-parallel ranks of a node gather or scatter so many bytes."""
+    return float(Ring.of(columns, columns.tp, columns.tp).gather_s(np.array([float(num_bytes)]))[0])
 
 
 def test_copies_of_gradients_and_weights_cost_their_traffic() -> None:
@@ -284,9 +298,22 @@ def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputatio
     each_s = all_reduce_s(
         np.array([2048 * 8192 * 2.0]), np.array([8.0]), np.array([8.0]), np.array([235e9]), np.array([45e-6]), HOP
     )
-    ends_s = float(vocabulary_s(plain, np.array([2048 * 8192 * 2.0]))[0])
+    hidden = np.array([2048 * 8192 * 2.0])
+    ends_s = float(vocabulary_s(plain, hidden, hidden)[0])
     assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(each_s[0]) + ends_s)
     assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(each_s[0]) + ends_s)
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "collectives"), [("none", 8), ("selective", 10), ("every_2", 9.5), ("full", 11)]
+)
+def test_own_blocks_gather_and_scatter_one_by_one(checkpointing: Any, collectives: float) -> None:
+    layout = fsdp(tp=8, checkpointing=checkpointing)
+    columns = point(layout, cluster="8xA100", model=GPT_39B)
+    hidden = np.array([2048 * 8192 * 2.0])
+    ends_s = float(vocabulary_s(columns, hidden, hidden)[0])
+    by_hand = 48 * collectives * _gather_s(columns, 2048 * 8192 * 2) + ends_s
+    assert float(step_time(columns).tensor_s[0]) == pytest.approx(by_hand)
 
 
 def test_pytorch_recomputes_all_but_the_last_product_of_a_block() -> None:

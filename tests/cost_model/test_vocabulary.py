@@ -38,12 +38,27 @@ def test_ranks_that_share_a_vocabulary_reduce_its_ends() -> None:
     def all_reduced_s(columns: Columns, num_bytes: float) -> float:
         return float(Ring.of(columns, columns.tp, columns.tp).all_reduce_s(np.array([num_bytes]))[0])
 
-    residual = TOKENS * GPT2.hidden_size * 2.0
+    hidden = TOKENS * GPT2.hidden_size * 2.0
+    sizes = np.array([hidden]), np.array([2 * hidden])
     for pp, residuals in ((1, 2), (2, 1)):
-        columns = _columns(tp=4, pp=pp)
-        by_hand = residuals * all_reduced_s(columns, residual) + 3 * all_reduced_s(columns, 4 * TOKENS)
-        assert float(vocabulary_s(columns, np.array([residual]))[0]) == pytest.approx(by_hand)
-    assert float(vocabulary_s(_columns(), np.array([residual]))[0]) == 0
+        columns = _columns(tp=4, pp=pp, own_mesh=0.0)
+        by_hand = residuals * all_reduced_s(columns, hidden) + 3 * all_reduced_s(columns, 4 * TOKENS)
+        assert float(vocabulary_s(columns, *sizes)[0]) == pytest.approx(by_hand)
+    assert float(vocabulary_s(_columns(), *sizes)[0]) == 0
+
+
+def test_own_ranks_cut_what_the_embedding_gives_and_gather_what_the_head_takes() -> None:
+    hidden = TOKENS * GPT2.hidden_size * 2.0
+    for pp, chunks in ((1, 1), (2, 1), (1, 3)):
+        vocab = chunks * 4 * 2.0**30 / TOKENS
+        columns = _columns(tp=4, pp=pp, vocab=vocab, chunked_loss=1.0)
+        ring = Ring.of(columns, columns.tp, columns.tp)
+        loss = (4 * TOKENS / chunks, 8 * TOKENS / chunks)
+        by_hand = 2 * ring.gather_s(np.array([hidden])) + chunks * sum(ring.all_reduce_s(np.array([x])) for x in loss)
+        if pp == 1:  # the residual stream is in fp32
+            by_hand += ring.all_reduce_s(np.array([2 * hidden])) + ring.gather_s(np.array([2 * hidden]))
+        counted = vocabulary_s(columns, np.array([hidden]), np.array([2 * hidden]))
+        assert float(counted[0]) == pytest.approx(float(by_hand[0]))
 
 
 def test_each_micro_step_reduces_them() -> None:
@@ -51,7 +66,7 @@ def test_each_micro_step_reduces_them() -> None:
     shared = [step_time(_columns(tp=4, grad_accum=count)) for count in (1, 3)]
     tensor = [float(each.tensor_s[0]) for each in shared]
     assert tensor[1] == pytest.approx(3 * tensor[0])
-    residual = np.array([TOKENS * GPT2.hidden_size * 2.0])
+    hidden = np.array([TOKENS * GPT2.hidden_size * 2.0])
     columns = _columns(tp=4)
-    blocks = GPT2.num_layers * 4 * float(Ring.of(columns, columns.tp, columns.tp).all_reduce_s(residual)[0])
-    assert tensor[0] - blocks == pytest.approx(float(vocabulary_s(columns, residual)[0]))
+    blocks = GPT2.num_layers * 8 * float(Ring.of(columns, columns.tp, columns.tp).gather_s(hidden)[0])
+    assert tensor[0] - blocks == pytest.approx(float(vocabulary_s(columns, hidden, 2 * hidden)[0]))

@@ -52,6 +52,11 @@ def import_costs(name: str) -> None:
         raise InputError(f"engine {name} has no costs in its rules (Rules.costs): nothing of it can be predicted")
 
 
+def has_own_mesh(name: str) -> bool:
+    """Returns whether `trainers/mesh` cuts the models of the engine of that name."""
+    return name not in _PUBLISHED and bool(engines.rules_of(name).model_parallel)
+
+
 def code_of(name: str) -> int:
     """Returns the number that stands in `Columns.engine` for an engine that has costs; it is only an identifier."""
     return list(_COSTS).index(name)
