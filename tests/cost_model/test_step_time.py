@@ -212,12 +212,12 @@ def test_stages_send_each_value_once_there_and_back() -> None:
     gathering = float(step_time(changed(split, sequence_parallel=0.0)).pipeline_s[0])
     assert parts < gathering < expected
     # This project's ranks gather hidden states, and each sends them whole.
-    own = changed(split, own_mesh=1.0)
-    gather = _gather_s(own, 2048 * 8192 * 2)
-    whole = 2 * (64 + 7) * (sent + 40e-6 + gather) + instructions
-    assert float(step_time(own).pipeline_s[0]) == pytest.approx(whole)
-    under_ddp = changed(own, engine=float(ENGINES.index("ddp")))  # autocast leaves them in fp32
-    doubled = 2 * (64 + 7) * (2 * sent + 40e-6 + _gather_s(own, 2048 * 8192 * 4))
+    meshed = changed(split, own_mesh=1.0)
+    gather = _gather_s(meshed, 2048 * 8192 * 2)
+    unsplit = 2 * (64 + 7) * (sent + 40e-6 + gather) + instructions
+    assert float(step_time(meshed).pipeline_s[0]) == pytest.approx(unsplit)
+    under_ddp = changed(meshed, engine=float(ENGINES.index("ddp")))  # autocast leaves them in fp32
+    doubled = 2 * (64 + 7) * (2 * sent + 40e-6 + _gather_s(meshed, 2048 * 8192 * 4))
     assert float(step_time(under_ddp).pipeline_s[0]) == pytest.approx(doubled)
 
 

@@ -1,6 +1,6 @@
 """Collectives and saved tensors of a tensor-parallel rank's compiled block, compared with what the model counts."""
 
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import contextlib
 from collections import Counter
@@ -98,18 +98,18 @@ def test_a_compiled_block_has_the_collectives_that_are_counted(
 ) -> None:
     """Checks their number and bytes under autocast, and that nothing copies what they exchange."""
     exchanged = Counter[int]()
-    whole = torch.Size([MICRO_BATCH * SEQ_LEN, HIDDEN])
+    shape = torch.Size([MICRO_BATCH * SEQ_LEN, HIDDEN])
     for graph in _passes(checkpointing, monkeypatch):
         for node in graph.graph.nodes:
             if "all_gather" in str(node.target) or "reduce_scatter" in str(node.target):
                 larger = max(node.meta["val"], node.args[0].meta["val"], key=torch.Tensor.numel)
                 exchanged[larger.nbytes] += 1
             if "cat" in str(node.target):
-                assert node.meta["val"].numel() < whole.numel()
+                assert node.meta["val"].numel() < shape.numel()
     c = _columns(checkpointing)
-    nbytes = np.array([2.0 * whole.numel()])
+    nbytes = np.array([2.0 * shape.numel()])
     counted = tensor_s(c, nbytes, c.full_checkpointing > 0) / Ring.of(c, c.tp, c.tp).gather_s(nbytes)
-    assert exchanged == {2 * whole.numel(): round(float(counted[0]))}
+    assert exchanged == {2 * shape.numel(): round(float(counted[0]))}
 
 
 def test_a_compiled_block_keeps_no_whole_sum_under_selective_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,16 +85,16 @@ class ScheduledStage(PipelineStage):
         return super()._get_recv_ops(recv_infos)
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
-        return _taken(super()._retrieve_recv_activations(fwd_chunk_id), self.args_recv_info[fwd_chunk_id])
+        return _released(super()._retrieve_recv_activations(fwd_chunk_id), self.args_recv_info[fwd_chunk_id])
 
     def _retrieve_recv_grads(self, bwd_chunk_id: int) -> Any:
-        return _taken(super()._retrieve_recv_grads(bwd_chunk_id), self.grad_recv_info[bwd_chunk_id])
+        return _released(super()._retrieve_recv_grads(bwd_chunk_id), self.grad_recv_info[bwd_chunk_id])
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Does nothing: the last backward pass has exchanged gradients."""
 
 
-def _taken(received: Any, recv_infos: Any) -> Any:
+def _released(received: Any, recv_infos: Any) -> Any:
     """Returns what was received, which `recv_infos` hold no longer."""
     for info in recv_infos:
         if (buffer := getattr(info, "buffer", None)) is not None:
