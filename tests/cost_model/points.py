@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
@@ -26,6 +28,8 @@ GPT_39B = ModelSpec(
     vocab_size=51200,
     max_positions=2048,
 )
+HOP = np.asarray(14e-6)
+"""Seconds of a ring's step between nodes."""
 
 
 def fsdp(**changes: object) -> Layout:
@@ -47,3 +51,8 @@ def point(
     built = Recipe(model=model, **values)  # type: ignore[arg-type]
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
     return from_points([(built, layout, batch)], find_cluster(cluster))
+
+
+def changed(columns: Columns, **values: float) -> Columns:
+    """Returns the rows with other values in these columns."""
+    return Columns.of({**columns.arrays(), **{name: np.array([value]) for name, value in values.items()}})

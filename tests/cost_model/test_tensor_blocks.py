@@ -60,13 +60,13 @@ def _graphs(monkeypatch: pytest.MonkeyPatch) -> Generator[list[torch.fx.GraphMod
     """Lists the graphs of a block's passes as they are compiled, on a rank of a group whose others do not exist."""
     graphs: list[torch.fx.GraphModule] = []
 
-    def noted(graph: torch.fx.GraphModule, _: Any) -> Any:
+    def record_graph(graph: torch.fx.GraphModule, _: Any) -> Any:
         graphs.append(graph)
         return make_boxed_func(graph.forward)
 
     backend = aot_autograd(
-        fw_compiler=noted,
-        bw_compiler=noted,
+        fw_compiler=record_graph,
+        bw_compiler=record_graph,
         inference_compiler=lambda graph, _: make_boxed_func(graph.forward),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=select_decomp_table(),
