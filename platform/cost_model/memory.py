@@ -159,7 +159,7 @@ def _activations(c: Columns) -> _Activations:
     share = np.where(full, checkpointed_share(c), 0.0)
     boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
     # A stage's output, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
-    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes) / c.compute_bytes * boundary
+    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes) / c.compute_bytes * boundary / c.tp
     sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual, 0.0)
     return _Activations(
         of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,

@@ -193,13 +193,12 @@ def send_s(c: Columns, boundary: Array, residual: Array) -> Array:
     """Returns the seconds of sending one stage's output to the next. All devices of a node send at once through the
     node's ports. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv
     2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both
-    libraries wait for the transfer. This project gathers the `residual` stream within that group, and each of its ranks
-    sends all of it.
+    libraries wait for the transfer. This project's ranks send their tokens of the `residual` stream.
     """
     across = c.tp * c.cp * c.dp >= c.devices_per_node
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
     latency = np.where(across, c.inter_latency, c.intra_latency)
     ring = _tensor_ring(c)
     gathered = gather_s(boundary, ring.ranks, ring.in_node, ring.bandwidth, c.intra_latency, c.inter_hop)
-    in_parts = boundary / c.tp / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)
-    return latency + np.where(c.own_mesh > 0, ring.gather_s(residual) + residual / per_device, in_parts)
+    sent = np.where(c.own_mesh > 0, residual, boundary) / c.tp
+    return latency + sent / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)

@@ -25,9 +25,10 @@ from trainers import engines
 from trainers.engines._torch import TorchEngine
 from trainers.engines.ddp.runtime import DdpEngine
 from trainers.engines.step import Unmarked
-from trainers.mesh import stage_model, tensor
+from trainers.mesh import stage_model
 from trainers.mesh.pipeline import Pipeline
 from trainers.mesh.schedule import ScheduledStage
+from trainers.mesh.tensor import TensorParallel
 from trainers.values.layout import Layout
 
 pytestmark = pytest.mark.contract
@@ -78,10 +79,14 @@ _PLANTED: dict[str, Callable[[], Any]] = {
     ),
     "gradients not exchanged": lambda: _change(DdpEngine, "_exchanges", lambda *_: False),
     "positions added by every stage": lambda: _change(stage_model, "NoPositions", _AllPositions),
-    "gradients between stages summed over tensor-parallel ranks": lambda: _change(
-        tensor, "gather_alike", tensor.gather
+    "stages receive tokens in another order": lambda: _change(
+        TensorParallel, "_unfolded", _reversed(TensorParallel._unfolded)
     ),
 }
+
+
+def _reversed(unfolded: Any) -> Any:
+    return lambda self, folded: unfolded(self, folded).flip(1)
 
 
 def _with_second_copy(named: Any) -> Any:

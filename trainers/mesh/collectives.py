@@ -23,12 +23,6 @@ def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     return apply(tensor, dim, group)
 
 
-def gather_alike(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    """Returns the ranks' tensors side by side along `dim`; every rank has the whole gradient and takes its part."""
-    apply: Any = _GatherAlike.apply
-    return apply(tensor, dim, group)
-
-
 def reduce_scatter(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     """Returns this rank's part along `dim` of the ranks' sum; gradients are gathered."""
     apply: Any = _ReduceScatter.apply
@@ -62,18 +56,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _reduce_scattered(grad_outputs[0], ctx.dim, ctx.group), None, None
-
-
-class _GatherAlike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _gathered(tensor, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        size, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
-        return grad_outputs[0].chunk(size, ctx.dim)[rank].contiguous(), None, None
 
 
 class _ReduceScatter(torch.autograd.Function):

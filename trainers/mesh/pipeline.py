@@ -136,8 +136,7 @@ class Pipeline:
     @torch.no_grad()
     def _forward_only(self, tokens: torch.Tensor, shape: tuple[int, ...], *, has_labels: bool) -> torch.Tensor:
         """Returns the last stage's output, of that shape in fp32, on every rank; stages run one after another."""
-        length = (tokens.shape[1] - has_labels) // self._context.size
-        hidden, stage_input = (len(tokens), length, self._recipe.model.hidden_size), tokens
+        hidden, stage_input = self._sent_shape(len(tokens), tokens.shape[1] - has_labels), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
         for index in range(num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
@@ -191,12 +190,8 @@ class Pipeline:
     def _make_schedule(self, num_micro_batches: int, micro_batch: int, columns: int) -> Schedule:
         shape = (micro_batch, columns - 1)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
-        hidden = torch.empty(
-            (micro_batch, shape[1] // self._context.size, self._recipe.model.hidden_size),
-            dtype=self._hidden_dtype,
-            device="meta",
-            requires_grad=True,
-        )
+        sent = self._sent_shape(*shape)
+        hidden = torch.empty(sent, dtype=self._hidden_dtype, device="meta", requires_grad=True)
         loss = torch.empty(1, device="meta", requires_grad=True)
         stages = [
             ScheduledStage(
@@ -214,6 +209,10 @@ class Pipeline:
             for part in self._parts
         ]
         return Schedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
+
+    def _sent_shape(self, micro_batch: int, length: int) -> tuple[int, int, int]:
+        """Returns the shape of what a stage sends for sequences of `length` tokens: this rank's part of its output."""
+        return micro_batch, length // self._context.size, self._recipe.model.hidden_size // self._layout.tp
 
     def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         def forward(stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,9 @@
 
 The residual stream between blocks is cut along the micro-batch's tokens. A block's attention and its feed-forward
 block gather it, compute this rank's heads and columns, and reduce-scatter what the rows give. The tokens of all
-sequences are cut as one row: collectives of the parts are then whole tensors in their order, which nothing copies. The
-vocabulary is cut too: embedding and head hold this rank's rows of their table, and no rank holds all logits of its
-tokens.
+sequences are cut as one row: collectives of the parts are then whole tensors in their order, which nothing copies.
+Stages of a pipeline send each other the parts alone. The vocabulary is cut too: embedding and head hold this rank's
+rows of their table, and no rank holds all logits of its tokens.
 
 A rank's part of a weight is a plain parameter of its own size. So everything that lays parameters out, FSDP2 and DDP
 alike, lays out the parts as it would the whole, and a step meets no tensor type whose operations the host dispatches
@@ -13,7 +13,7 @@ alone, which `sum_replicated` completes once a step.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from trainers.architectures import architecture_of
 from trainers.engines.state import Part, StateTensor
 from trainers.kernels.head import split_head
-from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_in_place, reduce_scatter, take_part
+from trainers.mesh.collectives import all_reduce, gather, reduce_in_place, reduce_scatter, take_part
 from trainers.mesh.groups import Mesh
 from trainers.models import Model, PassThrough
 
@@ -49,7 +49,7 @@ class TensorParallel:
         self._cuts: dict[str, Cut] = {}
         self._replicated: set[str] = set()
         self._sequences = torch.Size()
-        """(micro-batch, length) of the hidden states whose tokens were cut last."""
+        """(micro-batch, length) of the hidden states that were folded or unfolded last."""
         heads = model.spec.num_heads // self.size
         self.heads = range(self._rank * heads, (self._rank + 1) * heads)
         if self.size == 1:
@@ -62,20 +62,19 @@ class TensorParallel:
                 self._cut_block(name, block)
                 self._replicated |= {f"{name}.{each}" for each, _ in block.named_parameters()}
             self._cut_vocabulary(model)
-            norm = model.module.get_submodule(self._family.final_norm)
-            norm.register_forward_hook(self._gather_output if model.has_head else self._gather_alike)
+            self._fold_between(model)
         self._replicated |= {f"{self._family.final_norm}.{each}" for each in ("weight", "bias")}
         self._replicated -= self._cuts.keys()
 
     def enter(self, models: Sequence[Model]) -> None:
-        """Cuts hidden states by tokens where they enter the first block of each model, and the logits.
+        """Gives the first block of each model this rank's tokens, and the head its part of the logits.
 
         Blocks were compiled or wrapped before, and the head has its loss: hooks added here run outside of these. A
-        pipeline's stage without blocks cuts them before its norm.
+        pipeline's stage without blocks gives the tokens to its norm.
         """
         for model in models if self.size > 1 else ():
             first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)
-            first.register_forward_pre_hook(self._take_input, with_kwargs=True)
+            first.register_forward_pre_hook(_before(self._unfolded), with_kwargs=True)
             if model.has_head:
                 split_head(model.head, self._first_row, self._group)
 
@@ -165,7 +164,7 @@ class TensorParallel:
                 layer.__class__ = _TransposedRows if transposed else _Rows
                 layer.group = self._group
         for path in sorted(inside):
-            block.get_submodule(path).register_forward_pre_hook(self._gather_input, with_kwargs=True)
+            block.get_submodule(path).register_forward_pre_hook(_before(self._gather), with_kwargs=True)
         attention: Any = block.get_submodule(family.attention_path)
         for size in family.head_sizes:
             setattr(attention, size, getattr(attention, size) // self.size)
@@ -180,18 +179,33 @@ class TensorParallel:
             table.__class__ = _Table
             table.group, table.first_row = self._group, self._first_row
 
-    def _take_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return _with_hidden(args, kwargs, self._take)
+    def _fold_between(self, model: Model) -> None:
+        """Folds hidden states between the blocks and what stands before and after them: embeddings, stages, the head.
 
-    def _take(self, hidden: torch.Tensor) -> torch.Tensor:
+        Folded, this rank's tokens [1, tokens, width] have the shape [micro-batch, length, width / tp] in the same
+        memory. A model's own code takes positions, masks and shapes from the first two sizes, and reads no values
+        there; and a pipeline's stages send no more than these.
+        """
+        family, module = self._family, model.module
+        embedded, norm = module.get_submodule(family.embeddings[-1]), module.get_submodule(family.final_norm)
+        if not isinstance(module.get_submodule(family.embeddings[0]), PassThrough):
+            embedded.register_forward_hook(lambda _module, _args, hidden: self._folded(self._taken(hidden)))
+        norm.register_forward_hook(lambda _module, _args, part: self._folded(part))
+        if model.has_head:
+            model.head.register_forward_pre_hook(
+                _before(lambda folded: self._gather(self._unfolded(folded))), with_kwargs=True
+            )
+
+    def _taken(self, hidden: torch.Tensor) -> torch.Tensor:
         self._sequences = hidden.shape[:2]
-        return take_part(hidden.flatten(0, 1), 0, self._group)[None]
+        return take_part(hidden.flatten(0, 1), 0, self._group)
 
-    def _gather_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return _with_hidden(args, kwargs, self._gather)
+    def _folded(self, part: torch.Tensor) -> torch.Tensor:
+        return part.reshape(*self._sequences, -1)
 
-    def _gather_output(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
-        return self._gather(output)
+    def _unfolded(self, folded: torch.Tensor) -> torch.Tensor:
+        self._sequences = folded.shape[:2]
+        return folded.reshape(1, -1, folded.shape[2] * self.size)
 
     def _gather(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the hidden states of all tokens, for products, in the type in which these compute.
@@ -203,16 +217,16 @@ class TensorParallel:
             hidden = hidden.to(torch.get_autocast_dtype(device_type))
         return gather(hidden.squeeze(0), 0, self._group).unflatten(0, self._sequences)
 
-    def _gather_alike(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
-        """Returns hidden states for a pipeline's next stage, whose ranks all return the gradient of all of them."""
-        return gather_alike(output.squeeze(0), 0, self._group).unflatten(0, self._sequences)
 
+def _before(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """Returns a hook that changes a module's first argument, by place or by name `hidden_states`, before it runs."""
 
-def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:
-    """Returns a call's arguments with another `hidden_states`: its first one, by place or by name."""
-    if args:
-        return (change(args[0]), *args[1:]), kwargs
-    return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+    def hook(_module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    return hook
 
 
 def _reduced(shares: torch.Tensor, group: Any) -> torch.Tensor:
