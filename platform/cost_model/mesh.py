@@ -179,14 +179,19 @@ def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:
     return np.where(c.own_mesh > 0, embedding + 2 * ring.gather_s(boundary) + loss, reduced)
 
 
-def context_s(c: Columns, tokens: Array) -> Array:
-    """Returns the seconds of context parallelism: keys and values go round a ring in each pass, as far as attention
-    does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is
-    assumed hidden.
+def context_s(c: Columns, tokens: Array, full: Mask) -> Array:
+    """Returns the seconds of context parallelism of one block and micro-batch: keys and values go round a ring in each
+    pass, as far as attention does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889,
+    section 3). Half is assumed hidden.
+
+    This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
+    gradients. Recomputation gathers them again.
     """
     ring = Ring.of(c, c.cp, np.clip(c.devices_per_node / c.tp, 1, c.cp))
-    volume = tokens * (c.cp - 1) * 2 * c.kv_width / c.tp * c.compute_bytes
-    return np.where(c.cp > 1, 0.5 * 3 * volume / ring.bandwidth, 0.0)
+    gathered = tokens * c.cp * 2 * c.kv_width / c.tp * c.compute_bytes
+    rounds = 0.5 * 3 * gathered * (c.cp - 1) / c.cp / ring.bandwidth
+    apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
+    return np.where(c.cp > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
 
 
 def send_s(c: Columns, boundary: Array, residual: Array) -> Array:

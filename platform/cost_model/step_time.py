@@ -117,7 +117,7 @@ def _work(c: Columns, head: Array) -> _Work:
     # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
     on_host = full & (c.checkpoint_device_share == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
-    busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
+    busy = layer.forward + layer.backward + layer.again + context_s(c, tokens, full) + to_host
     forward, backward, again = host_layer_s(c)
     return _Work(
         layer=layer,

@@ -1,11 +1,12 @@
-"""Collectives and saved tensors of a tensor-parallel rank's compiled block, compared with what the model counts."""
+"""Collectives and saved tensors of a compiled block under tensor and context parallelism, as the model counts them."""
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import contextlib
+import dataclasses
 from collections import Counter
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import _block_bytes
-from platform.cost_model.mesh import Ring, tensor_s
+from platform.cost_model.mesh import Ring, context_s, tensor_s
 from tests.cost_model.track_ranks import _exchanged
 from trainers import engines
 from trainers.engines.step import Unmarked
@@ -32,7 +33,7 @@ from trainers.values.spec import ModelSpec
 
 pytestmark = pytest.mark.slow
 
-TP, MICRO_BATCH, SEQ_LEN, HIDDEN = 4, 2, 128, 256
+RANKS, MICRO_BATCH, SEQ_LEN, HIDDEN = 4, 2, 128, 256
 SPEC = ModelSpec(
     name="block",
     architecture="llama",
@@ -46,13 +47,14 @@ SPEC = ModelSpec(
 RECIPE = Recipe(model=SPEC, seq_len=SEQ_LEN, global_batch=MICRO_BATCH, compute_precision="bf16", state_precision="fp32")
 
 
-def _layout(checkpointing: Any) -> Layout:
-    return Layout(engine="ddp", tp=TP, attention="sdpa", loss="chunked", compile="block", checkpointing=checkpointing)
+def _layout(degree: Literal["tp", "cp"], checkpointing: Any) -> Layout:
+    layout = Layout(engine="ddp", attention="sdpa", loss="chunked", compile="block", checkpointing=checkpointing)
+    return dataclasses.replace(layout, **{degree: RANKS})
 
 
-def _columns(checkpointing: str) -> Columns:
+def _columns(layout: Layout) -> Columns:
     batch = BatchPoint(micro_batch=MICRO_BATCH, grad_accum=1)
-    return from_points([(RECIPE, _layout(checkpointing), batch)], find_cluster("4xH200"))
+    return from_points([(RECIPE, layout, batch)], find_cluster("4xH200"))
 
 
 @contextlib.contextmanager
@@ -72,7 +74,7 @@ def _graphs(monkeypatch: pytest.MonkeyPatch) -> Generator[list[torch.fx.GraphMod
         decompositions=select_decomp_table(),
     )
     monkeypatch.setattr(compiled, "BACKEND", backend)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=TP)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     torch._dynamo.reset()
     try:
         yield graphs
@@ -81,9 +83,9 @@ def _graphs(monkeypatch: pytest.MonkeyPatch) -> Generator[list[torch.fx.GraphMod
         dist.destroy_process_group()
 
 
-def _passes(checkpointing: str, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+def _passes(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     with _graphs(monkeypatch) as graphs:
-        engine: Any = engines.create(RECIPE, _layout(checkpointing), torch.device("cpu"))
+        engine: Any = engines.create(RECIPE, layout, torch.device("cpu"))
         for module in engine._modules:
             module.register_comm_hook(None, _exchanged)
         engine.step([torch.randint(0, 512, (MICRO_BATCH, SEQ_LEN + 1))], Unmarked())
@@ -92,31 +94,47 @@ def _passes(checkpointing: str, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.
     return forward, backward
 
 
+def _exchanges(graph: torch.fx.GraphModule) -> Iterator[int]:
+    """Yields the bytes of what each gather or scatter has on all ranks together."""
+    for node in graph.graph.nodes:
+        if "all_gather" in str(node.target) or "reduce_scatter" in str(node.target):
+            yield max(node.meta["val"].nbytes, node.args[0].meta["val"].nbytes)
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 def test_a_compiled_block_has_the_collectives_that_are_counted(
     checkpointing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks their number and bytes under autocast, and that nothing copies what they exchange."""
-    exchanged = Counter[int]()
-    shape = torch.Size([MICRO_BATCH * SEQ_LEN, HIDDEN])
-    for graph in _passes(checkpointing, monkeypatch):
-        for node in graph.graph.nodes:
-            if "all_gather" in str(node.target) or "reduce_scatter" in str(node.target):
-                larger = max(node.meta["val"], node.args[0].meta["val"], key=torch.Tensor.numel)
-                exchanged[larger.nbytes] += 1
-            if "cat" in str(node.target):
-                assert node.meta["val"].numel() < shape.numel()
-    c = _columns(checkpointing)
-    nbytes = np.array([2.0 * shape.numel()])
-    counted = tensor_s(c, nbytes, c.full_checkpointing > 0) / Ring.of(c, c.tp, c.tp).gather_s(nbytes)
-    assert exchanged == {2 * shape.numel(): round(float(counted[0]))}
+    layout, nbytes = _layout("tp", checkpointing), 2 * MICRO_BATCH * SEQ_LEN * HIDDEN
+    graphs = _passes(layout, monkeypatch)
+    copies = [node for graph in graphs for node in graph.graph.nodes if "cat" in str(node.target)]
+    assert all(node.meta["val"].numel() < nbytes // 2 for node in copies)
+    c = _columns(layout)
+    hidden = np.array([float(nbytes)])
+    counted = tensor_s(c, hidden, c.full_checkpointing > 0) / Ring.of(c, c.tp, c.tp).gather_s(hidden)
+    assert Counter(each for graph in graphs for each in _exchanges(graph)) == {nbytes: round(float(counted[0]))}
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_a_compiled_block_gathers_keys_and_values_as_counted(
+    checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = _layout("cp", checkpointing)
+    nbytes = 2 * 2 * MICRO_BATCH * SEQ_LEN * SPEC.num_kv_heads * SPEC.head_dim
+    c = _columns(layout)
+    seconds = context_s(c, c.micro_batch * c.seq_len / c.cp, c.full_checkpointing > 0)
+    counted = seconds / Ring.of(c, c.cp, c.cp).gather_s(np.array([float(nbytes)]))
+    exchanges = Counter(each for graph in _passes(layout, monkeypatch) for each in _exchanges(graph))
+    assert exchanges == {nbytes: round(float(counted[0]))}
 
 
 def test_a_compiled_block_keeps_no_whole_sum_under_selective_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward, _ = _passes("selective", monkeypatch)
+    layout = _layout("tp", "selective")
+    forward, _ = _passes(layout, monkeypatch)
     outputs: Any = list(forward.graph.nodes)[-1].args[0]
     saved = [each for each in outputs[1:] if isinstance(each, torch.fx.Node) and each.op != "placeholder"]
-    saved_bytes = sum(each.meta["val"].nbytes for each in saved) + MICRO_BATCH * SEQ_LEN * HIDDEN * 4 // TP
-    predicted = float(_block_bytes(_columns("selective"))[0][0])
+    saved_bytes = sum(each.meta["val"].nbytes for each in saved) + MICRO_BATCH * SEQ_LEN * HIDDEN * 4 // RANKS
+    predicted = float(_block_bytes(_columns(layout))[0][0])
     # Beside it: the largest values of attention.
     assert predicted < saved_bytes < 1.05 * predicted
