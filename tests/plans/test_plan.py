@@ -188,24 +188,18 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     assert layouts[1] == [(16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
 
 
-def test_a_405b_s_best_plans_have_the_degrees_that_it_was_trained_with(
+def test_a_405b_s_best_plan_has_the_degrees_that_it_was_trained_with(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Plans Llama 3 405B on 16,384 H100 (arXiv 2407.21783, table 4), given nothing but the configuration.
-
-    This project's stages send whole hidden states from each tensor-parallel rank, so its steps take longer than the
-    6.79 s that were published.
-    """
+    """Plans Llama 3 405B on 16,384 H100 (arXiv 2407.21783, table 4), given nothing but the configuration."""
     sizes = {"num_hidden_layers": 126, "hidden_size": 16384, "num_attention_heads": 128, "num_key_value_heads": 8}
     config = {"model_type": "llama", "intermediate_size": 53248, "vocab_size": 128256, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
     arguments = (str(tmp_path), "--cluster", "2048x8xH100", "--set", "seq_len=8192", "--set", "global_batch=2048")
-    (recipe,) = printed_json(capsys, *arguments, "--top", "6")["recipes"]  # type: ignore[misc]
-    best, *others = recipe["layouts"]
-    degrees = "FSDP2 stage 2, tp 8, pp 16, interleaved, virtual 2, sync last, selective"
-    theirs = next(each for each in (best, *others) if each["layout"].startswith(degrees))
-    assert theirs["step_time_s"] == pytest.approx(best["step_time_s"], rel=0.05)
-    assert theirs["step_time_s"] > 6.79 and theirs["fit_probability"] > 0.5
+    (recipe,) = printed_json(capsys, *arguments, "--top", "1")["recipes"]  # type: ignore[misc]
+    (best,) = recipe["layouts"]
+    assert best["layout"].startswith("FSDP2 stage 2, tp 8, pp 16, interleaved, virtual 8, sync last, selective")
+    assert best["step_time_s"] == pytest.approx(6.79, rel=0.15) and best["fit_probability"] > 0.5
 
 
 @pytest.mark.parametrize(

@@ -474,10 +474,8 @@ MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 """Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/lab/2026-11-23.md)."""
 
 
-MEMORY_WITHIN = {"bloom7b-adafactor-2xH200.csv": 0.06, "llama_1b-4xH200.csv": 0.07}
-"""Error of memory where the trainer has since changed: rows of torch's own error feedback under PowerSGD; tensor and
-pipeline parallelism that kept whole products and made all buffers at once (before 0fe6c3a0).
-"""
+MEMORY_WITHIN = {"bloom7b-adafactor-2xH200.csv": 0.06}
+"""Error of memory where the trainer has since changed: rows of torch's own error feedback under PowerSGD."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H[12]00.csv")))

@@ -63,8 +63,8 @@ def run_stage(
     """Returns hidden states after `stage`, or with the head the mean loss of `tokens` that have labels, or logits.
 
     `module` is the stage's model as an engine has laid it out. `stage_input` is what the stage before returned for this
-    rank's part of sequences; the first stage looks at `tokens` in its place. These are int64 [micro_batch, seq_len], with a column
-    more where they have labels.
+    rank's part of sequences; the first stage looks at `tokens` in its place. These are int64 [micro_batch, seq_len],
+    with a column more where they have labels.
     """
 
     def run(part: torch.Tensor, **arguments: torch.Tensor) -> Any:

@@ -189,14 +189,13 @@ class TensorParallel:
         family, module = self._family, model.module
         embedded, norm = module.get_submodule(family.embeddings[-1]), module.get_submodule(family.final_norm)
         if not isinstance(module.get_submodule(family.embeddings[0]), PassThrough):
-            embedded.register_forward_hook(lambda _module, _args, hidden: self._folded(self._taken(hidden)))
-        norm.register_forward_hook(lambda _module, _args, part: self._folded(part))
+            embedded.register_forward_hook(_after(lambda hidden: self._folded(self._cut_tokens(hidden))))
+        norm.register_forward_hook(_after(self._folded))
         if model.has_head:
-            model.head.register_forward_pre_hook(
-                _before(lambda folded: self._gather(self._unfolded(folded))), with_kwargs=True
-            )
+            gathered = _before(lambda folded: self._gather(self._unfolded(folded)))
+            model.head.register_forward_pre_hook(gathered, with_kwargs=True)
 
-    def _taken(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _cut_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
         self._sequences = hidden.shape[:2]
         return take_part(hidden.flatten(0, 1), 0, self._group)
 
@@ -227,6 +226,11 @@ def _before(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any
         return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
 
     return hook
+
+
+def _after(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """Returns a hook that changes what a module returns."""
+    return lambda _module, _args, output: change(output)
 
 
 def _reduced(shares: torch.Tensor, group: Any) -> torch.Tensor:
