@@ -158,7 +158,7 @@ def _activations(c: Columns) -> _Activations:
     full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
     boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
-    # A stage's output, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
+    # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
     residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes) / c.compute_bytes * boundary / c.tp
     sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual, 0.0)
     return _Activations(

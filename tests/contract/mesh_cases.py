@@ -109,13 +109,16 @@ def pairwise() -> list[MeshCase]:
     return chosen_cases
 
 
-def lone_ends() -> list[MeshCase]:
-    """Returns pipelines whose first stage has only an embedding and whose last only a head, each split over ranks."""
-    layouts = (Layout(engine="ddp", pp=4, tp=2), Layout(engine="fsdp", zero_stage=3, pp=4, tp=2, loss="chunked"))
-    return [
-        MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout)
-        for name, layout in zip(("llama", "bloom"), layouts, strict=True)
-    ]
+def pipelines() -> list[MeshCase]:
+    """Returns pipelines whose first stage has only an embedding and whose last only a head, each split over ranks, and
+    one that is split along all axes.
+    """
+    layouts = {
+        "llama": Layout(engine="ddp", pp=4, tp=2),
+        "bloom": Layout(engine="fsdp", zero_stage=3, pp=4, tp=2, loss="chunked"),
+        "gpt2": Layout(engine="ddp", pp=2, tp=2, cp=2, attention="sdpa"),
+    }
+    return [MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout) for name, layout in layouts.items()]
 
 
 def product() -> list[MeshCase]:

@@ -25,10 +25,9 @@ from trainers import engines
 from trainers.engines._torch import TorchEngine
 from trainers.engines.ddp.runtime import DdpEngine
 from trainers.engines.step import Unmarked
-from trainers.mesh import stage_model
+from trainers.mesh import pipeline, stage_model
 from trainers.mesh.pipeline import Pipeline
 from trainers.mesh.schedule import ScheduledStage
-from trainers.mesh.tensor import TensorParallel
 from trainers.values.layout import Layout
 
 pytestmark = pytest.mark.contract
@@ -79,14 +78,18 @@ _PLANTED: dict[str, Callable[[], Any]] = {
     ),
     "gradients not exchanged": lambda: _change(DdpEngine, "_exchanges", lambda *_: False),
     "positions added by every stage": lambda: _change(stage_model, "NoPositions", _AllPositions),
-    "stages receive tokens in another order": lambda: _change(
-        TensorParallel, "_unfolded", _reversed(TensorParallel._unfolded)
-    ),
+    "stages receive tokens in another order": lambda: _change(pipeline, "run_stage", _reversed(pipeline.run_stage)),
 }
 
 
-def _reversed(unfolded: Any) -> Any:
-    return lambda self, folded: unfolded(self, folded).flip(1)
+def _reversed(run_stage: Any) -> Any:
+    """Returns `run_stage` changed to reverse the sequences that a stage receives."""
+
+    def run(stage: Any, model: Any, module: Any, context: Any, stage_input: Any, tokens: Any, **options: Any) -> Any:
+        received = stage_input if stage.has_embeddings else stage_input.flip(1)
+        return run_stage(stage, model, module, context, received, tokens, **options)
+
+    return run
 
 
 def _with_second_copy(named: Any) -> Any:
@@ -159,3 +162,29 @@ def _most_hidden_states(num_micro_batches: int) -> list[int]:
 def test_hidden_states_do_not_grow_with_the_accumulation() -> None:
     few, many = (run_group(_most_hidden_states, count, 2) for count in (4, 12))
     assert few == many
+
+
+def _shapes_sent(layout: Layout) -> list[list[tuple[int, ...]]]:
+    """Returns the shapes of what each rank's stage returns in a step of four micro-batches."""
+    engine: Any = engines.create(recipe(MODELS["gpt2"], "fp32"), layout, torch.device("cpu"))
+    shapes: list[tuple[int, ...]] = []
+
+    def recorded(original: Any) -> Any:
+        def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+            output = original(*args, **kwargs)
+            shapes.append(tuple(output.shape))
+            return output
+
+        return forward
+
+    with _change(ScheduledStage, "forward_maybe_with_nosync", recorded(ScheduledStage.forward_maybe_with_nosync)):
+        engine.step([torch.zeros((1, SEQ_LEN + 1), dtype=torch.int64)] * 4, Unmarked())
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, shapes)
+    return of_ranks
+
+
+def test_stages_send_the_tokens_of_their_rank_alone() -> None:
+    ranks = run_group(_shapes_sent, Layout(engine="ddp", pp=2, tp=2), 4)
+    part = (1, SEQ_LEN, MODELS["gpt2"].hidden_size // 2)
+    assert ranks == [[part] * 4, [part] * 4, [(1,)] * 4, [(1,)] * 4]

@@ -1,5 +1,7 @@
 """Tensor-parallel groups and pipelines: collectives, transfers, stages and the bubble, by hand."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 from typing import Any
 
@@ -10,7 +12,8 @@ from platform.cost_model.collectives import all_reduce_s, ring_bandwidth
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import INSTRUCTIONS_S
-from platform.cost_model.mesh import Ring, stages_of, vocabulary_s
+from platform.cost_model.memory import _activations
+from platform.cost_model.mesh import Ring, context_s, stages_of, vocabulary_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, GPT_39B, HOP, changed, fsdp, point
 from trainers.mesh.stages import stages_of_rank
@@ -113,3 +116,21 @@ def test_own_blocks_gather_and_scatter_one_by_one(checkpointing: Any, collective
     ends_s = float(vocabulary_s(columns, hidden, hidden)[0])
     by_hand = 48 * collectives * _gather_s(columns, 2048 * 8192 * 2) + ends_s
     assert float(step_time(columns).tensor_s[0]) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_own_ranks_gather_keys_and_values_of_their_heads(tp: int) -> None:
+    columns = point(fsdp(tp=tp, cp=2, checkpointing="selective"), cluster="8xA100", model=GPT_39B)
+    gathered = _gather_s(changed(columns, tp=2.0), 2048 * 2 * 8192 / tp * 2)
+    seconds = context_s(columns, columns.micro_batch * columns.seq_len / columns.cp, columns.full_checkpointing > 0)
+    assert float(seconds[0]) == pytest.approx(3 * gathered)
+
+
+def test_a_stage_keeps_what_its_rank_sends() -> None:
+    layout = Layout(engine="ddp", pp=4)
+    alone, split = (
+        point(dataclasses.replace(layout, tp=tp), cluster="32xA100", model=GPT_39B, grad_accum=8) for tp in (1, 8)
+    )
+    sent = 2048 * 8192 * 4  # under autocast
+    held = (float(np.ravel(_activations(c).of_stage)[0]) - float(np.ravel(c.mask_bytes)[0]) for c in (alone, split))
+    assert list(held) == pytest.approx([sent, sent / 8])

@@ -23,6 +23,7 @@ LAYOUT = Layout(engine="fsdp", zero_stage=3, attention="sdpa")
         ({"num_kv_heads": 3}, {}, {"tp": 2}, "tp 2 does not divide the 3 key/value heads of small"),
         ({"ffn_size": 97}, {}, {"tp": 2}, "tp 2 does not divide the 97 columns of the feed-forward block of small"),
         ({"vocab_size": 97}, {}, {"tp": 2}, "tp 2 does not divide the 97 words in the vocabulary of small"),
+        ({"hidden_size": 49, "head_width": 8}, {}, {"tp": 2}, "tp 2 does not divide the 49 values of a hidden state"),
         ({}, {"seq_len": 25}, {"tp": 2}, "tp 2 cuts the 25 tokens of a sequence"),
         ({}, {"seq_len": 20}, {"cp": 2, "tp": 3}, "tp 3 cuts the 10 tokens of a sequence"),
         ({}, {"seq_len": 26}, {"cp": 2}, "cp 2 cuts a sequence into 4 parts, which do not divide its 26 tokens"),

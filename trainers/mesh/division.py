@@ -14,14 +14,10 @@ def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         (model.num_kv_heads, "key/value heads"),
         (model.ffn_size, "columns of the feed-forward block"),
         (model.vocab_size, "words in the vocabulary"),
+        (model.hidden_size, "values of a hidden state"),
     ):
         if count % tp:
             yield f"tp {tp} does not divide the {count} {parts} of {model.name}: choose a tp that does"
-    if layout.pp > 1 and model.hidden_size % tp:
-        yield (
-            f"tp {tp} cuts what a pipeline's stages send, and does not divide the width {model.hidden_size} of"
-            f" {model.name}: choose a tp that does, or pp 1"
-        )
     if cp > 1 and recipe.seq_len % (2 * cp):
         yield (
             f"cp {cp} cuts a sequence into {2 * cp} parts, which do not divide its {recipe.seq_len} tokens: choose"

@@ -2,7 +2,8 @@
 
 The model's own forward pass stays what runs: it makes masks, ALiBi and rotary positions for the blocks that a stage
 has, and parameters keep their names. A stage without the embeddings is given hidden states as `inputs_embeds`, one
-without the head gives hidden states as `logits`.
+without the head gives hidden states as `logits`; under tensor parallelism these are a rank's tokens, folded
+(`trainers.mesh.tensor`).
 """
 
 import dataclasses

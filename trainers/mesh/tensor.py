@@ -183,21 +183,22 @@ class TensorParallel:
         """Folds hidden states between the blocks and what stands before and after them: embeddings, stages, the head.
 
         Folded, this rank's tokens [1, tokens, width] have the shape [micro-batch, length, width / tp] in the same
-        memory. A model's own code takes positions, masks and shapes from the first two sizes, and reads no values
-        there; and a pipeline's stages send no more than these.
+        memory, and a pipeline's stages send no more than these. A model's own code takes positions and masks from the
+        first two sizes, and computes with no values there. GPT-2 gives what the final norm returns the shape of what
+        entered the blocks, so both must be folded alike.
         """
         family, module = self._family, model.module
         embedded, norm = module.get_submodule(family.embeddings[-1]), module.get_submodule(family.final_norm)
         if not isinstance(module.get_submodule(family.embeddings[0]), PassThrough):
-            embedded.register_forward_hook(_after(lambda hidden: self._folded(self._cut_tokens(hidden))))
+            embedded.register_forward_hook(_after(self._cut_tokens))
         norm.register_forward_hook(_after(self._folded))
         if model.has_head:
-            gathered = _before(lambda folded: self._gather(self._unfolded(folded)))
-            model.head.register_forward_pre_hook(gathered, with_kwargs=True)
+            model.head.register_forward_pre_hook(_before(self._gather_folded), with_kwargs=True)
 
     def _cut_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns this rank's tokens, folded, of those of all ranks."""
         self._sequences = hidden.shape[:2]
-        return take_part(hidden.flatten(0, 1), 0, self._group)
+        return self._folded(take_part(hidden.flatten(0, 1), 0, self._group))
 
     def _folded(self, part: torch.Tensor) -> torch.Tensor:
         return part.reshape(*self._sequences, -1)
@@ -205,6 +206,9 @@ class TensorParallel:
     def _unfolded(self, folded: torch.Tensor) -> torch.Tensor:
         self._sequences = folded.shape[:2]
         return folded.reshape(1, -1, folded.shape[2] * self.size)
+
+    def _gather_folded(self, folded: torch.Tensor) -> torch.Tensor:
+        return self._gather(self._unfolded(folded))
 
     def _gather(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the hidden states of all tokens, for products, in the type in which these compute.
