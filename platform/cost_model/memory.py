@@ -16,7 +16,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
-from platform.cost_model.step_time import host_runs_ahead
+from platform.cost_model.step_time import boundary_bytes, host_runs_ahead, residual_bytes
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -157,14 +157,12 @@ def _activations(c: Columns) -> _Activations:
     saved = np.maximum(c.budget * everything, saved_input)
     full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
-    boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
     # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
-    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes) / c.compute_bytes * boundary / c.tp
-    sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual, 0.0)
+    sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual_bytes(c) / c.tp, 0.0)
     return _Activations(
         of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
         again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
-        of_stage=costs_of(c).stage_buffers(c, boundary) + sent + c.micro_batch * c.mask_bytes,
+        of_stage=costs_of(c).stage_buffers(c, boundary_bytes(c)) + sent + c.micro_batch * c.mask_bytes,
     )
 
 

@@ -44,7 +44,7 @@ def step_time(columns: Columns) -> StepTime:
     c, m = columns, columns.grad_accum
     stages, head = stages_of(c), head_s(c)
     block = _block(c, head[0] + head[1])
-    ends = vocabulary_s(c, _boundary(c), _residual(c))
+    ends = vocabulary_s(c, boundary_bytes(c), residual_bytes(c))
     with_ends = head[0] + head[1] + ends
     slot, slot_layers = _slot(c, stages, block, with_ends)
     pipeline, bubble = _pipeline_s(c, block, slot, with_ends)
@@ -112,7 +112,7 @@ def _work(c: Columns, head: Array) -> _Work:
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
-    boundary = _boundary(c)
+    boundary = boundary_bytes(c)
     tensor = tensor_s(c, boundary, full)
     # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
     on_host = full & (c.checkpoint_device_share == 0)
@@ -144,14 +144,16 @@ def _block(c: Columns, head: Array) -> _Block:
     return _Block(layer=work.layer, busy=work.busy, tensor=work.tensor, waits=waits, stepping=stepping)
 
 
-def _boundary(c: Columns) -> Array:
+def boundary_bytes(c: Columns) -> Array:
     """Returns the bytes of one micro-batch's hidden states, in the type of products."""
     return c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
 
 
-def _residual(c: Columns) -> Array:
-    """Returns the same bytes in the type of the residual stream, which autocast leaves that of the weights."""
-    return _boundary(c) * np.where(costs_of(c).autocasts(c), c.state_bytes / c.compute_bytes, 1.0)
+def residual_bytes(c: Columns) -> Array:
+    """Returns the bytes of one micro-batch's hidden states in the type of the residual stream, which is that of the
+    weights under autocast.
+    """
+    return boundary_bytes(c) * np.where(costs_of(c).autocasts(c), c.state_bytes / c.compute_bytes, 1.0)
 
 
 def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array, Array]:
@@ -169,7 +171,7 @@ def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Ar
     """Returns the seconds (of transfers, of the bubble). Each micro-batch has two exchanges per virtual stage:
     activations and gradients.
     """
-    transfers = 2 * send_s(c, _boundary(c), _residual(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
+    transfers = 2 * send_s(c, boundary_bytes(c), residual_bytes(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
     through = c.layers * block.total + head
     return (
         np.where(c.pp > 1, (c.grad_accum + c.pp - 1) * transfers, 0.0),
