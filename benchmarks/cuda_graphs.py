@@ -1,117 +1,132 @@
-"""Whole optimizer steps launched kernel by kernel, and the same steps replayed as one CUDA graph, on one GPU. Run
+"""DDP's steps launched kernel by kernel, and with each micro-step replayed as a CUDA graph (`cuda_graphs`). Run
 
-python -m benchmarks.cuda_graphs [--space gpt2] [--micro-batches 1,4,16,64] [--set attention=sdpa ...] [--pairs 8]
+python -m benchmarks.cuda_graphs [--space gpt2] [--ranks 1] [--micro-batches 1,4,16,64] [--accum 1] [--set AXIS=VALUES]
 
-The layout is the space's first one of DDP, changed by --set as in platform.search; a step has one micro-batch. The
-graph holds forward and backward pass, clipping and AdamW, and always reads the same tokens: the most that CUDA graphs
-can give. A row has milliseconds of both, their ratio over pairs, and how far the weights after five steps differ.
+The layouts are those of DDP that the space has for so many GPUs, changed by --set as in platform.search. Both engines
+of a layout train in the same processes, in turn, on the same tokens. A row has the milliseconds of a step of both,
+their ratio over pairs, and by how much the weights after five steps differ, relative to their change: kernels that add
+in no fixed order differ from themselves too. An error is its layout's row, and makes the exit code 1.
 """
 
 # pyright: reportPrivateUsage=false
 
 import argparse
-import os
-from typing import Any, cast
+import dataclasses
+import gc
+import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import search_spaces
+from benchmarks import ranks
 from benchmarks.pairs import alternate
-from search_spaces.candidate import Candidate
 from trainers import data, engines
 from trainers.engines.step import Unmarked
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
-WARM_UP = 11
-"""Steps before a capture: DDP orders its buckets within the first ten and asks for eleven."""
+WARM_UP = 4
+"""Steps before the first one that is timed: the second one captures."""
 COMPARED = 5
 """Steps after which the weights of both are compared."""
 
 
 def main() -> None:
-    """Prints a row for each micro-batch."""
+    """Prints a row for each layout and micro-batch; ends with exit code 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--space", default="gpt2")
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--micro-batches", default="1,4,16,64")
+    parser.add_argument("--accum", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE")
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--window-s", type=float, default=1.0)
+    parser.add_argument("--pairs", type=int, default=6)
     options = parser.parse_args()
+    try:
+        ranks.check(options.ranks)
+        space = search_spaces.load(options.space).with_changes(["engine=ddp", "zero_stage=0", *options.set])
+    except (KeyError, ValueError) as error:
+        parser.error(str(error.args[0]))
     if not torch.cuda.is_available():
         parser.error("CUDA graphs need a CUDA device, and there is none here")
-    # DDP's manual wants no error handling of NCCL's where a whole step is captured.
-    os.environ.update(LOCAL_RANK="0", RANK="0", WORLD_SIZE="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
-    dist.init_process_group("nccl", store=cast(Any, dist).HashStore(), rank=0, world_size=1)
-    changes = ["engine=ddp", "zero_stage=0", *options.set]
-    candidate = search_spaces.load(options.space).with_changes(changes).candidates(1)[0][0]
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {candidate.layout.label}", flush=True)
-    for micro_batch in map(int, options.micro_batches.split(",")):
-        print(f"micro-batch {micro_batch:3}: {_compare(candidate, micro_batch, options)}", flush=True)
-    dist.destroy_process_group()
+    candidates, _ = space.candidates(options.ranks)
+    layouts = {dataclasses.replace(each.layout, cuda_graphs="off"): each.recipe for each in candidates}
+    failures = Path(f"{Path.cwd().name}-cuda-graphs.failed")
+    failures.unlink(missing_ok=True)
+    ranks.run(_compare_all, options.ranks, layouts, options, str(failures))
+    if failures.exists():
+        failures.unlink()
+        sys.exit(1)
+
+
+def _compare_all(device: torch.device, layouts: dict[Layout, Recipe], options: argparse.Namespace, path: str) -> None:
+    is_first = dist.get_rank() == 0
+    if is_first:
+        print(
+            f"{dist.get_world_size()} x {torch.cuda.get_device_name()}, torch {torch.__version__},"
+            f" {options.accum} micro-steps a step"
+        )
+    for layout, recipe in layouts.items():
+        for micro_batch in map(int, options.micro_batches.split(",")):
+            try:
+                row = _compare(layout, recipe, micro_batch, options, device)
+            except Exception as error:
+                row = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                Path(path).touch()
+            if is_first:
+                print(f"{layout.label}, micro-batch {micro_batch}: {row}", flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 class _Steps:
-    """An engine, a stream, and steps that always take the same tokens."""
+    """An engine with tokens of its own rank, always the same ones."""
 
-    def __init__(self, candidate: Candidate, micro_batch: int) -> None:
-        device = torch.device("cuda", 0)
-        self.stream = torch.cuda.Stream()
-        with torch.cuda.stream(self.stream):  # DDP notes the stream that it is made on
-            self.engine = engines.create(candidate.recipe, candidate.layout, device)
-            tokens = data.source(candidate.recipe).sequences(0, range(micro_batch))
-            self.tokens = [torch.from_numpy(tokens).to(device)]
-        optimizer: Any = cast(Any, self.engine)._optimizer
-        for group in optimizer.param_groups:
-            group["capturable"] = True
-        self.graph: torch.cuda.CUDAGraph | None = None
+    def __init__(self, layout: Layout, recipe: Recipe, tokens: list[torch.Tensor], device: torch.device) -> None:
+        self._engine: Any = engines.create(recipe, layout, device)
+        self._tokens = tokens
 
-    def captured(self) -> None:
-        """Captures one step; later ones replay it."""
-        self.run(WARM_UP)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        # NCCL's watchdog, a thread of its own, may go on asking for events.
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            self.engine.step(self.tokens, Unmarked())
-        self.graph = graph
-        self.run(1)  # a capture runs nothing
-
-    def run(self, steps: int) -> None:
-        with torch.cuda.stream(self.stream):
-            for _ in range(steps):
-                if self.graph is None:
-                    self.engine.step(self.tokens, Unmarked())
-                else:
-                    self.graph.replay()
-
-    def step_s(self, steps: int) -> float:
+    def run(self, steps: int) -> float:
         """Returns the seconds of a step, over so many."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record(self.stream)
-        self.run(steps)
-        end.record(self.stream)
+        start.record()
+        for _ in range(steps):
+            self._engine.step(self._tokens, Unmarked())
+        end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1e3 / steps
 
     def weights(self) -> torch.Tensor:
-        torch.cuda.synchronize()
-        return torch.cat([each.detach().flatten() for each in cast(Any, self.engine)._module.parameters()])
+        return torch.cat([each.detach().flatten() for each in self._engine._module.parameters()])
+
+    def close(self) -> None:
+        self._engine.close()
 
 
-def _compare(candidate: Candidate, micro_batch: int, options: argparse.Namespace) -> str:
-    plain, graphed = _Steps(candidate, micro_batch), _Steps(candidate, micro_batch)
-    plain.run(WARM_UP + 1)
-    graphed.captured()
+def _compare(
+    layout: Layout, recipe: Recipe, micro_batch: int, options: argparse.Namespace, device: torch.device
+) -> str:
+    source, first = data.source(recipe), dist.get_rank() * options.accum * micro_batch
+    numbers = [range(first + k * micro_batch, first + (k + 1) * micro_batch) for k in range(options.accum)]
+    tokens = [torch.from_numpy(source.sequences(0, each)).to(device) for each in numbers]
+    plain = _Steps(layout, recipe, tokens, device)
+    plain.run(WARM_UP)
     before = plain.weights()
     plain.run(COMPARED)
-    graphed.run(COMPARED)
     after = plain.weights()
+    # The second engine's work is on a stream of its own from its creation on, which has then waited for all this.
+    graphed = _Steps(dataclasses.replace(layout, cuda_graphs="on"), recipe, tokens, device)
+    graphed.run(WARM_UP + COMPARED)
     difference = float((graphed.weights() - after).norm() / (after - before).norm())
-    steps = max(3, round(options.window_s / plain.step_s(3)))
-    ratio = alternate(lambda: plain.step_s(steps), lambda: graphed.step_s(steps), options.pairs)
-    plain.engine.close()
-    graphed.engine.close()
-    return f"{ratio}; weights differ by {difference:.1e} of their change"
+    longest_s = torch.tensor(plain.run(3), device=device)
+    dist.all_reduce(longest_s, dist.ReduceOp.MAX)
+    steps = max(3, round(0.7 / float(longest_s)))
+    ratio = alternate(lambda: plain.run(steps), lambda: graphed.run(steps), options.pairs)
+    graphed.close()
+    plain.close()
+    return f"{ratio}; weights differ by {difference:.1e}"
 
 
 if __name__ == "__main__":

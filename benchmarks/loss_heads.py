@@ -29,7 +29,7 @@ Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 WARM_UP = 3
 
 
-def _own(kind: Loss, vocab: int, hidden: int) -> Head:
+def _of_this_project(kind: Loss, vocab: int, hidden: int) -> Head:
     with torch.device("meta"):
         head = nn.Linear(hidden, vocab, bias=False)
     use_loss_head(head, kind, compiled=torch.cuda.is_available())
@@ -108,10 +108,10 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     inputs = _Inputs(options.rows, options.hidden, options.vocab, device)
     expected = inputs.reference()
-    own = functools.partial(_own, vocab=options.vocab, hidden=options.hidden)
+    of_project = functools.partial(_of_this_project, vocab=options.vocab, hidden=options.hidden)
     kinds: tuple[Loss, ...] = ("plain", "chunked", *(("quack",) if "quack" in installed_values("loss") else ()))
-    made: dict[str, Callable[[], Head]] = {f"this project's, {kind}": functools.partial(own, kind) for kind in kinds}
-    made |= {
+    makers: dict[str, Callable[[], Head]] = {
+        **{f"this project's, {kind}": functools.partial(of_project, kind) for kind in kinds},
         "torch's F.linear_cross_entropy": _of_torch,
         "Liger's": _of_liger,
         "Liger's for Hopper": _of_liger_hopper,
@@ -119,16 +119,16 @@ def main() -> None:
     heads: dict[str, Head] = {}
     errors: dict[str, list[float]] = {}
     memory_gib: dict[str, float] = {}
-    for title, make in made.items():
+    for title, make in makers.items():
         try:
             head = make()
             for _ in range(WARM_UP - 1):
                 inputs.passes(head)
             loss = inputs.passes(head)
             assert inputs.states.grad is not None and inputs.table.grad is not None
-            got = [loss, inputs.states.grad, inputs.table.grad]
-            pairs = zip(got, expected, strict=True)
-            errors[title] = [float((one.float() - two).norm() / two.norm()) for one, two in pairs]
+            results = [loss, inputs.states.grad, inputs.table.grad]
+            pairs = zip(results, expected, strict=True)
+            errors[title] = [float((result.float() - exact).norm() / exact.norm()) for result, exact in pairs]
             memory_gib[title] = _peak_gib(inputs, head) if on_cuda else float("nan")
             heads[title] = head
         except Exception as error:  # another package's head: whatever it raises is its row

@@ -53,6 +53,7 @@ def gpt2() -> Space:
             "grad_sync": ("last", "every"),
             "zero_stage": (0, 1, 2, 3),
             "engine": engines.replicas_first(),
+            "cuda_graphs": ("off", "on"),
         },
         micro_batches=(4, 8, 16, 32, 64, 128),
     )

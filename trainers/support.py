@@ -90,6 +90,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         capability = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         needs = f"CUDA compute capability {major}.{minor}"
         yield f"{precision} needs {needs}, that of {cluster.device} is {capability}: choose {other}"
+    yield from layout.rules.needs(layout, cluster)
     yield from kernel_needs(recipe, layout, cluster)
 
 

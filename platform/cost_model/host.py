@@ -20,9 +20,10 @@ SHARPNESS = constants.number("host", "SHARPNESS")
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks: the
-    lower limit for small micro-batches.
+    lower limit for small micro-batches. A replayed graph takes the host next to none.
     """
     c = columns
+    launched = np.where(costs_of(c).replays(c), 0.0, 1.0)
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)
@@ -35,7 +36,7 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     backward = np.where(by_stack, c.block_host_backward + skew, 2 * kernels)
     # A compiled block contains its checkpoint.
     again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
-    return forward + hooks.forward, backward + hooks.backward, again
+    return launched * (forward + hooks.forward), launched * (backward + hooks.backward), launched * again
 
 
 def host_step_s(columns: Columns) -> Array:

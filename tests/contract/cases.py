@@ -254,6 +254,10 @@ def cases(world_size: int) -> list[Case]:
         if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
         if layout.engine == "ddp" and plain:
+            replayed = dataclasses.replace(layout, cuda_graphs="on", attention="sdpa")
+            add(BLOOM, "fp32", replayed, 1 if main else 2, climbs=main)
+            for fault in ("not divided by grad_accum", "missing sync", "doubled gradient") if main else ():
+                add(BLOOM, "fp32", replayed, 2, fault)
             add_recipe(recipe(BLOOM, compression="bf16"), layout, 1 if main else 2, climbs=main)
         if layout.engine == "ddp" and main and plain:
             for climbs in (False, True):

@@ -24,8 +24,10 @@ from transformers.models.bloom import modeling_bloom as bloom_library
 
 from tests.contract.cases import Case
 from tests.contract.reference import Run, learning_rate_at, probe
+from tests.contract.relaunched import Relaunched
 from trainers import data, engines
 from trainers.engines.ddp import compression
+from trainers.engines.ddp import runtime as ddp
 from trainers.engines.step import Phase
 from trainers.kernels import compiled, head
 from trainers.measuring.steps import losses_of
@@ -88,6 +90,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
         compiled.BACKEND = "aot_eager"  # a compiler takes a minute of two cores for what one rank shows too
     head.CHUNK_LOGITS = 97 * 10  # several chunks of the tiny vocabulary a micro-batch
     compression.PIECE_VALUES = 1000  # several pieces a bucket
+    cast(Any, ddp).MicroStepGraphs = Relaunched
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=900))

@@ -52,6 +52,7 @@ VALUES = {
     "mlp": ("plain", "plain", "plain", "quack"),
     "loss": ("plain", "plain", "chunked", "chunked", "quack"),
     "compile": ("none", "block", "model"),
+    "cuda_graphs": ("off", "off", "on"),
 }
 
 
@@ -149,6 +150,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         ],
         "attention": [{"engine": "fsdp", "zero_stage": 3, "attention": word} for word in ("eager", "sdpa")],
         "bucket_mib": [{"engine": "ddp", "bucket_mib": size} for size in (0, 10, 25.5)],
+        "cuda_graphs": [{"engine": "ddp", "cuda_graphs": word} for word in ("off", "on")],
         # An interleaved schedule goes with virtual stages: the two are told apart by the number of these.
         "schedule": [_PIPELINE, {**_PIPELINE, "schedule": "interleaved", "virtual": 2}],
         "virtual": [{**_PIPELINE, "schedule": "interleaved", "virtual": number} for number in (2, 4)],

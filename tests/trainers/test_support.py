@@ -27,6 +27,7 @@ RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
 GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
 DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
+GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
@@ -202,7 +203,8 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
     gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
     refusals: set[str | None] = set()
     for case in cases.cases(world_size):
-        is_for_gpus = case.layout.offload != "none" or case.layout.mlp == "quack"
+        layout = case.layout
+        is_for_gpus = layout.offload != "none" or layout.mlp == "quack" or layout.cuda_graphs == "on"
         refusals.add(refusal(case.recipe, case.layout, gpus if is_for_gpus else cluster))
     assert refusals == {None}
 
@@ -277,6 +279,21 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2, "compile": "model", "loss": "chunked"},
             GPUS,
             "a model compiled whole has sdpa or eager attention and the plain loss, got sdpa and chunked",
+        ),
+        (
+            {},
+            GRAPHS,
+            CPUS,
+            "CUDA graphs are launched on CUDA devices, the cluster has CPUs: choose cuda_graphs off",
+        ),
+        ({}, {**GRAPHS, "dp_replicate": 1, "cp": 2}, GPUS, "were not tried with cp 2: choose cuda_graphs off"),
+        ({}, {**GRAPHS, "attention": "eager"}, GPUS, "eager attention copies its mask from the host"),
+        ({"compression": "bf16"}, GRAPHS, GPUS, "were not tried with bf16 compression: choose cuda_graphs off"),
+        (
+            {"compute_precision": "fp16", "attention_mask": "document"},
+            {**GRAPHS, "attention": "flex"},
+            GPUS,
+            "were not tried with a document mask or fp16 compute",
         ),
         ({}, {"checkpointing": "budget_50"}, GPUS, "an activation budget needs compiled code, got compile none"),
         ({}, {"checkpointing": "every_4"}, GPUS, "every_4 of 2 blocks equals a smaller distance: choose every_2"),

@@ -86,7 +86,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
     labels = {dataclasses.replace(FSDP, **{name: value}, **also.get(name, {})).label for name, value in changed.items()}
     assert len(labels | {FSDP.label}) == len(changed) + 1
     # The label's beginning, another engine's axis, and one that goes with `virtual`.
-    other = {"engine", "dp_replicate", "dp_shard", "overlap", "schedule"}
+    other = {"engine", "dp_replicate", "dp_shard", "overlap", "schedule", "cuda_graphs"}
     assert {*changed, *other} == set(axes_of(Layout))
     assert dataclasses.replace(FSDP, checkpointing="budget_50").label.count("50% of activations kept") == 1
     assert dataclasses.replace(FSDP, dp_replicate=2).label == ("FSDP2 stage 3, replicate 2 x shard 4, sync last, eager")

@@ -9,6 +9,7 @@ from trainers.mesh.stages import stages_of
 from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
+    from trainers.values.cluster import Cluster
     from trainers.values.layout import Layout
     from trainers.values.layout_axes import GradSync
     from trainers.values.recipe import Recipe
@@ -132,6 +133,11 @@ class Rules:
             )
         for axis in axes_of_engine(self.name).values():
             yield from axis.refusals(recipe, layout)
+
+    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+        """Yields a sentence for each of the engine's axes that these devices cannot run at the layout's value."""
+        for axis in axes_of_engine(self.name).values():
+            yield from axis.needs(layout, cluster)
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         """Yields a sentence for each axis that counts more blocks than the model or the smallest stage has."""

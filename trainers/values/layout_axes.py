@@ -14,6 +14,7 @@ Mlp = Literal["plain", "quack"]
 Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
+CudaGraphs = Literal["off", "on"]
 
 
 def activation_budget(checkpointing: str) -> float:
@@ -182,4 +183,14 @@ class LayoutAxes:
         label="compile {}",
         column="kernels",
         about="Code that torch.compile is given: none, each block, or the whole model with its loss.",
+    )
+    cuda_graphs: CudaGraphs = axis(
+        "off",
+        later=True,
+        label="CUDA graphs",
+        column="kernels",
+        note="CUDA graphs",
+        read_back="if set",
+        of_some_engines=True,
+        about="Micro-steps launched kernel by kernel, or each as one CUDA graph, which takes the host almost no time.",
     )

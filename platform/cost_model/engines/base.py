@@ -192,6 +192,10 @@ class EngineCosts(abc.ABC):
         """Returns the host seconds of one block's hooks."""
         return Hooks(forward=NOTHING, backward=NOTHING, again=NOTHING)
 
+    def replays(self, c: Columns) -> Mask:
+        """Returns the rows whose micro-steps are each one launch, of a graph captured before."""
+        return np.zeros((), dtype=bool)
+
     def wraps_optimizer(self, c: Columns) -> Mask:
         """Returns the rows whose engine wraps torch's optimizer in its own: the host time counts twice."""
         return np.zeros((), dtype=bool)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.columns import Array, Columns, Mask, code_of
 from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
@@ -13,6 +13,8 @@ from platform.cost_model.hardware import BANDWIDTH_SHARE
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+_REPLAYED = code_of("cuda_graphs", "on")
 
 
 class Ddp(EngineCosts):
@@ -25,6 +27,10 @@ class Ddp(EngineCosts):
     def autocasts(self, c: Columns) -> Mask:
         """Returns the rows whose products have a narrower type than the states."""
         return c.compute_bytes < c.state_bytes
+
+    def replays(self, c: Columns) -> Mask:
+        """Returns the rows with CUDA graphs."""
+        return c.axes["cuda_graphs"] == _REPLAYED
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
         """Returns the bytes moved by gradient accumulation, and by autocast's cast of each weight for each pass."""

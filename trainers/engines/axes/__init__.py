@@ -18,6 +18,7 @@ from trainers.values.axes import axes_of
 from trainers.values.layout_axes import LayoutAxes
 
 if TYPE_CHECKING:
+    from trainers.values.cluster import Cluster
     from trainers.values.layout import Layout
     from trainers.values.recipe import Recipe
 
@@ -37,6 +38,10 @@ class EngineAxis:
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         """Returns an iterator over sentences, one for each reason why the engine cannot run `recipe` with the value."""
+        return iter(())
+
+    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+        """Returns an iterator over sentences, one for each reason why these devices cannot run the value."""
         return iter(())
 
     def fewest_shards(self, value: Any) -> int:

@@ -1,10 +1,11 @@
 """Torch's DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
 
 import contextlib
+import functools
 import time
 import warnings
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -13,13 +14,21 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers import weights
 from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines._torch import TorchEngine
+from trainers.engines.axes import axes_of_engine
+from trainers.engines.ddp.axis import DdpAxis
 from trainers.engines.ddp.compression import Compression
+from trainers.engines.ddp.graphs import MicroStepGraphs
 from trainers.engines.state import Counters
 from trainers.kernels import float8
 from trainers.models import Model
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 _WATCHDOG_S = 0.3
 """Seconds within which NCCL's watchdog has looked at what has ended."""
+
+_EXCHANGES_BEFORE_CAPTURE = 11
+"""Backward passes with an exchange that DDP wants before a capture: it takes times within the first ten."""
 
 
 class DdpEngine(TorchEngine):
@@ -33,10 +42,24 @@ class DdpEngine(TorchEngine):
 
     Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
     in the bf16 buckets, which are then all-reduced in bf16.
+
+    Where micro-steps are replayed as CUDA graphs, the first step on each shape of tokens still launches its kernels one
+    by one: it compiles, and its memory can be measured. Captures are part of the second one.
     """
 
+    _axes = cast(Mapping[str, DdpAxis], axes_of_engine("ddp"))
     _compressions: tuple[Compression, ...] = ()
+    _graphs: MicroStepGraphs | None = None
     _module: Any  # a DistributedDataParallel, or several
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        if any(axis.replays(layout) for axis in self._axes.values()):
+            self._graphs = MicroStepGraphs(device)
+            self._divisor = torch.ones((), device=device)
+        self._shape = torch.Size()
+        self._steps_of_shape = 0
+        self._exchanged = 0
+        super().__init__(recipe, layout, device)
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe = self._recipe
@@ -89,7 +112,41 @@ class DdpEngine(TorchEngine):
             self._optimizer.zero_grad(set_to_none=True)
             self._syncs.clear()
             self._release_buckets()
-        return super()._micro_step(tokens, last=last)
+        if self._graphs is None or not self._is_replayed(self._graphs, tokens):
+            return super()._micro_step(tokens, last=last)
+        exchange = last or self._layout.grad_sync == "every"
+        if exchange not in self._graphs.exchanging:
+            self._graphs.capture(functools.partial(self._unnoted_micro_step, last=exchange), exchange=exchange)
+        self._syncs.append(exchange)
+        return self._graphs.replay(tokens, exchange=exchange)
+
+    def _is_replayed(self, graphs: MicroStepGraphs, tokens: torch.Tensor) -> bool:
+        """Returns whether a micro-step on such tokens is replayed, not launched kernel by kernel."""
+        if tokens.shape != self._shape:
+            self._shape, self._steps_of_shape = tokens.shape, 0
+            graphs.forget(tokens.shape)
+        if not self._steps_of_shape:
+            return False
+        if not self._syncs and self._exchanged < _EXCHANGES_BEFORE_CAPTURE:  # a step begins: gradients are zero
+            while self._exchanged < _EXCHANGES_BEFORE_CAPTURE:
+                self._unnoted_micro_step(tokens, last=True)
+            self._optimizer.zero_grad(set_to_none=False)
+        return True
+
+    def _unnoted_micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        """Runs a micro-step that is none of the step's own."""
+        loss = super()._micro_step(tokens, last=last)
+        self._syncs.pop()
+        return loss
+
+    def _set_grad_accum(self, grad_accum: int) -> None:
+        super()._set_grad_accum(grad_accum)
+        if self._graphs is not None:
+            self._divisor.fill_(grad_accum)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        # A graph reads the divisor anew at each replay; a number would stay what it was at the capture.
+        return super()._scaled(loss) if self._graphs is None else loss / self._divisor
 
     def _release_buckets(self) -> None:
         """Lets NCCL give up the buckets that it has reduced. It holds them until its watchdog, which looks every
@@ -103,6 +160,7 @@ class DdpEngine(TorchEngine):
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
+            self._exchanged += self._module.require_backward_grad_sync
             yield self._module.require_backward_grad_sync
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
@@ -121,6 +179,7 @@ class DdpEngine(TorchEngine):
         if not self._views:
             self._syncs = []
             self._views = True
+        self._steps_of_shape += 1
 
     def adopt(self, counters: Counters) -> None:
         """Continues from counters; runs a backward pass whose gradients are discarded, after which gradients are views
@@ -152,7 +211,19 @@ class DdpEngine(TorchEngine):
             "offload": "none",
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
+            **{name: axis.in_effect(self._replays()) for name, axis in self._axes.items()},
             "compute_precision": float8.precision_in_effect(
                 self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
             ),
         }
+
+    def _replays(self) -> bool | None:
+        """Returns whether micro-steps are replayed; None where the step that captures them is still to come."""
+        if self._graphs is None:
+            return False
+        return bool(self._graphs.exchanging) if self._steps_of_shape > 1 else None
+
+    def close(self) -> None:
+        super().close()
+        if self._graphs is not None:
+            self._graphs.close()
