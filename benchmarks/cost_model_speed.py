@@ -113,6 +113,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "offload": words(("none",), zero),
             "overlap": words(("default",), zero),
             "mlp": words(("plain",), zero),
+            "cuda_graphs": words(("off",), zero),
             "schedule": words(("1f1b",), zero),
             **{
                 name: along(axis, values)

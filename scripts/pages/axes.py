@@ -29,6 +29,7 @@ _EXAMPLE = "bloom7b"
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
+    "cuda_graphs": {"attention": "sdpa"},
     "schedule": _INTERLEAVED,
     "virtual": _INTERLEAVED,
 }

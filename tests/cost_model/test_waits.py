@@ -7,7 +7,7 @@ import pytest
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.compute import layer_seconds
-from platform.cost_model.host import together_s
+from platform.cost_model.host import host_layer_s, together_s
 from platform.cost_model.predict import under_the_host_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import GPT2, point
@@ -55,3 +55,20 @@ def test_a_softer_pace_waits_longer_where_host_and_device_need_as_long() -> None
     assert _host_s(soft) > 1.5 * _host_s(hard)
     # A host that is twice as slow costs more of the step, whose deviation follows.
     assert float(under_the_host_s(soft, step_time(soft))[0]) > float(under_the_host_s(hard, step_time(hard))[0])
+
+
+def test_a_replayed_micro_step_waits_for_no_host() -> None:
+    """Checks that no block's launches count where CUDA graphs are replayed, however many blocks there are."""
+    launched, replayed, deeper = (
+        point(
+            Layout(engine="ddp", attention="sdpa", compile="block", cuda_graphs=graphs),
+            cluster="1xA100",
+            model=dataclasses.replace(NARROW, num_layers=layers),
+            micro_batch=1,
+            seq_len=128,
+        )
+        for graphs, layers in (("off", 24), ("on", 24), ("on", 48))
+    )
+    assert [each.tolist() for each in host_layer_s(replayed)] == [[0.0]] * 3
+    assert _host_s(launched) > 24 * sum(float(each[0]) for each in host_layer_s(launched)[:2]) / 2
+    assert _host_s(replayed) == _host_s(deeper) == 0

@@ -192,5 +192,5 @@ class LayoutAxes:
         note="CUDA graphs",
         read_back="if set",
         of_some_engines=True,
-        about="Micro-steps launched kernel by kernel, or each as one CUDA graph, which takes the host almost no time.",
+        about="Micro-steps launched kernel by kernel, or each as one CUDA graph.",
     )
