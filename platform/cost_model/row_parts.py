@@ -6,7 +6,7 @@ from typing import get_args
 
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.published import compile_of, is_flash, offload_of, sharing_ranks
-from platform.cost_model.rows import Row, mlp_of, number, positive_number, whole_number, words
+from platform.cost_model.rows import Row, noted_kernels, number, positive_number, whole_number, words
 from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Layout
@@ -161,7 +161,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "checkpointing": checkpointing,
         "offload": offload_of(row),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
-        "mlp": mlp_of(row.get("notes", "")),
         "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
         "compile": compile_of(row),
+        **noted_kernels(row.get("notes", "")),
     }

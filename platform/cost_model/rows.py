@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 
 from platform.common.errors import InputError
-from trainers.values.axes import axes_of
+from trainers.values.axes import axes_of, choices_of, defaults_of
 from trainers.values.layout import Layout
 
 Row = Mapping[str, str]
@@ -103,9 +103,22 @@ def within_node(row: Row) -> bool:
     return (number(row, "nodes") or (number(row, "gpus") or 0) / 8) <= 1
 
 
+def noted_kernels(notes: str) -> dict[str, str]:
+    """Returns the layout's kernels that the notes of a row state, by axis: the measurement table has no column for
+    them. Axes that are not stated are at their defaults.
+    """
+    noted = {name: each for name, each in axes_of(Layout).items() if each.note and each.column == "kernels"}
+    return {
+        name: value
+        for name, declared in noted.items()
+        for value in choices_of(Layout)[name]
+        if value != defaults_of(Layout)[name] and declared.note.format(value) in notes
+    }
+
+
 def mlp_of(notes: str) -> str:
-    """Returns the layout's `mlp` from the notes of a row: the measurement table has no column for it."""
-    return "quack" if axes_of(Layout)["mlp"].note.format("quack") in notes else "plain"
+    """Returns the layout's `mlp` from the notes of a row."""
+    return noted_kernels(notes).get("mlp", "plain")
 
 
 def words(row: Row) -> str:
