@@ -1,6 +1,7 @@
 """Hosts that wait for their devices after each pass, and for each other at each collective."""
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -59,6 +60,7 @@ def test_a_softer_pace_waits_longer_where_host_and_device_need_as_long() -> None
 
 def test_a_replayed_micro_step_waits_for_no_host() -> None:
     """Checks that no block's launches count where CUDA graphs are replayed, however many blocks there are."""
+    cases: tuple[tuple[Literal["off", "on"], int], ...] = (("off", 24), ("on", 24), ("on", 48))
     launched, replayed, deeper = (
         point(
             Layout(engine="ddp", attention="sdpa", compile="block", cuda_graphs=graphs),
@@ -67,7 +69,7 @@ def test_a_replayed_micro_step_waits_for_no_host() -> None:
             micro_batch=1,
             seq_len=128,
         )
-        for graphs, layers in (("off", 24), ("on", 24), ("on", 48))
+        for graphs, layers in cases
     )
     assert [each.tolist() for each in host_layer_s(replayed)] == [[0.0]] * 3
     assert _host_s(launched) > 24 * sum(float(each[0]) for each in host_layer_s(launched)[:2]) / 2
