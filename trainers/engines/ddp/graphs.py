@@ -1,8 +1,22 @@
 """`MicroStepGraphs`: micro-steps captured once as CUDA graphs, and launched as one each (`torch.cuda.CUDAGraph`)."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 
 import torch
+
+
+@contextlib.contextmanager
+def memory_errors_first() -> Generator[None, None, None]:
+    """Raises the `torch.OutOfMemoryError` that broke off a capture, in whose place the end of the capture raises its
+    own error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, torch.OutOfMemoryError):
+            raise error.__context__ from None
+        raise
 
 
 class MicroStepGraphs:
@@ -41,7 +55,10 @@ class MicroStepGraphs:
         # Graphs share their memory: they run one after the other, and each writes what it reads.
         pool = next((each.pool() for each, _ in self._graphs.values()), None)
         # Other threads, such as NCCL's watchdog, may call what a capture forbids.
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+        with (
+            memory_errors_first(),
+            torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
+        ):
             loss = micro_step(self._tokens)
         self._graphs[exchange] = graph, loss
 
