@@ -211,13 +211,13 @@ class DdpEngine(TorchEngine):
             "offload": "none",
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
-            **{name: axis.in_effect(self._replays()) for name, axis in self._axes.items()},
+            **{name: axis.in_effect(self._replays_in_effect()) for name, axis in self._axes.items()},
             "compute_precision": float8.precision_in_effect(
                 self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
             ),
         }
 
-    def _replays(self) -> bool | None:
+    def _replays_in_effect(self) -> bool | None:
         """Returns whether micro-steps are replayed; None where the step that captures them is still to come."""
         if self._graphs is None:
             return False
