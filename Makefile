@@ -48,7 +48,7 @@ search: $(STAMP) ## measure which layout trains bloom7b fastest here
 	$(BIN)/python -m platform.search $(SPACE) $(OPTIONS)
 
 mlflow: $(STAMP) ## MLflow's pages of what was measured, at http://127.0.0.1:5000
-	$(BIN)/python -m platform.mirror.serve --studies '$(STUDIES)' --port $(PORT)
+	$(BIN)/python -m platform.tracking.serve --studies '$(STUDIES)' --port $(PORT)
 
 test: $(STAMP) ## all tests but the heaviest
 	$(PYTEST) $(TESTS)

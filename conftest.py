@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import platform
-from trainers.kernels.optional import OptionalKernel
+from trainers.spec.optional_kernels import OptionalKernel
 
 ROOT = Path(__file__).resolve().parent
 platform.__path__ = [str(ROOT / "platform")]

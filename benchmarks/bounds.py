@@ -21,9 +21,9 @@ import numpy as np
 from benchmarks.leave_one_table_out import runs_of
 from platform.cost_model.columns import Array, Columns, from_rows
 from platform.cost_model.predict import predict
-from platform.cost_model.scoring import STATED
 from platform.cost_model.stalls import interval, stall_chance
-from platform.cost_model.table import Run
+from platform.validate.evaluation import STATED
+from platform.validate.published_run import PublishedRun
 
 CHANCES = (*np.arange(0, 0.01, 0.001), 0.0125, 0.015, 0.02, 0.03, 0.05)
 FACTORS = np.arange(0.2, 3.0, 0.02)
@@ -40,7 +40,7 @@ class Interval:
     """Share of the steps."""
 
 
-def twins(tables: Sequence[Sequence[Run]]) -> list[float]:
+def twins(tables: Sequence[Sequence[PublishedRun]]) -> list[float]:
     """Returns, for each configuration of several tables, its slowest step over its fastest, less 1."""
     times: dict[object, list[float]] = {}
     for run in (run for table in tables for run in table if run.step_time_s is not None):
@@ -50,7 +50,7 @@ def twins(tables: Sequence[Sequence[Run]]) -> list[float]:
     return [max(each) / min(each) - 1 for each in times.values() if len(each) > 1]
 
 
-def intervals(runs: Sequence[Run]) -> list[Interval]:
+def intervals(runs: Sequence[PublishedRun]) -> list[Interval]:
     """Returns the intervals by every chance and factor."""
     timed = [run for run in runs if run.step_time_s is not None]
     columns = from_rows([run.values for run in timed])

@@ -16,8 +16,8 @@ from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.layout_arrays import LayoutArrays, Words, words
 from platform.cost_model.predict import predict
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 GPT_175B = ModelSpec(
     name="gpt-175b", architecture="gpt2", num_layers=96, hidden_size=12288, num_heads=96, vocab_size=51200,

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.cost_model.ordering import known_columns
-from platform.loop.jobs import memory_points, predicted_gib
+from platform.search.loop.jobs import memory_points, predicted_gib
 from platform.searchers.guided import Guided
-from platform.searchers.problem import Costs, Problem
+from platform.searchers.problem import Problem, TrialCosts
 from platform.study.history import History
 from platform.study.journal import Tail
 from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import predict_gib, with_headroom_gib
-from trainers.values.measurement import Measurement, Outcome
+from trainers.records.measurement import Measurement, Outcome
 
 RAN = (Outcome.OK, Outcome.SLOW, Outcome.THRASH, Outcome.OOM)
 
@@ -64,7 +64,7 @@ def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
     problem = Problem(
         candidates=within,
         columns=known_columns(within, cluster, cap_gib),
-        costs=Costs(num_devices=cluster.num_devices),
+        costs=TrialCosts(num_devices=cluster.num_devices),
     )
     searcher, run_counts, left_out = Guided(problem), Counter[str](), Counter[str]()
     for trial in sorted(rungs):

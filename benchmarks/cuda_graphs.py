@@ -23,10 +23,11 @@ import torch.distributed as dist
 import search_spaces
 from benchmarks import ranks
 from benchmarks.pairs import alternate
-from trainers import data, engines
-from trainers.engines.step import Unmarked
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 WARM_UP = 4
 """Steps before the first one that is timed: the second one captures."""
@@ -85,7 +86,7 @@ class _Steps:
     """An engine with tokens of its own rank, always the same ones."""
 
     def __init__(self, layout: Layout, recipe: Recipe, tokens: list[torch.Tensor], device: torch.device) -> None:
-        self._engine: Any = engines.create(recipe, layout, device)
+        self._engine: Any = create_engine(recipe, layout, device)
         self._tokens = tokens
 
     def run(self, steps: int) -> float:

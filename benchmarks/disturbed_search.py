@@ -20,11 +20,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.winners import TITLES, arguments, in_turn, point_of, read_options, search, table_row
-from platform.loop.policy import Kind
+from platform.search.loop.policy import Kind
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import is_study, read
-from trainers.values.journal import End, Line, Measured, Resume, RungStart, TrialEnd
-from trainers.values.measurement import Outcome
+from trainers.records.journal import End, Line, Measured, Resume, RungStart, TrialEnd
+from trainers.records.measurement import Outcome
 
 WORKER = "RayTrainWorker"
 INTO_A_RUNG_S = 2.0

@@ -21,13 +21,13 @@ import torch.distributed as dist
 
 import search_spaces
 from benchmarks import ranks
-from trainers import engines
 from trainers.data import source
-from trainers.engines.step import Unmarked
+from trainers.engines.base import create_engine, engine_class
+from trainers.marks.step import Unmarked
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.values.layout import Layout
-from trainers.values.layout_axes import Offload
-from trainers.values.recipe import Recipe
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import Offload
+from trainers.spec.recipe import Recipe
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _print_peak(device: torch.device, recipe: Recipe, layout: Layout) -> None:
-    engines.load(layout.engine)
+    engine_class(layout.engine)
     peak, places = _measure(recipe, layout, device)
     peaks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(peaks, peak)
@@ -87,7 +87,7 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
     meter: Meter = CudaMeter() if device.type == "cuda" else CpuMeter(1024.0)
     meter.start(None)
     meter.reset_peak()
-    engine = engines.create(recipe, layout, device)
+    engine = create_engine(recipe, layout, device)
     peak = meter.peak_allocated_gib()
     tokens = torch.from_numpy(source(recipe).sequences(0, range(1))).to(device)
     places: collections.Counter[str] = collections.Counter()

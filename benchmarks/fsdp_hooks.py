@@ -22,11 +22,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from benchmarks import ranks
-from trainers import engines
-from trainers.engines.step import Phase
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.engines.base import create_engine
+from trainers.marks.step import StepPhase
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 PARAMETERS = 12
 WIDTH = 64
@@ -110,8 +110,8 @@ class _OptimizerStart:
         self._device = device
         self.at_s = 0.0
 
-    def begin(self, phase: Phase) -> None:
-        if phase is Phase.OPTIMIZER_STEP:
+    def begin(self, phase: StepPhase) -> None:
+        if phase is StepPhase.OPTIMIZER_STEP:
             self.at_s = _now_s(self._device)
 
 
@@ -127,7 +127,7 @@ def engine_step_s(num_blocks: int, num_ranks: int, device: torch.device) -> floa
         max_positions=1,
     )
     recipe = Recipe(model=spec, seq_len=1, global_batch=num_ranks, compute_precision="fp16")
-    engine = engines.create(recipe, Layout(engine="fsdp", zero_stage=3, dp_shard=num_ranks), device)
+    engine = create_engine(recipe, Layout(engine="fsdp", zero_stage=3, dp_shard=num_ranks), device)
     times: list[float] = []
     for _ in range(WARM_UP + PASSES):
         marks = _OptimizerStart(device)

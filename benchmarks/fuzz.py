@@ -51,8 +51,8 @@ CONFIG: Mapping[str, Any] = {
 }  # fmt: skip
 SPACE = """
 from search_spaces.space import Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.model import ModelSpec
 
 def space():
     model = ModelSpec(name="tiny", architecture="gpt2", num_layers={num_layers}, hidden_size={hidden_size},
@@ -193,10 +193,10 @@ def _configs(rng: random.Random, folder: Path) -> int:
 
 def _layouts(rng: random.Random, folder: Path) -> int:
     """Exports a layout file with odd values."""
-    from trainers.values.codec import to_json
-    from trainers.values.layout import Layout
-    from trainers.values.recipe import Recipe
-    from trainers.values.spec import ModelSpec
+    from trainers.spec.codec import to_json
+    from trainers.spec.layout import Layout
+    from trainers.spec.model import ModelSpec
+    from trainers.spec.recipe import Recipe
 
     model = ModelSpec(
         name="tiny", architecture="gpt2", num_layers=1, hidden_size=32, num_heads=2, vocab_size=64, max_positions=64
@@ -224,7 +224,7 @@ def _layouts(rng: random.Random, folder: Path) -> int:
 
 def _journals(rng: random.Random, folder: Path) -> int:
     """Reports a journal with odd values, or with lines left out, doubled or cut."""
-    from trainers.values.journal_lines import sealed
+    from trainers.records.journal_lines import sealed
 
     lines = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
     for _ in range(rng.randrange(1, 4)):

@@ -21,14 +21,15 @@ import torch.nn.functional as F
 import search_spaces
 from benchmarks import ranks
 from benchmarks.shortened import with_blocks
-from platform.finals import gate
-from trainers import data, engines
-from trainers.engines.step import Unmarked
-from trainers.measuring.steps import losses_of
-from trainers.values.job import GateSize
-from trainers.values.journal import GateCurves
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from platform.study.result import gate
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.measuring.timed_steps import losses_of
+from trainers.records.job import GateSize
+from trainers.records.journal import GateCurves
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 _attention = F.scaled_dot_product_attention
 
@@ -126,7 +127,7 @@ def curves(
     """Returns the gate's curves of an engine in which a fault was planted."""
     gated = dataclasses.replace(recipe.of_batch(size.sequences), data=data.STREAM)
     source = data.source(gated)
-    engine = engines.create(gated, layout, device)
+    engine = create_engine(gated, layout, device)
     try:
         plant(engine)
         losses: list[float] = []

@@ -14,19 +14,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
-from platform.cluster.nodes import Place
+from platform.cluster.nodes import ClusterHandle
 from platform.cost_model.predict import predict
-from platform.search import parse
+from platform.search.__main__ import parse
+from platform.search.setup.planning import TRIAL_S
+from platform.search.setup.request import read_request
+from platform.search.setup.study_setup import setup_of
 from platform.study.history import History
 from platform.study.journal import Tail
 from platform.study.keys import key_of
-from platform.subject.planning import TRIAL_S
-from platform.subject.request import read_request
-from platform.subject.subject import subject_of
 from search_spaces.candidate import Candidate
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
 
 Key = tuple[str, int]
 """A candidate's key, and a micro-batch of it."""
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         journals.error("a space is wanted after the journals and --")
     cluster, recorded = _recorded(paths)
     request = read_request(parse(argv[place + 1 :]))
-    problem = subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
+    problem = setup_of(request, ClusterHandle(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
     assert not problem.earlier, "--learn-from has no place here"
     assert problem.columns is not None, f"the cost model does not know {cluster.label}"
     keys = [(each.key, rung) for each in problem.candidates for rung in each.micro_batches]

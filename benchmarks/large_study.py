@@ -28,26 +28,26 @@ from typing import Any
 
 from platform.cluster import head
 from platform.cluster.leftovers import Note
-from platform.cluster.nodes import Place
+from platform.cluster.nodes import ClusterHandle
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
-from platform.loop import tune
-from platform.loop.loop import Loop
-from platform.search import parse
-from platform.session import session
-from platform.subject.planned import planned
-from platform.subject.request import read_request
-from platform.subject.subject import Subject, subject_of
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.codec import to_json
-from trainers.values.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.values.journal_lines import now, record, sealed, to_line
-from trainers.values.layout import Layout
-from trainers.values.measurement import Conditions, Measurement, Outcome
+from platform.search.__main__ import parse
+from platform.search.loop import tune
+from platform.search.loop.loop import SearchLoop
+from platform.search.session import session
+from platform.search.setup.planned_line import planned
+from platform.search.setup.request import read_request
+from platform.search.setup.study_setup import StudySetup, setup_of
+from trainers.records.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.records.journal_lines import now, record, sealed, to_line
+from trainers.records.measurement import Conditions, Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.codec import to_json
+from trainers.spec.layout import Layout
 
 SIZES = (100, 1_000, 10_000)
-PLACE = Place(
+PLACE = ClusterHandle(
     cluster=Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
     ),
@@ -63,9 +63,9 @@ NO_MLFLOW = "http://127.0.0.1:9"
 """An address where nothing listens: the mirror retries now and then, as it does while MLflow is away."""
 
 
-def subject() -> Subject:
+def subject() -> StudySetup:
     """Returns what the search of these options is on four H200."""
-    return subject_of(read_request(parse(SPACE)), PLACE, None)
+    return setup_of(read_request(parse(SPACE)), PLACE, None)
 
 
 class Played:
@@ -73,7 +73,7 @@ class Played:
     micro-batch.
     """
 
-    def __init__(self, on: Subject) -> None:
+    def __init__(self, on: StudySetup) -> None:
         candidates = on.plan.candidates
         columns = known_columns(candidates, on.cluster, None)
         assert columns is not None
@@ -201,7 +201,7 @@ def resumed(studies: Path) -> Costs:
     importlib.import_module("platform.searchers.guided")  # a search does while its Ray starts, which is not counted
     began_s, began_cpu_s = time.monotonic(), time.process_time()
 
-    def run(loop: Loop, **unused: object) -> None:
+    def run(loop: SearchLoop, **unused: object) -> None:
         for _ in range(WARM_TRIALS + TRIALS):
             before_s = time.process_time()
             job = loop.next_job()

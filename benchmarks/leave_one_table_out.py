@@ -21,28 +21,28 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import platform.replay as replay  # pyright takes `from platform import` for the standard module
+import platform.validate.replaying.command as replay  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.cost_model import stacks
-from platform.cost_model.rows import read_rows
-from platform.cost_model.scores import Scores, scores
-from platform.cost_model.scoring import Scored, cells_of, join, merged, score_by_others, score_table
-from platform.cost_model.table import Run, interpret
-from platform.replaying.play import make, play
-from platform.replaying.recorded import cells
+from platform.validate.evaluation import Scored, cells_of, join, merged, score_by_others, score_table
+from platform.validate.metrics import Scores, scores
+from platform.validate.published_run import PublishedRun, interpret
+from platform.validate.replaying.play import make, play
+from platform.validate.replaying.recorded import cells
+from platform.validate.rows import read_rows
 from scripts.accuracy import keep
 
 LEAST = 8
 """Timed runs that a group needs to be scored, or to be learned from."""
 LARGE = 10
 """Configurations of a cell whose rows are predicted from each other."""
-Group = Callable[[Run], object]
+Group = Callable[[PublishedRun], object]
 TABLE_LEFT_OUT = "Table left out"
 
 
-def runs_of(path: Path) -> list[Run]:
+def runs_of(path: Path) -> list[PublishedRun]:
     """Returns every configuration of a table that can be read, merged."""
-    runs: list[Run] = []
+    runs: list[PublishedRun] = []
     for row in read_rows(path):
         try:
             runs.append(interpret(row))
@@ -69,7 +69,7 @@ def searched_left_out(path: Path) -> dict[str, list[int]]:
         }
 
 
-def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
+def group_left_out(runs: Sequence[PublishedRun], group: Group) -> Scored | None:
     """Returns the score of each group of a table predicted with the others' measurements; None where there is only one
     group.
     """
@@ -82,14 +82,14 @@ def group_left_out(runs: Sequence[Run], group: Group) -> Scored | None:
     return join(parts) if parts else None
 
 
-def row_left_out(runs: Sequence[Run]) -> Scored | None:
+def row_left_out(runs: Sequence[PublishedRun]) -> Scored | None:
     """Returns the score of each row predicted with all other rows of its cell; None where no cell is large enough."""
     large = [[runs[row] for row in rows] for rows in cells_of(runs).values() if len(rows) >= LARGE]
     parts = [scored for cell in large if (scored := group_left_out(cell, id)) is not None]
     return join(parts) if parts else None
 
 
-def projected(runs: Sequence[Run], up_to: int) -> Scored | None:
+def projected(runs: Sequence[PublishedRun], up_to: int) -> Scored | None:
     """Returns the score of runs on more devices, with the measurements on `up_to` and fewer; None where either is
     missing.
     """
@@ -98,7 +98,7 @@ def projected(runs: Sequence[Run], up_to: int) -> Scored | None:
     return score_by_others(many, few) if len(few) >= LEAST and len(_timed(many)) >= LEAST else None
 
 
-def _timed(runs: Sequence[Run]) -> list[Run]:
+def _timed(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     return [run for run in runs if run.step_time_s is not None]
 
 

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers.kernels.head import LossHead, use_loss_head
-from trainers.kernels.optional import installed_values
-from trainers.values.layout_axes import Loss
+from trainers.spec.layout_axes import Loss
+from trainers.spec.optional_kernels import installed_values
 
 Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Returns the mean loss of hidden states [rows, hidden], a table [vocab, hidden] and labels [rows]."""

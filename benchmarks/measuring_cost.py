@@ -17,18 +17,19 @@ import torch.distributed as dist
 
 import search_spaces
 from benchmarks.pairs import alternate
-from trainers import data, engines
-from trainers.engines.step import Unmarked
+from trainers import data
+from trainers.engines.base import Engine, create_engine
+from trainers.host.watchdog import Watchdog
+from trainers.marks.step import Unmarked
 from trainers.measuring import conditions
-from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter
-from trainers.measuring.host import HostSampler
+from trainers.measuring.host_load import HostSampler
+from trainers.measuring.run_context import RunContext
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.job import Job
-from trainers.watchdog import Watchdog
+from trainers.records.job import Job
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
 
 
 def main() -> None:
@@ -65,11 +66,11 @@ def main() -> None:
 
 
 def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any:
-    engine = engines.create(job.recipe, job.layout, device)
+    engine = create_engine(job.recipe, job.layout, device)
     batch, on_cuda = job.rungs[0], device.type == "cuda"
     accum = batch.grad_accum
     # What goes to the driver is between windows.
-    context = Context(
+    context = RunContext(
         job=job,
         device=device,
         rank=0,
@@ -113,7 +114,7 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
     return pairs_s
 
 
-def _steps(engine: engines.Engine, tokens: list[torch.Tensor], steps: int) -> None:
+def _steps(engine: Engine, tokens: list[torch.Tensor], steps: int) -> None:
     for _ in range(steps):
         engine.step(tokens, Unmarked())
 

@@ -28,12 +28,13 @@ from benchmarks import ranks
 from benchmarks.shortened import with_blocks
 from search_spaces.candidate import Candidate
 from tests.contract.mesh_group import Trained, note_gradients
-from trainers import data, engines
-from trainers.engines.step import Unmarked
-from trainers.measuring.steps import losses_of
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.measuring.timed_steps import losses_of
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 STEPS = 2
 ALLOWED = {"fp32": 1e-3, "bf16": 8e-2, "fp16": 5e-2}
@@ -131,7 +132,7 @@ def _trained(recipe: Recipe, layout: Layout, micro_batch: int, device: torch.dev
     grad_accum = max(1, SEQUENCES // (micro_batch * layout.data_parallel))
     micro_batch = SEQUENCES // (grad_accum * layout.data_parallel)
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
-    engine: Any = engines.create(recipe, layout, device)
+    engine: Any = create_engine(recipe, layout, device)
     gradients = note_gradients(engine)
     source = data.source(recipe)
     losses, norms = list[float](), list[float]()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from platform.replay import read_cells
-from platform.replaying.play import make, play
-from platform.replaying.recorded import Cell, cells
 from platform.searchers import guided
+from platform.validate.replaying.command import read_cells
+from platform.validate.replaying.play import make, play
+from platform.validate.replaying.recorded import RecordedCell, cells
 
 LEAST = 8
 """Configurations of a cell that parts are drawn from."""
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(_line("all", totals))
 
 
-def parts(table: Path, num_parts: int, seed: int) -> Iterator[Cell]:
+def parts(table: Path, num_parts: int, seed: int) -> Iterator[RecordedCell]:
     """Yields `num_parts` drawn parts of each cell of `LEAST` configurations and more."""
     drawn = np.random.default_rng(seed)
     for cell in read_cells([table])[0]:
@@ -52,7 +52,7 @@ def parts(table: Path, num_parts: int, seed: int) -> Iterator[Cell]:
             yield from cells([cell.runs[row] for row in rows])
 
 
-def _trials(cell: Cell, shares: Sequence[float]) -> list[int]:
+def _trials(cell: RecordedCell, shares: Sequence[float]) -> list[int]:
     """Returns the trials by the plain ranking, and by the guided search at each of `shares`."""
     budget, usual = len(cell.choices), guided.PASSED_OVER
     counts = [play(cell, make("model", cell, 0), budget).num_trials]

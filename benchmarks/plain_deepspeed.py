@@ -16,6 +16,7 @@ from typing import Any, cast
 import search_spaces
 from benchmarks.pairs import alternate
 from search_spaces.candidate import Candidate
+from trainers.engines.base import create_engine
 
 STEPS = 20
 """Optimizer steps of a window."""
@@ -104,12 +105,11 @@ def _join_group() -> None:
 def _ours(candidate: Candidate, pipe: Connection) -> None:
     import torch
 
-    from trainers import engines
-    from trainers.engines.step import Unmarked
+    from trainers.marks.step import Unmarked
 
     _join_group()
     tokens = _tokens(candidate)
-    engine = engines.create(candidate.recipe, candidate.layout, torch.device("cuda", 0))
+    engine = create_engine(candidate.recipe, candidate.layout, torch.device("cuda", 0))
 
     def step() -> None:
         engine.step([tokens], Unmarked())

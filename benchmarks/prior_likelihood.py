@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from platform.cost_model import places, regression  # pyright takes `from platform import` otherwise
-from platform.replay import read_cells
-from platform.replaying.recorded import Cell
+from platform.cost_model import gp_inputs, regression  # pyright takes `from platform import` otherwise
 from platform.searchers.guidance.points import make_points
+from platform.validate.replaying.command import read_cells
+from platform.validate.replaying.recorded import RecordedCell
 
 LEAST = 4
 """Measured times that a cell needs to be counted."""
@@ -37,14 +37,14 @@ def main() -> None:
         print(f"{name:16}{value:7.3f}" + "".join(f"{each:9.1f}" for each in likelihoods))
 
 
-def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
+def _changed(cells: list[RecordedCell]) -> Iterator[tuple[str, float, list[float]]]:
     for name in OF_PLACES:
-        usual = getattr(places, name)
+        usual = getattr(gp_inputs, name)
         likelihoods: list[float] = []
         for factor in FACTORS:
-            setattr(places, name, usual * factor)
+            setattr(gp_inputs, name, usual * factor)
             likelihoods.append(_likelihood(cells, regression.TIME))
-        setattr(places, name, usual)
+        setattr(gp_inputs, name, usual)
         yield name.lower(), usual, likelihoods
     for field in dataclasses.fields(regression.Prior):
         usual = getattr(regression.TIME, field.name)
@@ -58,7 +58,7 @@ def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
     yield "length", usual, likelihoods
 
 
-def _likelihood(cells: list[Cell], prior: regression.Prior) -> float:
+def _likelihood(cells: list[RecordedCell], prior: regression.Prior) -> float:
     total = 0.0
     for cell in cells:
         index = _timed(cell)
@@ -69,7 +69,7 @@ def _likelihood(cells: list[Cell], prior: regression.Prior) -> float:
     return total
 
 
-def _timed(cell: Cell) -> places.Index:
+def _timed(cell: RecordedCell) -> gp_inputs.Index:
     return np.array([place for place, each in enumerate(cell.choices) if each.tokens_per_s], dtype=np.int64)
 
 

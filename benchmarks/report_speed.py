@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from benchmarks.large_study import NAME, write_study
-from platform.finals.result import Result
-from platform.reports.html.page import write_page
+from platform.report.html.page import write_page
+from platform.study.result.result import StudyResult
 from platform.study.study import read
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         journal.write_text("".join(line for line in lines if '"outcome": "skipped"' not in line))
         page = studies / "report.html"
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        write_page(page, [Result.of(read(studies / NAME)[0])], [studies / NAME])
+        write_page(page, [StudyResult.of(read(studies / NAME)[0])], [studies / NAME])
         page_s, page_cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
         command = [sys.executable, "-m", "platform.report", NAME, "--studies", folder, "--html", str(page)]
         began_s, began_cpu_s = time.perf_counter(), _children_cpu_s()

@@ -4,8 +4,8 @@ import dataclasses
 import json
 from typing import Any
 
-from trainers.architectures import architecture_of
-from trainers.values.spec import ModelSpec
+from trainers.spec.architectures import architecture_of
+from trainers.spec.model import ModelSpec
 
 
 def with_blocks(model: ModelSpec, num_layers: int) -> ModelSpec:

@@ -27,7 +27,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.step_time import step_time
 from platform.study.study import names, read
-from trainers.values.measurement import Measurement, Outcome
+from trainers.records.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _SPACE = """

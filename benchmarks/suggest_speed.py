@@ -15,9 +15,9 @@ from platform.cost_model.ordering import known_columns
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Problem
 from search_spaces.candidate import Candidate
-from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement, Outcome
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
 
 CLUSTER = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8, capability=(9, 0)

@@ -32,7 +32,7 @@ from platform.cluster.connection import connected
 from platform.common.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.values.journal import (
+from trainers.records.journal import (
     GateCurves,
     Line,
     Measured,
@@ -43,7 +43,7 @@ from trainers.values.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.values.measurement import Outcome
+from trainers.records.measurement import Outcome
 
 WARMUP_STEPS = 5
 

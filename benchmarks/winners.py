@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.finals.result import Result
-from platform.reports.files import read_layout
-from platform.reports.json_report import as_json
+from platform.report.json_report import as_json
 from platform.study.folder import default_folder
+from platform.study.layout_file import read_layout
+from platform.study.result.result import StudyResult
 from platform.study.study import is_study, read
 from search_spaces.space import Point, Space
-from trainers.values.codec import to_json
+from trainers.spec.codec import to_json
 
 _SPACE_FILE = """from pathlib import Path
 
@@ -61,7 +61,7 @@ def search(
     if is_study(studies / name):
         history, _ = read(studies / name)
         if history.end is not None and history.end.exit_code == 0:
-            return as_json(Result.of(history))
+            return as_json(StudyResult.of(history))
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options, spent_s), "--json"]
     # The search gets Ctrl-C too, and ends its trial in its own time. `timeout -s INT` sends it here twice.
     interrupts: list[int] = []

@@ -14,9 +14,9 @@ import subprocess
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.cost_model.rows import read_rows
-from platform.cost_model.scores import Scores
-from platform.validating.report import JSON_KEYS, to_json, validate
+from platform.validate.metrics import Scores
+from platform.validate.rows import read_rows
+from platform.validate.validation import JSON_KEYS, to_json, validate
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 SCORES = DOCS / "accuracy.json"

@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import search_spaces
-from platform.cost_model.rows import mlp_of
-from platform.finals.ranking import points, rank
-from platform.finals.result import RecipeResult
-from platform.reports.days_picture import Days, draw_days
-from platform.reports.pictures import HEAT_MAP, draw
-from platform.reports.table import GB_PER_GIB, Row, read_csv
+from platform.report.days_picture import Days, draw_days
+from platform.report.measurement_table import GB_PER_GIB, TableRow, read_csv
+from platform.report.pictures import HEAT_MAP, draw
 from platform.study.history import History
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement, Outcome, days_for_tokens
-from trainers.values.recipe import Recipe
+from platform.study.result.ranking import points, rank
+from platform.study.result.result import RecipeResult
+from platform.validate.rows import mlp_of
+from trainers.records.measurement import Measurement, Outcome, days_for_tokens
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DAYS: Mapping[str, tuple[str, Sequence[str], str]] = {
@@ -62,12 +62,12 @@ def main() -> None:
     print(path)
 
 
-def rows(table: str) -> list[Row]:
+def rows(table: str) -> list[TableRow]:
     """Returns the rows of a committed table."""
     return read_csv(DOCS / "measurements" / f"{table}.csv")
 
 
-def days_of(of: Sequence[Row], tokens: float) -> Days:
+def days_of(of: Sequence[TableRow], tokens: float) -> Days:
     """Returns the days of a table's winner, by its last run in fresh processes where it has one."""
     fastest = max((row for row in of if row.outcome == "ok"), key=lambda row: row.tokens_per_s_per_gpu or 0)
     last = [row for row in of if row.layout_id == fastest.layout_id and row.micro_batch == fastest.micro_batch][-1]
@@ -75,7 +75,7 @@ def days_of(of: Sequence[Row], tokens: float) -> Days:
     return Days(num_devices=last.gpus or 1, days=days, low_days=days, high_days=days)
 
 
-def _measurement(recipe: Recipe, row: Row) -> Measurement:
+def _measurement(recipe: Recipe, row: TableRow) -> Measurement:
     """Returns a row as a measurement with what the pictures show.
 
     Raises:

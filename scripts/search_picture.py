@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from platform.replay import read_cells
-from platform.replaying.play import make
-from platform.replaying.recorded import Cell
+from platform.validate.replaying.command import read_cells
+from platform.validate.replaying.play import make
+from platform.validate.replaying.recorded import RecordedCell
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measurements"
@@ -29,7 +29,7 @@ SEEDS = 200
 INK, FAINT, GUIDED, RANDOM = "#1f2937", "#6b7280", "#0f766e", "#b45309"
 
 
-def best_so_far(cell: Cell, name: str, seed: int) -> list[float]:
+def best_so_far(cell: RecordedCell, name: str, seed: int) -> list[float]:
     """Returns, after each trial, the best throughput so far as a share of the cell's best, until nothing is left."""
     searcher = make(name, cell, seed)
     best, shares = 0.0, list[float]()
@@ -46,7 +46,7 @@ def fingerprint() -> str:
     return hashlib.sha256(b"".join(table.read_bytes() for tables in CELLS for table in tables)).hexdigest()
 
 
-def draw(cell: Cell, axes: Axes) -> None:
+def draw(cell: RecordedCell, axes: Axes) -> None:
     """Draws both searches over the trials of one cell."""
     trials = np.arange(1, len(cell.choices) + 1)
     random = np.array([best_so_far(cell, "random", seed) for seed in range(SEEDS)])

@@ -15,7 +15,7 @@ from search_spaces.changes import spelling_hint
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
-from trainers.values.batch import BatchPoint
+from trainers.spec.batch import BatchPoint
 
 _REGISTRY = {
     "bloom7b": "search_spaces.bloom7b:bloom7b",
@@ -36,7 +36,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json)")
 """Pattern of a model's name on the Hugging Face hub."""
 
 _VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
-"""Modules of `trainers/values` that were in `trainers` before."""
+"""Modules of `trainers/spec` that were in `trainers` before."""
 
 
 def names() -> tuple[str, ...]:
@@ -89,9 +89,9 @@ def _built_in(name: str) -> Space:
 
 
 def _with_former_names() -> None:
-    """Lets space files written before `trainers/values` import the values from their former modules."""
+    """Lets space files written before `trainers/spec` import the values from their former modules."""
     for name in _VALUES:
-        sys.modules.setdefault(f"trainers.{name}", importlib.import_module(f"trainers.values.{name}"))
+        sys.modules.setdefault(f"trainers.{name}", importlib.import_module(f"trainers.spec.{name}"))
     vars(sys.modules["trainers.layout"]).setdefault("BatchPoint", BatchPoint)
 
 

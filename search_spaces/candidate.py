@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_spaces.degrees import reason_against
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
+class RejectedLayout:
     """A layout of the space that cannot run on this number of devices, with the reason as one sentence."""
 
     recipe: Recipe

@@ -8,10 +8,10 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from trainers import engines
-from trainers.values.axes import axes_of
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec import engines
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 MICRO_BATCH = "micro_batch"
 GRAD_ACCUM = "grad_accum"
@@ -44,7 +44,7 @@ _KIBI = re.compile(r"(\d+)k", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class AxisChange:
     """One axis with the values that replace the space's own."""
 
     axis: str
@@ -52,13 +52,13 @@ class Change:
     values: tuple[Any, ...]
 
 
-def parse(texts: Sequence[str]) -> tuple[Change, ...]:
+def parse(texts: Sequence[str]) -> tuple[AxisChange, ...]:
     """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k stands for 1,024.
 
     Raises:
         ValueError: no "=", an unknown axis (with near names), an axis set twice, or a value that is not of its type.
     """
-    changes: dict[str, Change] = {}
+    changes: dict[str, AxisChange] = {}
     for text in texts:
         axis, equals, listed = text.partition("=")
         axis = axis.strip()
@@ -68,7 +68,7 @@ def parse(texts: Sequence[str]) -> tuple[Change, ...]:
             raise ValueError(f"--set {axis} is given twice: list its values in one, as in {axis}=a,b")
         kind, hint = _axis(axis)
         values = tuple(dict.fromkeys(_value(axis, item.strip(), hint) for item in listed.split(",")))
-        changes[axis] = Change(axis=axis, kind=kind, values=values)
+        changes[axis] = AxisChange(axis=axis, kind=kind, values=values)
     return tuple(changes.values())
 
 

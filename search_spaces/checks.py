@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces.candidate import Point
 from search_spaces.changes import spelling_hint
-from trainers.engines import rules_of
-from trainers.values.codec import shortened
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.codec import shortened
+from trainers.spec.engines import rules_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 if TYPE_CHECKING:
     from search_spaces.space import Space

@@ -5,12 +5,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.engines import imported_rules
-from trainers.engines.axes import fewest_shards
-from trainers.mesh.division import division_refusals
-from trainers.mesh.stages import pipeline_refusals
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.division import division_refusals
+from trainers.spec.engines import imported_rules
+from trainers.spec.engines.engine_axis import fewest_shards
+from trainers.spec.layout import Layout
+from trainers.spec.mesh_rules import pipeline_refusals
+from trainers.spec.recipe import Recipe
 
 _DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from trainers import engines
-from trainers.engines.rules import Rules
+from trainers.spec import engines
+from trainers.spec.engines.rules import EngineRules
 
 
 def replicas_first() -> tuple[str, ...]:
@@ -32,5 +32,5 @@ def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in order if name in split)
 
 
-def _engines_where(predicate: Callable[[Rules], bool]) -> tuple[str, ...]:
+def _engines_where(predicate: Callable[[EngineRules], bool]) -> tuple[str, ...]:
     return tuple(name for name in replicas_first() if predicate(engines.rules_of(name)))

@@ -7,8 +7,8 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 GPT2 = ModelSpec(
     name="gpt2",

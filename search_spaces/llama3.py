@@ -6,8 +6,8 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 LLAMA3_8B = ModelSpec(
     name="llama3-8b",

@@ -3,7 +3,7 @@
 import dataclasses
 
 from search_spaces.space import Space
-from trainers.kernels.optional import installed_values
+from trainers.spec.optional_kernels import installed_values
 
 
 def with_installed(space: Space, *axes: str) -> Space:

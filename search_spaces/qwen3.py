@@ -5,8 +5,8 @@ import dataclasses
 from search_spaces.llama3 import llama3_8b
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 QWEN3_8B = ModelSpec(
     name="qwen3-8b",

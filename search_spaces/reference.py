@@ -7,8 +7,8 @@ import dataclasses
 
 from search_spaces.gpt2 import GPT2_XXL
 from search_spaces.space import Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 _MEGATRON_VOCABULARY = 51_200
 _TEN_ROWS = {

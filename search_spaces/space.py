@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search_spaces.candidate import Candidate, Point, Rejected, joined, ladder_of
-from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, parse, spelling_hint
+from search_spaces.candidate import Candidate, Point, RejectedLayout, joined, ladder_of
+from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, spelling_hint
 from search_spaces.checks import check_types
 from search_spaces.degrees import fewest_devices, fill, splits_model
 from search_spaces.reasons import Reasons
-from trainers.values.recipe import Recipe
+from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
 _ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
@@ -109,7 +109,7 @@ class Space:
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
-    def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
+    def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
         """Returns all that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
 
         A combination of axes that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left
@@ -124,7 +124,7 @@ class Space:
         if num_devices < world_size:
             raise ValueError(f"space {self.name} takes {world_size} devices, there are {num_devices}")
         candidates: dict[str, Candidate] = {}
-        rejected: list[Rejected] = []
+        rejected: list[RejectedLayout] = []
         against = Reasons()
         keys: set[str] = set()
         asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
@@ -149,7 +149,7 @@ class Space:
             elif layout.model_parallel > 1 and not asks_to_split:
                 against.add(rejected=reason)
             else:
-                rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
+                rejected.append(RejectedLayout(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
         if not candidates:
             raise ValueError(f"no layout of space {self.name} can run on {world_size} devices: {against.text}")
@@ -204,7 +204,7 @@ class Space:
         }
         return dataclasses.replace(self, model_parallel={**self.model_parallel, **wider})
 
-    def _changed(self, change: Change) -> "Space":
+    def _changed(self, change: AxisChange) -> "Space":
         axis, values = change.axis, change.values
         if change.kind == "point":
             names = [point.name for point in self.points]
@@ -241,7 +241,7 @@ class Space:
         assumed = tuple(each for each in self.assumed if each not in {axis, *follows})
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
-    def _check(self, requested: Sequence[Change]) -> None:
+    def _check(self, requested: Sequence[AxisChange]) -> None:
         """Checks that every requested value can run somewhere: on the fewest devices that its degrees allow."""
         unproven = {(change.axis, value) for change in requested for value in change.values}
         against: dict[tuple[str, Any], Reasons] = {}

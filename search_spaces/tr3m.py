@@ -5,8 +5,8 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 TR3M_1B3 = ModelSpec(
     name="tr3m-1B3",

@@ -9,10 +9,10 @@ from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
-from trainers.architectures import architecture_of
-from trainers.values.codec import shortened
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.architectures import architecture_of
+from trainers.spec.codec import shortened
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 
 def space_of_config(path: Path) -> Space:

@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 
 from benchmarks.hosts import HostsError
-from tests.mirror.browser import chromium
+from tests.tracking.browser import chromium
 
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))
 _PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", *_POSTGRESQL])

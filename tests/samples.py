@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from platform.finals.result import Result
 from platform.study.history import History
-from trainers.profiling.sums import Sums
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.journal import Line, Measured, Profile, StudyHeader
-from trainers.values.layout import Layout
-from trainers.values.measurement import Conditions, Measurement, Outcome
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from platform.study.result.result import StudyResult
+from trainers.records.journal import Line, Measured, Profile, StudyHeader
+from trainers.records.measurement import Conditions, Measurement, Outcome
+from trainers.records.sums import Sums
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 MODEL = ModelSpec(
     name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880
@@ -147,13 +147,13 @@ def header(name: str = "made-up", **fields: Any) -> StudyHeader:
     return StudyHeader(name=name, **{**defaults, **fields})
 
 
-def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> Result:
+def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> StudyResult:
     """Returns the result of a study of the recipes that were measured, with further lines of its journal."""
     measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=each) for each in measurements]
     recipes = tuple(dict.fromkeys(each.measurement.recipe for each in measured))
     defaults: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
     first = header(**{**defaults, **fields})
-    return Result.of(History([first, *measured, *lines]))
+    return StudyResult.of(History([first, *measured, *lines]))
 
 
 def miniature() -> Recipe:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
-from trainers.values import journal, journal_lines
-from trainers.values.measurement import Measurement, Outcome
+from trainers.records import journal, journal_lines
+from trainers.records.measurement import Measurement, Outcome
 
 
 def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: float, out: Path) -> None:

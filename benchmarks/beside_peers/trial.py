@@ -10,7 +10,8 @@ from typing import Any, cast
 import search_spaces
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
-from trainers.values.batch import BatchPoint
+from trainers.engines.base import create_engine
+from trainers.spec.batch import BatchPoint
 
 WARM_UP_STEPS = 2
 TIMED_STEPS = 4
@@ -65,8 +66,7 @@ def tokens_per_s(space: Space, choice: Choice, rank: int = 0, store: Path | None
     import torch
     import torch.distributed as dist
 
-    from trainers import engines
-    from trainers.engines.step import Unmarked
+    from trainers.marks.step import Unmarked
 
     candidate = candidate_of(space, choice)
     if candidate is None:
@@ -85,7 +85,7 @@ def tokens_per_s(space: Space, choice: Choice, rank: int = 0, store: Path | None
         kinds = cast(Any, dist)
         joined = kinds.HashStore() if store is None else kinds.FileStore(str(store), world)
         dist.init_process_group("nccl" if on_gpu else "gloo", store=joined, rank=rank, world_size=world)
-    engine = engines.create(recipe, layout, device)
+    engine = create_engine(recipe, layout, device)
     tokens = torch.randint(recipe.model.vocab_size, (batch.micro_batch, recipe.seq_len + 1), device=device)
     micro_batches = [tokens] * batch.grad_accum
 

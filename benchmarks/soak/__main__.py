@@ -27,9 +27,9 @@ from benchmarks.soak.faults import FAULTS, Deck, Scene, Server
 from benchmarks.soak.tally import Tally
 from tests.disks import small_disk
 from tests.faults import leaks
-from tests.search.session import Ended, write_space
-from tests.search.studies import ANSWERED, SLOW, num_rungs, start
-from trainers.values.journal import Line, Measured
+from tests.whole_searches.session import Ended, write_space
+from tests.whole_searches.studies import ANSWERED, SLOW, num_rungs, start
+from trainers.records.journal import Line, Measured
 
 _FAULTS_A_STUDY = 6
 _ALONE = 3

@@ -13,8 +13,8 @@ import psutil
 
 from benchmarks.soak.clock import Clock
 from tests.disks import fill
-from tests.mirror.server import start_server
-from tests.search.session import Session
+from tests.tracking.server import start_server
+from tests.whole_searches.session import Session
 
 _PAUSE_S = (5.0, 20.0)
 """Range of seconds for which a process is stopped before it continues."""

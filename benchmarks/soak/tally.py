@@ -10,8 +10,8 @@ from benchmarks.soak.faults import FAULTS
 from platform.cluster.leftovers import NOTE, SCRATCH
 from search_spaces.candidate import Candidate
 from tests.faults.leaks import Held
-from tests.search.studies import run_twice
-from trainers.values.journal import Line, Measured, RungStart
+from tests.whole_searches.studies import run_twice
+from trainers.records.journal import Line, Measured, RungStart
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,12 +13,12 @@ from typing import Any, cast
 import psutil
 
 from platform.cluster import waiting
-from platform.cluster.nodes import Place, ask, place_of, this_machine
+from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.common.signals import ends_when_interrupted, sigterm_restored
 from trainers import startup
-from trainers.node import error_of
+from trainers.host.node import error_of
 
 ANSWER_S = 20
 """Seconds that a Ray address may take to accept a connection, and again to answer."""
@@ -80,7 +80,7 @@ def connected(
     num_gpus: int | None = None,
     wait_s: float = waiting.WAIT_S,
     start: bool = True,
-) -> Generator[Place]:
+) -> Generator[ClusterHandle]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 
     A cluster that starts GPU nodes by itself is asked for `num_gpus` of them (default: what its file promises), and
@@ -94,7 +94,7 @@ def connected(
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
     target = _address(address)
     if target == "local" and not start:
-        yield place_of([this_machine()], cpu_workers=cpu_workers, driver_ip="127.0.0.1")
+        yield handle_of([this_machine()], cpu_workers=cpu_workers, driver_ip="127.0.0.1")
         return
     if local := target == "local":
         _prepare_local()
@@ -108,7 +108,7 @@ def connected(
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
-            place = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
+            place = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
             raylet = _raylet_of(context.get_node_id(), ray.nodes())
             yield dataclasses.replace(place, head=context.gcs_address, raylet=raylet, is_local=local)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
-from trainers.node import error_of
+from trainers.host.node import error_of
 
 HEAD = "the cluster's head"
 RAYLET = "Ray's own process on this machine (raylet)"

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from platform.common.text import plural
-from platform.study.replace import replacing
-from trainers.values.codec import from_json, to_json
+from platform.study.atomic_write import replacing
+from trainers.spec.codec import from_json, to_json
 
 NOTE = "running.json"
 SCRATCH = "layout-search-"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from platform.common.errors import InputError
-from trainers.values.cluster import Cluster
+from trainers.spec.cluster import Cluster
 
 ANSWER_S = 120.0
 """Seconds that the slowest node may take to start a process and answer."""
@@ -24,13 +24,13 @@ class Node:
     num_cpus: float
     num_gpus: int
     facts: Mapping[str, Any]
-    """The result of `trainers.node.facts` there."""
+    """The result of `trainers.host.node.facts` there."""
     clock_off_s: float = 0.0
     """Seconds by which its clock differs from the driver's at least, positive where it is ahead."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ClusterHandle:
     """A Ray cluster that this process is connected to."""
 
     cluster: Cluster
@@ -61,7 +61,7 @@ def ask(ray: Any) -> list[Node]:
     """Returns every node with GPUs, or all nodes where none has any, with their facts; raises Ray's errors."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from trainers import node
+    from trainers.host import node
 
     alive = [entry for entry in ray.nodes() if entry["Alive"]]
     with_gpu = [entry for entry in alive if entry["Resources"].get("GPU", 0) >= 1]
@@ -95,7 +95,7 @@ def ask(ray: Any) -> list[Node]:
 
 def this_machine() -> Node:
     """Returns this machine as the only node of a cluster, without Ray."""
-    from trainers import node
+    from trainers.host import node
 
     num_gpus = _visible_gpus()
     return Node(
@@ -124,7 +124,7 @@ def _visible_gpus() -> int:
     )
 
 
-def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> Place:
+def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> ClusterHandle:
     """Returns the place that `nodes` form together.
 
     Raises:
@@ -158,7 +158,7 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
             num_nodes=len(nodes),
             devices_per_node=per_node,
         )
-    return Place(
+    return ClusterHandle(
         cluster=cluster,
         cpus_per_worker=share,
         driver_ip=driver_ip,

@@ -7,7 +7,7 @@ from pathlib import Path
 from platform.cluster.nodes import Node
 from platform.common.errors import ClusterError
 from platform.common.text import plural
-from trainers.node import free_mib, versions
+from trainers.host.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
 """Free MiB that the disk under a study, and under each node's temporary folder, must have."""

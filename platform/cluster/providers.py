@@ -265,7 +265,7 @@ def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
     """Returns the cluster file that the autoscaler on the head reads, empty if there is none."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from trainers import node
+    from trainers.host import node
 
     nodes: Sequence[Mapping[str, Any]] = ray.nodes()
     head = next((each for each in nodes if each["Alive"] and _HEAD in each["Resources"]), None)

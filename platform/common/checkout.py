@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainers import engines
-from trainers.kernels import optional
+from trainers.spec import engines, optional_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
@@ -43,7 +42,7 @@ def versions() -> dict[str, str]:
             packages[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             packages[package] = "missing"
-    for package in optional.PACKAGES:
+    for package in optional_kernels.PACKAGES:
         for each in importlib.metadata.distributions(name=package):
             packages[package] = each.version
     return packages

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 
 def figure(value: float | None) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.places import Index, Places, places_of
+from platform.cost_model.gp_inputs import GPInputs, Index, gp_inputs_of
 from platform.cost_model.predict import Prediction, spread
-from platform.cost_model.regression import TEACHERS, Learned, learn
+from platform.cost_model.regression import MAX_TRAINING_POINTS, Learned, learn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,20 +51,20 @@ def _error(residuals: Array) -> float:
     return float(np.median(np.abs(np.expm1(-residuals))))
 
 
-def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
+def calibrate(places: GPInputs, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
     """Learns from `measured_s`, the step times in seconds of the points in `index`; where there are more than
     `TEACHERS`, from that many, spread evenly.
     """
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
-    few = np.linspace(0, len(index) - 1, min(len(index), TEACHERS)).astype(np.int64)
+    few = np.linspace(0, len(index) - 1, min(len(index), MAX_TRAINING_POINTS)).astype(np.int64)
     return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
 
 
-def places_of_rows(
+def gp_inputs_of_rows(
     axes: Sequence[Mapping[str, Any]], columns: Columns, prediction: Prediction, *, num_measured: int | None = None
-) -> Places:
+) -> GPInputs:
     """Returns the places of rows, each of which has its own `axes`; distances count from the first `num_measured`, if
     given.
     """
     micro_batch = np.broadcast_to(columns.micro_batch, (len(axes),)).astype(np.int64)
-    return places_of(axes, np.arange(len(axes)), micro_batch, columns, prediction, slice(num_measured))
+    return gp_inputs_of(axes, np.arange(len(axes)), micro_batch, columns, prediction, slice(num_measured))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.values.axes import axes_of, choices_of
-from trainers.values.layout import Layout
+from trainers.spec.axis import axes_of, choices_of
+from trainers.spec.layout import Layout
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from platform.cost_model import constants
-from trainers.engines.ddp.rules import PIECE_VALUES
-from trainers.values.spec import ModelSpec
+from trainers.spec.engines.ddp import PIECE_VALUES
+from trainers.spec.model import ModelSpec
 
 if TYPE_CHECKING:  # `columns` reads the exchanged bytes from this module
     from platform.cost_model.columns import Array, Columns

@@ -35,14 +35,14 @@ from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
 from platform.cost_model.stack_columns import THIS_PROJECT_COLUMNS
-from trainers.architectures import architecture_of
-from trainers.architectures.architecture import Architecture
-from trainers.kernels.attended import Attended, attended
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.layout_axes import activation_budget
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.data.mask_density import MaskDensity, mask_density
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.architecture import Architecture
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import activation_budget
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 PREFETCH = constants.words("features", "PREFETCH")
 UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
@@ -69,7 +69,7 @@ class Workload:
     gathered_bytes: float | None = None
     """Bytes of a block's parameter as FSDP2 gathers it; None for `compute_bytes`."""
     compression: str = "none"
-    attended: Attended | None = None
+    mask_density: MaskDensity | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
     @classmethod
@@ -84,7 +84,7 @@ class Workload:
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             gathered_bytes=Sizes.of(recipe).gathered,
             compression=recipe.compression,
-            attended=attended(recipe),
+            attended=mask_density(recipe),
         )
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S
-from trainers.values.cluster import Cluster
+from trainers.spec.cluster import Cluster
 
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2

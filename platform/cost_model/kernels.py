@@ -1,10 +1,10 @@
 """Numbers for a layout's kernels: bytes and passes of activations, attention and the loss."""
 
 from platform.cost_model import constants
-from trainers.architectures.architecture import StepwiseActivation
-from trainers.kernels.attended import Attended
-from trainers.values.layout_axes import activation_budget
-from trainers.values.spec import ModelSpec
+from trainers.data.mask_density import MaskDensity
+from trainers.spec.architectures.architecture import StepwiseActivation
+from trainers.spec.layout_axes import activation_budget
+from trainers.spec.model import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 ALIBI_RATE = constants.number("kernels", "ALIBI_RATE")
@@ -76,7 +76,7 @@ def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
     return 0.5 * seq_len / model.keys_per_query(seq_len) if local else 1.0
 
 
-def mask_speedup(attention: str, attended: Attended) -> float:
+def mask_speedup(attention: str, attended: MaskDensity) -> float:
     """Returns the speed of fused attention under a data-dependent mask relative to that under a causal mask.
 
     FlexAttention visits the blocks of 128 queries and keys that the mask does not fully hide. For a block of queries

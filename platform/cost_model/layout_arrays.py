@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import ENGINE_AXES, Array, code_of
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from platform.cost_model.engines import costs
 from platform.cost_model.engines.base import Sizes
-from trainers.mesh.stages import stages_of
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import stages_of
 
 GIB = float(2**30)
 

@@ -7,8 +7,8 @@ import numpy as np
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.layout_arrays import LayoutArrays
-from trainers.mesh.stages import blocks_of_stages
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.stages import blocks_of_stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,10 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
-from platform.cost_model.probed import cluster_with_probe
+from platform.cost_model.probed_cluster import cluster_with_probe
 from search_spaces.candidate import Candidate
-from trainers.values.cluster import Cluster
-from trainers.values.probed import Probe
+from trainers.records.probe import Probe
+from trainers.spec.cluster import Cluster
 
 
 def likely_best_first(

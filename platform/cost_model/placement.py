@@ -1,10 +1,10 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
 from platform.cost_model.hardware import ClusterSpec
-from trainers.kernels.rules import kernels_divided, kernels_too_new
-from trainers.mesh.stages import divides_blocks, num_stages
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import divides_blocks, num_stages
 
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Mask
-from platform.cost_model.places import Index, Places
+from platform.cost_model.gp_inputs import GPInputs, Index
 from platform.cost_model.stalls import STALL_SIGMA
 
 
@@ -67,7 +67,7 @@ MOST_STALLED = 0.5
 """Largest share of the measurements that can count as stalls: where more are slow, the prediction is wrong and not the
 machine, and the others would be predicted as if nothing had been measured.
 """
-TEACHERS = 384
+MAX_TRAINING_POINTS = 384
 """Most measurements that a regression uses: its time grows with their cube, and a study may have ten thousand."""
 
 
@@ -75,7 +75,7 @@ TEACHERS = 384
 class Learned:
     """The posterior over the residuals of all places."""
 
-    places: Places
+    places: GPInputs
     prior: Prior
     index: Index
     """Indices of the measured places."""
@@ -147,7 +147,7 @@ class Learned:
 
 
 def learn(
-    places: Places,
+    places: GPInputs,
     index: Index,
     residuals: Array,
     prior: Prior = TIME,
@@ -215,7 +215,7 @@ def _inverse(kernel: Array, noise: Array, residuals: Array, stall: Array) -> tup
     return inverse, ~usual, likelihood
 
 
-def _stall_chance(places: Places, index: Index, prior: Prior) -> Array:
+def _stall_chance(places: GPInputs, index: Index, prior: Prior) -> Array:
     """Returns the prior chance that a measurement of each point is a stall; zeros where the prior has no stalls."""
     return np.maximum(places.stall[index], prior.stall) if prior.stall else np.zeros(len(index))
 
@@ -228,7 +228,7 @@ def _stall_ratio(num_stalled: int, expected: Array | float) -> Array | float:
     return (STALL_EVIDENCE + num_stalled) / (STALL_EVIDENCE + expected)
 
 
-def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:
+def _kernel(places: GPInputs, rows: Index, others: Index, prior: Prior) -> Array:
     """Returns common^2 + effects^2 x linear + smooth^2 x RBF."""
     a, b = (places.place[index].astype(np.float64) / LENGTH for index in (rows, others))
     apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
@@ -237,12 +237,12 @@ def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:
     return prior.common**2 + prior.effects**2 * linear + smooth
 
 
-def _variance(places: Places, index: Index, prior: Prior) -> Array:
+def _variance(places: GPInputs, index: Index, prior: Prior) -> Array:
     linear = (places.effects[index].astype(np.float64) ** 2).sum(axis=1)
     return prior.common**2 + prior.smooth**2 + prior.effects**2 * linear
 
 
-def _noise(places: Places, index: Index, prior: Prior, waited: Array | None = None) -> Array:
+def _noise(places: GPInputs, index: Index, prior: Prior, waited: Array | None = None) -> Array:
     host_share = places.host_share[index]
     if waited is not None:
         host_share = np.maximum(host_share, waited)
@@ -253,9 +253,9 @@ def teachers(away: Array) -> Index:
     """Returns the positions of at most `TEACHERS` of the measurements. Half are those least `away` from the best time
     or from the memory limit; the others are spread evenly over the rest.
     """
-    if len(away) <= TEACHERS:
+    if len(away) <= MAX_TRAINING_POINTS:
         return np.arange(len(away))
     order = np.argsort(away, kind="stable")
-    near, farther = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
-    spread = farther[np.linspace(0, len(farther) - 1, TEACHERS - len(near)).astype(np.int64)]
+    near, farther = order[: MAX_TRAINING_POINTS // 2], np.sort(order[MAX_TRAINING_POINTS // 2 :])
+    spread = farther[np.linspace(0, len(farther) - 1, MAX_TRAINING_POINTS - len(near)).astype(np.int64)]
     return np.sort(np.concatenate([near, spread]))

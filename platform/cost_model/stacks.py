@@ -19,8 +19,8 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
-from platform.cost_model.rows import Row, words
-from trainers.engines import is_path
+from platform.validate.rows import Row, words
+from trainers.spec.engines import is_path
 
 _FILE = pathlib.Path(__file__).with_name("stacks.json")
 STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from platform.searchers.problem import C, Problem, Result
+from platform.searchers.problem import C, Observation, Problem
 
 
 class Searcher(Protocol[C]):
@@ -28,7 +28,7 @@ class Searcher(Protocol[C]):
         """
         ...
 
-    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+    def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Learns from all measurements of `candidate`; an empty sequence means that there is no result.
 
         The rungs that `candidate` names need no further trial, whatever their outcome.

@@ -21,16 +21,16 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
-from platform.cost_model.places import Index
+from platform.cost_model.gp_inputs import Index
 from platform.cost_model.regression import Learned
 from platform.searchers.guidance.fitting import Fitting
+from platform.searchers.guidance.planned_run import PlannedRun
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
-from platform.searchers.guidance.run import PlannedRun
-from platform.searchers.guidance.timing import Timing
+from platform.searchers.guidance.step_times import StepTimes
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
-from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
+from platform.searchers.problem import TRIED, C, Observation, Problem
+from trainers.records.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
 """Number of points whose exact posterior is computed: those that are best in the whole space by the posterior's linear
@@ -55,7 +55,7 @@ class Guided(Generic[C]):
         self._place = {each.key: place for place, each in enumerate(problem.candidates)}
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
-        self._timing = Timing(points)
+        self._timing = StepTimes(points)
         self._fitting = Fitting(points)
         self._turns: Counter[int] = Counter()
         """Number of trials by group."""
@@ -77,7 +77,7 @@ class Guided(Generic[C]):
                 self._suggestion = self._pick()
         return self._suggestion
 
-    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+    def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Learns from the measurements; the rungs that `candidate` names are settled, whatever their outcome."""
         self._has_suggestion, self._suggestion = False, None
         owner = self._place.get(candidate.key)
@@ -122,7 +122,7 @@ class Guided(Generic[C]):
                 if place is not None and rung in rungs and result.outcome in TIMED:
                     self._fitting.ran_before(int(self._first[place]) + rungs.index(rung))
 
-    def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
+    def _learn(self, point: int, result: Observation, tokens_per_step: int) -> None:
         self._alive[point] = False
         self._timing.lead(int(self._points.group[point]), result, tokens_per_step)
         self._regress(point, result, tokens_per_step)
@@ -131,7 +131,7 @@ class Guided(Generic[C]):
             self._num_pruned += int(self._alive[out].sum())
             self._alive[out] = False
 
-    def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:
+    def _regress(self, point: int, result: Observation, tokens_per_step: int) -> None:
         """Adds the point's measurement to the regressions."""
         timed = self._timing.learn(point, result, tokens_per_step)
         self._fitting.learn(point, result, timed=timed)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.values.measurement import TIMED
+from platform.searchers.problem import TRIED, C, Observation, Problem
+from trainers.records.measurement import TIMED
 
 _MOST_REPEATS = 50
 """Number of draws of candidates already run after which the first remaining candidate is suggested."""
@@ -53,7 +53,7 @@ class OptunaSearcher(Generic[C]):
         self._suggestion = ("", next(iter(self._remaining.values())))
         return self._suggestion[1]
 
-    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+    def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Scores the candidate by its best measurement whose time counts, 0 where it has none."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome in TIMED and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from platform.cost_model.columns import Columns
-from trainers.values.batch import BatchPoint
-from trainers.values.measurement import Outcome
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
 
 
 class Choice(Protocol):
@@ -35,7 +35,7 @@ class Choice(Protocol):
         ...
 
 
-class Result(Protocol):
+class Observation(Protocol):
     """The part of a measurement that a searcher reads."""
 
     @property
@@ -58,7 +58,7 @@ RECIPE = "recipe"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
+class TrialCosts:
     """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). They are estimates."""
 
     num_devices: int = 1
@@ -77,7 +77,7 @@ class Earlier(Generic[C]):
 
     candidate: C
     """The layout with the measured rungs."""
-    results: tuple[Result, ...]
+    results: tuple[Observation, ...]
     """One result for each rung."""
 
 
@@ -91,7 +91,7 @@ class Problem(Generic[C]):
     """Rows for the cost model: one for each rung of each candidate, then of each of `earlier`, in order; None where the
     cost model does not know the devices.
     """
-    costs: Costs = Costs()
+    costs: TrialCosts = TrialCosts()
     tokens: float | None = None
     """Tokens of the planned run: a search continues as long as it pays off over them. None: until no candidate is left.
     """

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Generic
 
-from platform.searchers.problem import RECIPE, TRIED, C, Problem, Result
+from platform.searchers.problem import RECIPE, TRIED, C, Observation, Problem
 
 
 class Sweep(Generic[C]):
@@ -25,7 +25,7 @@ class Sweep(Generic[C]):
         """Returns the first candidate not yet run."""
         return next(iter(self._remaining.values()), None)
 
-    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+    def update(self, candidate: C, measurements: Sequence[Observation]) -> None:
         """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""
         planned = self._remaining.get(candidate.key)
         if planned is not None and set(planned.micro_batches) <= set(candidate.micro_batches):

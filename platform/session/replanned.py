@@ -4,14 +4,14 @@ import dataclasses
 from pathlib import Path
 
 import search_spaces
-from platform.cluster.nodes import Place
+from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
+from platform.search.setup.options import SearchOptions, options_of
+from platform.search.setup.planned_line import planned
+from platform.search.setup.request import read_request
+from platform.search.setup.study_setup import setup_of
 from platform.study.history import History
-from platform.subject.options import SearchOptions, options_of
-from platform.subject.planned import planned
-from platform.subject.request import read_request
-from platform.subject.subject import subject_of
-from trainers.values.journal import Planned, StudyHeader
+from trainers.records.journal import Planned, StudyHeader
 
 
 def with_plan(history: History) -> History:
@@ -37,8 +37,8 @@ def _planned(header: StudyHeader) -> Planned | None:
             wait_for_gpus=0.0,
             resume=header.name,
         )
-        place = Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
-        subject = subject_of(read_request(options), place, probe=None)
+        place = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+        subject = setup_of(read_request(options), place, probe=None)
     except InputError:  # the space has changed since
         return None
     same = {recipe.id for recipe in header.recipes} == {recipe.id for recipe in subject.recipes}

@@ -5,7 +5,7 @@ import datetime
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Clock:
+class SessionClock:
     """Sums the seconds of consecutive sessions, of which the last may be running."""
 
     last: datetime.datetime | None = None

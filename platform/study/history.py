@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from platform.common.errors import NOT_RESOLVED
-from platform.study.clock import Clock
+from platform.study.clock import SessionClock
 from platform.study.keys import between, key_of, key_of_trial, plain_key
 from search_spaces.candidate import Candidate
-from trainers.values.journal import (
+from trainers.records.journal import (
     End,
     GateCurves,
     Line,
@@ -24,8 +24,8 @@ from trainers.values.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
-from trainers.values.recipe import Recipe
+from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.spec.recipe import Recipe
 
 LATER_START = {"cuda": 0.5, "cpu": 1.0}
 """Share of a study's first start that later ones take at most, since their processes start while a trial is measured:
@@ -75,7 +75,7 @@ class History:
         self._last_number = 0
         self._open_gpu_s: dict[str, float] = {}
         self._rungs: Counter[tuple[str, int]] = Counter()
-        self._clock = Clock()
+        self._clock = SessionClock()
         self.extend(entries)
 
     def copy(self) -> "History":

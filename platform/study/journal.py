@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from platform.study.atomic_write import replacing
 from platform.study.plain_files import open_plain, read_plain
-from platform.study.replace import replacing
-from trainers.values.journal import Line, Resume, StudyHeader
-from trainers.values.journal_lines import JournalError, NewerSchemaError, from_line, now
+from trainers.records.journal import Line, Resume, StudyHeader
+from trainers.records.journal_lines import JournalError, NewerSchemaError, from_line, now
 
 JOURNAL = "journal.jsonl"
 REJECTED = "journal.rejected.jsonl"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
+class RejectedLine:
     """A line of a journal that cannot be used."""
 
     offset: int
@@ -34,9 +34,9 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rejected: list[Rejected] = []
+        self.rejected: list[RejectedLine] = []
         """Damaged lines so far."""
-        self.newer: list[Rejected] = []
+        self.newer: list[RejectedLine] = []
         """Lines so far that a newer version of this project wrote."""
         self._commit = ""
         """Commit of the checkout that wrote the last lines, where they state it."""
@@ -91,12 +91,12 @@ class Tail:
             self._commit = entry.commit
         return entry
 
-    def _rejected(self, line: bytes, reason: str) -> Rejected:
+    def _rejected(self, line: bytes, reason: str) -> RejectedLine:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
-        return Rejected(offset=self._offset, number=self._number, text=text, why=reason)
+        return RejectedLine(offset=self._offset, number=self._number, text=text, why=reason)
 
 
-def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
+def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
     """Writes damaged lines into the study's `journal.rejected.jsonl`, each once; returns one sentence about them, ""
     for none.
 
@@ -125,19 +125,19 @@ def _offset(line: str) -> int | None:
     return entry.get("offset") if isinstance(entry, Mapping) else None  # type: ignore[reportUnknownMemberType]
 
 
-def describe_rejected(folder: Path, rejected: Sequence[Rejected], place: str = "") -> str:
+def describe_rejected(folder: Path, rejected: Sequence[RejectedLine], place: str = "") -> str:
     """Returns one sentence on the lines that could not be used and the `place` where they are now; "" for none."""
     if not rejected:
         return ""
     return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {place}the rest is used."
 
 
-def describe_newer(folder: Path, newer: Sequence[Rejected]) -> str:
+def describe_newer(folder: Path, newer: Sequence[RejectedLine]) -> str:
     """Returns which lines a newer version wrote, and which version reads them, without a final stop; "" for none."""
     verb = "was" if len(newer) == 1 else "were"
     return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
 
 
-def _lines(rejected: Sequence[Rejected]) -> str:
+def _lines(rejected: Sequence[RejectedLine]) -> str:
     first = rejected[0].number
     return f"Line {first}" if len(rejected) == 1 else f"{len(rejected)} lines (the first is {first})"

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from search_spaces.candidate import Candidate
-from trainers.values.batch import divides
-from trainers.values.journal import (
-    TrialStart,
-)
-from trainers.values.measurement import TIMED, Measurement, Outcome
+from trainers.records.journal import TrialStart
+from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.spec.batch import divides
 
 
 def key_of(measurement: Measurement) -> str:

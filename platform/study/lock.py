@@ -11,7 +11,7 @@ from pathlib import Path
 
 from platform.common.errors import InputError
 from platform.study.plain_files import open_plain
-from trainers.values.journal_lines import now
+from trainers.records.journal_lines import now
 
 LOCK = "lock"
 _MOUNTS = Path("/proc/self/mountinfo")

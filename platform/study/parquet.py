@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.study.replace import replacing
-from trainers.values.axes import axes_of
-from trainers.values.codec import from_json, to_json
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement
-from trainers.values.recipe import Recipe
+from platform.study.atomic_write import replacing
+from trainers.records.measurement import Measurement
+from trainers.spec.axis import axes_of
+from trainers.spec.codec import from_json, to_json
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 PARQUET = "measurements.parquet"
 

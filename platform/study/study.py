@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Self
 
 from platform.common.errors import ClusterError, InputError
+from platform.study.atomic_write import FULL
+from platform.study.group import SCALING, is_group
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
 from platform.study.lock import LOCK, acquire
 from platform.study.plain_files import refuse_links
-from platform.study.replace import FULL
-from platform.study.several import SCALING, is_several
 from platform.study.trust import check_owner
-from trainers.startup.lean import no_collector
-from trainers.values.journal import Line
-from trainers.values.journal_lines import record
+from trainers.records.journal import Line
+from trainers.records.journal_lines import record
+from trainers.startup.import_stubs import no_collector
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
@@ -237,7 +237,7 @@ def _history(tail: Tail, lines: Sequence[Line]) -> History:
 
 
 def _refuse_existing(path: Path) -> None:
-    if is_study(path) or is_several(path):
+    if is_study(path) or is_group(path):
         raise InputError(
             f"a study {path.name!r} exists already in {path.parent.absolute()}:"
             f" continue it with --resume {path.name}, or choose another name"

@@ -8,12 +8,12 @@ from typing import Any
 
 import search_spaces
 from search_spaces import changes
-from trainers import engines
-from trainers.engines.rules import Rules
-from trainers.support import standing_refusal
-from trainers.values.axes import axes_of, choices_of, defaults_of
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec import engines
+from trainers.spec.axis import axes_of, choices_of, defaults_of
+from trainers.spec.engines.rules import EngineRules
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
 
 _TOP = """# Axes
 
@@ -66,14 +66,14 @@ def _engines(kind: type, name: str) -> str:
     return "" if is_complete else "; ".join(parts) or "none yet"
 
 
-def _runs(rules: Rules, stage: int, kind: type, name: str) -> bool:
+def _runs(rules: EngineRules, stage: int, kind: type, name: str) -> bool:
     return any(
         standing_refusal(recipe, layout, layout.world_size) is None
         for recipe, layout in _changed(rules, stage, kind, name)
     )
 
 
-def _changed(rules: Rules, stage: int, kind: type, name: str) -> Iterator[tuple[Recipe, Layout]]:
+def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[tuple[Recipe, Layout]]:
     """Yields the example's recipe with a layout of the engine at `stage`, and another value of the axis in one of
     them.
     """

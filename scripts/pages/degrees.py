@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainers import architectures, engines
-from trainers.mesh.stages import schedule_refusal
-from trainers.support import standing_refusal
-from trainers.values.axes import axes_of, choices_of, defaults_of
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec import architectures, engines
+from trainers.spec.axis import axes_of, choices_of, defaults_of
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import schedule_refusal
+from trainers.spec.support import standing_refusal
 
 _TOP = """# Architecture x axis
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 COMMANDS = (
     "platform.search", "platform.report", "platform.plan", "platform.probe", "platform.prepare", "platform.train",
-    "platform.converge", "platform.export", "platform.validate", "platform.replay", "platform.mirror.serve",
+    "platform.converge", "platform.export", "platform.validate", "platform.replay", "platform.tracking.serve",
     "deploy.aws.prepare",
 )  # fmt: skip
 """Modules that have a `parser()`, in the order of the page."""

@@ -8,12 +8,12 @@ import pytest
 from benchmarks.bounds import intervals, twins
 from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
-from platform.cost_model.rows import read_rows
-from platform.cost_model.table import Run, interpret
+from platform.validate.published_run import PublishedRun, interpret
+from platform.validate.rows import read_rows
 from tests.cost_model.points import TABLES
 
 
-def _runs() -> list[Run]:
+def _runs() -> list[PublishedRun]:
     return [run for row in read_rows(TABLES / "megatron_ten_rows.csv") if (run := interpret(row)).step_time_s]
 
 

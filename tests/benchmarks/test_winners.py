@@ -13,7 +13,7 @@ from benchmarks import disturbed_search, guided_beside_exhaustive
 from benchmarks.winners import arguments, of_named_points, search
 from platform.study.study import Study, read
 from tests.samples import header, measurement
-from trainers.values.journal import End, Line, Measured, Resume, TrialEnd
+from trainers.records.journal import End, Line, Measured, Resume, TrialEnd
 
 DIED = TrialEnd(trial_id="t1", key="a-b", state="interrupted", wall_s=1.0, gpu_s=4.0, fault="died")
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import trainers.node as node
-from platform.cluster.nodes import Node, place_of
+import trainers.host.node as node
+from platform.cluster.nodes import Node, handle_of
 from platform.cluster.preflight import check, remarks
 from platform.common.errors import ClusterError, InputError
 from tests.disks import small_disk
@@ -105,11 +105,11 @@ def test_a_full_disk_is_named_also_where_the_study_s_folder_is_not_made_yet(full
 
 def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     two = [_node(), _node("10.0.0.2")]
-    assert place_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
-    place = place_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
+    assert handle_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
+    place = handle_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
     assert (place.cpus_per_worker, place.cluster.num_devices, place.left_out) == (0.4, 2, True)
     gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
-    assert place_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
+    assert handle_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
 )
 def test_all_workers_without_gpus_fit_on_whole_nodes(cpus: tuple[float, ...], num_workers: int, share: float) -> None:
     nodes = [dataclasses.replace(_node(), num_cpus=each) for each in cpus]
-    assert place_of(nodes, cpu_workers=num_workers, driver_ip="10.0.0.1").cpus_per_worker == share
+    assert handle_of(nodes, cpu_workers=num_workers, driver_ip="10.0.0.1").cpus_per_worker == share
 
 
 def test_unlike_gpus_are_refused_by_name() -> None:
@@ -134,7 +134,7 @@ def test_unlike_gpus_are_refused_by_name() -> None:
 
     def refused(*nodes: Node) -> str:
         with pytest.raises(InputError) as error:
-            place_of(nodes, cpu_workers=2, driver_ip="10.0.0.1")
+            handle_of(nodes, cpu_workers=2, driver_ip="10.0.0.1")
         return str(error.value)
 
     h200, v100 = gpus(device="NVIDIA H200", memory_gib=140.4), gpus(device="Tesla V100", memory_gib=15.8)

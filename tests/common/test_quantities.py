@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-import platform.search as search  # pyright takes `from platform import` for the standard module
+import platform.search.__main__ as search  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.common.quantities import amount, duration, positive, whole_number
 

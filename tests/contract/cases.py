@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.layout_axes import GradSync
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import GradSync
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 6
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.contract.cases import recipe
 from tests.contract.mesh_cases import MeshCase
-from trainers.support import standing_refusal
-from trainers.values.layout import Layout
-from trainers.values.spec import ModelSpec
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 4
 WINDOW = 7

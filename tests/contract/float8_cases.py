@@ -13,8 +13,8 @@ from tests.contract import mesh_group
 from tests.contract.cases import recipe
 from tests.contract.family_cases import FAMILIES
 from tests.contract.mesh_cases import MODELS, MeshCase
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 WORLD_SIZE = 2
 SEQ_LEN = 32

@@ -22,8 +22,8 @@ from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import STEPS, Trained
 from tests.contract.reference import dense_model, make_optimizer
 from trainers import data
-from trainers.values.batch import BatchPoint
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.recipe import Recipe
 
 
 def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:

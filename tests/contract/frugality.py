@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainers
 from tests.contract.cases import BLOOM, GPT2, recipe
-from trainers import engines
 from trainers.data import source
-from trainers.engines.step import Phase, Unmarked
+from trainers.engines.base import create_engine, engine_class
+from trainers.marks.step import StepPhase, Unmarked
 from trainers.measuring.device import CpuMeter
-from trainers.values.layout import Layout
-from trainers.values.spec import ModelSpec
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
 
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
 """A model of 76 M parameters, 0.28 GiB in fp32, whose largest unit is a twenty-fourth of it."""
@@ -32,12 +32,12 @@ WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, tran
 
 def start_gib(layout: Layout) -> float:
     """Returns the most GiB that this rank holds, beyond what it held before, until an engine is made and ready."""
-    engines.load(layout.engine)  # its imports are no part of what it holds
+    engine_class(layout.engine)  # its imports are no part of what it holds
     gc.collect()  # an engine before this one may have left tensors, which would not be counted
     meter = CpuMeter(64.0)
     meter.start(None)
     meter.reset_peak()
-    engine = engines.create(recipe(MIDDLE, "bf16"), layout, torch.device("cpu"))
+    engine = create_engine(recipe(MIDDLE, "bf16"), layout, torch.device("cpu"))
     peak = meter.peak_allocated_gib()
     engine.close()
     return peak
@@ -52,7 +52,7 @@ def steps_gib(layout: Layout) -> float:
     meter = CpuMeter(64.0)
     meter.start(None)
     meter.reset_peak()
-    engine = engines.create(thin, layout, torch.device("cpu"))
+    engine = create_engine(thin, layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(thin).sequences(0, range(1)))
     for _ in range(2):
         engine.step([tokens] * 2, Unmarked())
@@ -66,7 +66,7 @@ def waits(model: ModelSpec, layout: Layout) -> list[str]:
     the host would wait at each of them.
     """
     half = recipe(model, "bf16")
-    engine = engines.create(half, layout, torch.device("cpu"))
+    engine = create_engine(half, layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(half).sequences(0, range(2)))
     with _Reads() as reads:
         for _ in range(2):
@@ -93,7 +93,7 @@ class _Reads(TorchDispatchMode):
 
 def gathers(layout: Layout) -> list[int]:
     """Returns how many units of a model of two blocks FSDP2 gathers in each of a step's three micro-steps."""
-    engine = engines.create(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
+    engine = create_engine(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
     tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
     with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as recorded:
         starts = _Starts(recorded, lambda: engine.in_effect()["dp_shard"] == layout.dp_shard)
@@ -109,7 +109,7 @@ class _Starts:
         self._recorded, self._holds = recorded, holds
         self.calls: list[int] = []
 
-    def begin(self, phase: Phase) -> None:
+    def begin(self, phase: StepPhase) -> None:
         self.calls.append(len(self._recorded.arguments))
         assert self._holds(), f"degrees are misread before a {phase}, where parameters may be whole"
 
@@ -121,7 +121,7 @@ def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
     otherwise.
     """
     pure = recipe(GPT2, "bf16", states="bf16")
-    engine = engines.create(pure, layout, torch.device("cpu"))
+    engine = create_engine(pure, layout, torch.device("cpu"))
     with _Calls(torch.ops.aten._foreach_mul_.Tensor) as recorded:
         starts = _Starts(recorded, lambda: True)
         engine.step([torch.from_numpy(source(pure).sequences(0, range(2)))], starts)

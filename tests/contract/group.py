@@ -25,14 +25,19 @@ from transformers.models.bloom import modeling_bloom as bloom_library
 from tests.contract.cases import Case
 from tests.contract.reference import Run, learning_rate_at, probe
 from tests.contract.relaunched import Relaunched
-from trainers import data, engines
-from trainers.engines.ddp import compression
-from trainers.engines.ddp import runtime as ddp
-from trainers.engines.step import Phase
+from trainers import data
+from trainers.engines import ddp as ddp
+from trainers.engines import ddp_compression
+from trainers.engines.base import create_engine
 from trainers.kernels import compiled, head
-from trainers.measuring.steps import losses_of
+from trainers.marks.step import StepPhase
+from trainers.measuring.timed_steps import losses_of
+from trainers.spec import engines
 
-_IMPORTED = ("tests.contract.group", *(f"trainers.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")))
+_IMPORTED = (
+    "tests.contract.group",
+    *(f"trainers.spec.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")),
+)
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 """Environment variables of the ranks. They have one thread each, since more would compete for the cores, and no GPU,
 since the contract runs on gloo even where there are GPUs.
@@ -89,7 +94,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
     if world_size > 1:
         compiled.BACKEND = "aot_eager"  # a compiler takes a minute of two cores for what one rank shows too
     head.CHUNK_LOGITS = 97 * 10  # several chunks of the tiny vocabulary a micro-batch
-    compression.PIECE_VALUES = 1000  # several pieces a bucket
+    ddp_compression.PIECE_VALUES = 1000  # several pieces a bucket
     cast(Any, ddp).MicroStepGraphs = Relaunched
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
@@ -137,7 +142,7 @@ def _run(case: Case) -> dict[str, Any]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     source = data.source(recipe)
     with _planted(case.fault):
-        engine = engines.create(recipe, case.layout, torch.device("cpu"))
+        engine = create_engine(recipe, case.layout, torch.device("cpu"))
         weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
         digest = hashlib.sha256(
             b"".join(weight.view(torch.uint8).numpy().tobytes() for weight in weights.values())
@@ -177,9 +182,9 @@ class Noted:
     """Marks that remember the phases."""
 
     def __init__(self) -> None:
-        self.phases: list[Phase] = []
+        self.phases: list[StepPhase] = []
 
-    def begin(self, phase: Phase) -> None:
+    def begin(self, phase: StepPhase) -> None:
         self.phases.append(phase)
 
 

@@ -18,10 +18,10 @@ from tests.contract.cases import recipe
 from tests.contract.family_cases import FAMILIES
 from tests.contract.mesh_cases import MODELS, MeshCase
 from trainers.kernels import spans
-from trainers.mesh import context
-from trainers.support import standing_refusal
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.mesh import context_parallel
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 4
 _FLAG = 2**40
@@ -108,13 +108,13 @@ def product() -> list[MeshCase]:
 
 @contextlib.contextmanager
 def _changed_spans(**change: Any) -> Generator[None, None, None]:
-    original = context.spans_of
+    original = context_parallel.spans_of
 
     def changed(tokens: torch.Tensor, *arguments: Any) -> spans.Spans:
         made_spans = original(tokens, *arguments)
         return dataclasses.replace(made_spans, **{name: by(made_spans) for name, by in change.items()})
 
-    with mock.patch.object(context, "spans_of", changed):
+    with mock.patch.object(context_parallel, "spans_of", changed):
         yield
 
 
@@ -127,14 +127,18 @@ FAULTS: Mapping[str, Callable[[], Any]] = {
         first=lambda of_batch: (of_batch.first - 1).clamp(min=0)
     ),
     "positions go on across borders": lambda: mock.patch.object(
-        context.ContextParallel, "positions", lambda self: {"attention_mask": torch.ones_like(self._share.spans.first)}
+        context_parallel.ContextParallel,
+        "positions",
+        lambda self: {"attention_mask": torch.ones_like(self._share.spans.first)},
     ),
     "prefix sees no later token": lambda: _changed_spans(
         last=lambda of_batch: of_batch.queries.expand_as(of_batch.last).contiguous()
     ),
-    "loss of labels across borders": lambda: mock.patch.object(context, "IGNORED", 0),
+    "loss of labels across borders": lambda: mock.patch.object(context_parallel, "IGNORED", 0),
     "each rank divides by its own labels": lambda: mock.patch.object(
-        context.ContextParallel, "count_labels", _counting_each_alone(context.ContextParallel.count_labels)
+        context_parallel.ContextParallel,
+        "count_labels",
+        _counting_each_alone(context_parallel.ContextParallel.count_labels),
     ),
 }
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.contract.cases import SEQ_LEN, recipe
-from trainers.support import standing_refusal
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 8
 # No other width is that of the vocabulary: logits are known by it.

@@ -19,14 +19,17 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from tests.contract import masks
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
-from trainers import data, engines
-from trainers import weights as made_weights
-from trainers.engines._settings import plain_name
-from trainers.engines.step import Unmarked
+from trainers import data
+from trainers.distributed import collectives
+from trainers.engines.base import create_engine
+from trainers.engines.settings import plain_name
 from trainers.kernels import attention, compiled, head
-from trainers.measuring.steps import losses_of
-from trainers.mesh import collectives, context, tensor
-from trainers.values.batch import BatchPoint
+from trainers.marks.step import Unmarked
+from trainers.measuring.timed_steps import losses_of
+from trainers.mesh import context_parallel, tensor_parallel
+from trainers.models import weights as made_weights
+from trainers.spec import engines
+from trainers.spec.batch import BatchPoint
 
 STEPS = 2
 """The number of steps: the first shows gradients, the second what the optimizer and the engine made of them."""
@@ -76,7 +79,7 @@ def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
 
 def _run(case: MeshCase) -> dict[str, Any]:
     recipe, layout = case.recipe, case.layout
-    engine: Any = engines.create(recipe, layout, torch.device("cpu"))
+    engine: Any = create_engine(recipe, layout, torch.device("cpu"))
     weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
     tokens = torch.from_numpy(data.source(recipe).sequences(0, range(2)))
     # The logits are of another shape than training: no graph of its own for them.
@@ -179,30 +182,32 @@ def _gather(value: Any) -> list[Any]:
 def planted(fault: str) -> Generator[None, None, None]:
     """Plants `fault` while an engine is made and runs, by changing the code that prevents it."""
     make = {
-        "ALiBi of local heads": lambda: _change(context.ContextParallel, "__init__", _with_local_heads),
+        "ALiBi of local heads": lambda: _change(context_parallel.ContextParallel, "__init__", _with_local_heads),
         "gradients of norms not summed": lambda: _change(
-            tensor.TensorParallel, "sum_replicated", lambda _: lambda *_, **__: None
+            tensor_parallel.TensorParallel, "sum_replicated", lambda _: lambda *_, **__: None
         ),
-        "bias added by every rank": lambda: _change(tensor._TransposedRows, "forward", lambda _: _biased_rows),
+        "bias added by every rank": lambda: _change(tensor_parallel._TransposedRows, "forward", lambda _: _biased_rows),
         "norm counts replicated gradients twice": lambda: _change(
-            tensor.TensorParallel, "is_cut", lambda _: lambda *_: True
+            tensor_parallel.TensorParallel, "is_cut", lambda _: lambda *_: True
         ),
         "q, k and v cut as one matrix": lambda: _change(
-            tensor, "Cut", lambda original: lambda *, dim, **_: original(dim=dim)
+            tensor_parallel, "Cut", lambda original: lambda *, dim, **_: original(dim=dim)
         ),
         "rows of the vocabulary not offset": lambda: _change(
-            tensor, "split_head", lambda _: lambda layer, _first, group: head.split_head(layer, 0, group)
+            tensor_parallel, "split_head", lambda _: lambda layer, _first, group: head.split_head(layer, 0, group)
         ),
         "gradients of other ranks' keys dropped": lambda: _change(
             collectives, "_reduce_scattered", lambda _: _own_part
         ),
-        "positions not cut": lambda: _change(context.ContextParallel, "positions", lambda _: lambda _: {}),
+        "positions not cut": lambda: _change(context_parallel.ContextParallel, "positions", lambda _: lambda _: {}),
         **masks.FAULTS,
-        "mask in the order of ranks": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "mask in the order of ranks": lambda: _change(
+            context_parallel.ContextParallel, "__init__", _with_keys_in_order
+        ),
         "soft cap left out": lambda: _change(head, "softcapped", lambda _: lambda logits, _cap: logits),
         "window one token longer": _longer_window,
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
-        "ALiBi by place": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }
     with make[fault]() if fault else contextlib.nullcontext():
@@ -241,7 +246,7 @@ def _without_norm_of_heads(normed: Any) -> Any:
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return tensor._reduced(x @ self.weight + self.bias, self.group)
+    return tensor_parallel._reduced(x @ self.weight + self.bias, self.group)
 
 
 def _without_ties(original: Any) -> Any:

@@ -1,6 +1,6 @@
 """An engine of a user's own, in one file: whole models, and gradients summed by one all-reduce for each parameter.
 
-A test searches with it by its import path (`tests/search/test_own_engine.py`), and the contract compares it with the
+A test searches with it by its import path (`tests/whole_searches/test_own_engine.py`), and the contract compares it with the
 reference as it does this project's engines. Its rules and its runtime may be in two files; then a driver does not
 import torch.
 """
@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers import weights
-from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
-from trainers.engines._torch import TorchEngine
-from trainers.engines.rules import Rules
-from trainers.models import Model
+from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines.torch_engine import TorchEngine
+from trainers.models import weights
+from trainers.models.model import Model
+from trainers.spec.engines.rules import EngineRules
 
-ENGINE = Rules(
+ENGINE = EngineRules(
     name=f"{__name__}:ENGINE",
     title="all-reduce by hand",
     runtime=f"{__name__}:AllReduceEngine",

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.contract.cases import recipe
 from tests.contract.mesh_cases import MODELS, MeshCase
-from trainers.support import standing_refusal
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
+from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 4
 DEEP = {name: dataclasses.replace(spec, num_layers=4) for name, spec in MODELS.items()}

@@ -23,9 +23,9 @@ from tests.contract.cases import STEPS
 from tests.contract.masks import dense_logits, labels_of
 from trainers import data
 from trainers.data import Stream
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
-from trainers.weights import draw
+from trainers.models.weights import draw
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 
 
 class Relaunched:
-    """Has the interface of `trainers.engines.ddp.graphs.MicroStepGraphs`."""
+    """Has the interface of `trainers.engines.ddp_graphs.MicroStepGraphs`."""
 
     def __init__(self, device: torch.device) -> None:
         self._tokens = torch.zeros((0, 0), dtype=torch.int64, device=device)

@@ -11,12 +11,13 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from tests.contract.cases import BLOOM, recipe
-from trainers import engines
 from trainers.data import source
-from trainers.engines.deepspeed import runtime as deepspeed
-from trainers.engines.step import Phase, Unmarked
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.engines import deepspeed as deepspeed
+from trainers.engines.base import create_engine
+from trainers.marks.step import StepPhase, Unmarked
+from trainers.spec import engines
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
 FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
@@ -114,7 +115,7 @@ def mismatches_of(names: list[str]) -> dict[str, list[str]]:
         if tamper is _higher_stage:
             deepspeed.engine_config = _other_stage
         try:
-            engine = engines.create(recipe, layout, torch.device("cpu"))
+            engine = create_engine(recipe, layout, torch.device("cpu"))
         finally:
             deepspeed.engine_config = honest
         tamper(engine)
@@ -139,7 +140,7 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     runs = []
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
-        engine: Any = engines.create(half, layout, torch.device("cpu"))
+        engine: Any = create_engine(half, layout, torch.device("cpu"))
         tokens = torch.from_numpy(source(half).sequences(0, range(8)))
         losses, norms, skipped, unchanged = [], [], [], []
         for step in range(4):
@@ -172,8 +173,8 @@ class _Overflow:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    def begin(self, phase: Phase) -> None:
-        if phase is Phase.OPTIMIZER_STEP and dist.get_rank() == 0:
+    def begin(self, phase: StepPhase) -> None:
+        if phase is StepPhase.OPTIMIZER_STEP and dist.get_rank() == 0:
             next(self._engine.models[0].module.parameters()).grad.to_local().view(-1)[0] = torch.inf
 
 

@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.contract.cases import BLOOM, recipe
 from tests.contract.group import run_group
-from trainers import data, engines
-from trainers.engines.ddp.compression import Compression
-from trainers.engines.step import Unmarked
-from trainers.values.layout import Layout
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.engines.ddp_compression import Compression
+from trainers.marks.step import Unmarked
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -69,7 +70,7 @@ def _in_buckets() -> list[float]:
     """Returns the gradient norms of three steps of a model that has several buckets by torch's default."""
     model = dataclasses.replace(BLOOM, num_layers=16, hidden_size=512, ffn_size=2048)
     factored = recipe(model, compression="powersgd_4")
-    engine = engines.create(factored, Layout(engine="ddp", dp_replicate=2), torch.device("cpu"))
+    engine = create_engine(factored, Layout(engine="ddp", dp_replicate=2), torch.device("cpu"))
     tokens = torch.from_numpy(data.source(factored).sequences(0, range(2)))
     return [float(engine.step([tokens], Unmarked()).grad_norm) for _ in range(3)]
 

@@ -9,7 +9,7 @@ from tests.contract.family_cases import FAMILIES, FAULTS, WORLD_SIZE, product, q
 from tests.contract.group import run_group
 from tests.contract.mesh_group import run_all
 from tests.contract.test_mesh import differences, wrong_in
-from trainers import architectures
+from trainers.spec import architectures
 
 pytestmark = pytest.mark.contract
 

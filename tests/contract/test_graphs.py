@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 import torch
 
-from trainers.engines.ddp.graphs import memory_errors_first
+from trainers.engines.ddp_graphs import memory_errors_first
 
 
 @contextlib.contextmanager

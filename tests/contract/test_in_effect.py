@@ -12,7 +12,7 @@ from tests.contract.frugality import WHOLE_GIB, factors, frugality, gathers, ste
 from tests.contract.group import run_group
 from tests.contract.reference import reference
 from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 

@@ -11,7 +11,7 @@ from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS, WORLD_SIZE, MeshCase, compiled, faulty, pairwise, pipelines, product
 from tests.contract.mesh_group import Trained, dense, run_all, run_generated
 from tests.contract.reference import dense_model, make_optimizer
-from trainers.values.recipe import Recipe
+from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 

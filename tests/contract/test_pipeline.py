@@ -21,14 +21,14 @@ from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS, MeshCase
 from tests.contract.pipeline_cases import WORLD_SIZE, product, quick
 from tests.contract.test_mesh import differences
-from trainers import engines
-from trainers.engines._torch import TorchEngine
-from trainers.engines.ddp.runtime import DdpEngine
-from trainers.engines.step import Unmarked
+from trainers.engines.base import create_engine
+from trainers.engines.ddp import DdpEngine
+from trainers.engines.torch_engine import TorchEngine
+from trainers.marks.step import Unmarked
 from trainers.mesh import pipeline, stage_model
 from trainers.mesh.pipeline import Pipeline
 from trainers.mesh.schedule import ScheduledStage
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -139,7 +139,7 @@ def test_every_combination_trains_as_the_dense_model_does(model: str, index: int
 def _most_hidden_states(num_micro_batches: int) -> list[int]:
     """Returns the most hidden states that exist when a backward pass begins, for each rank."""
     model = MODELS["gpt2"]
-    engine: Any = engines.create(recipe(model, "fp32"), Layout(engine="ddp", pp=2), torch.device("cpu"))
+    engine: Any = create_engine(recipe(model, "fp32"), Layout(engine="ddp", pp=2), torch.device("cpu"))
     counts: list[int] = []
 
     def counted(original: Any) -> Any:
@@ -166,7 +166,7 @@ def test_hidden_states_do_not_grow_with_the_accumulation() -> None:
 
 def _shapes_sent(layout: Layout) -> list[list[tuple[int, ...]]]:
     """Returns the shapes of what each rank's stage returns in a step of four micro-batches."""
-    engine: Any = engines.create(recipe(MODELS["gpt2"], "fp32"), layout, torch.device("cpu"))
+    engine: Any = create_engine(recipe(MODELS["gpt2"], "fp32"), layout, torch.device("cpu"))
     shapes: list[tuple[int, ...]] = []
 
     def recorded(original: Any) -> Any:

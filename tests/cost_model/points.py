@@ -7,10 +7,10 @@ import numpy as np
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 TABLES = Path(__file__).parent / "tables"
 GPT2 = ModelSpec(

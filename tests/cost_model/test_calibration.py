@@ -6,19 +6,19 @@ import itertools
 import numpy as np
 import pytest
 
-from platform.cost_model.calibration import Calibration, calibrate, places_of_rows
+from platform.cost_model.calibration import Calibration, calibrate, gp_inputs_of_rows
 from platform.cost_model.columns import Array
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
+from platform.cost_model.gp_inputs import Index
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.places import Index
 from platform.cost_model.predict import predict
 from platform.cost_model.regression import STALL_SIGMA, TIME, learn
 from tests.cost_model.points import GPT_39B, fsdp
-from trainers.values.axes import axes_of
-from trainers.values.batch import BatchPoint, divides
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.axis import axes_of
+from trainers.spec.batch import BatchPoint, divides
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 KERNELS = [
     {"checkpointing": checkpointing, "attention": attention, "compile": "block"}
@@ -39,7 +39,7 @@ POINTS = [
 ]
 COLUMNS = from_points(POINTS, find_cluster("8x8xA100"))
 PREDICTION = predict(COLUMNS)
-PLACES = places_of_rows(
+PLACES = gp_inputs_of_rows(
     [{name: getattr(layout, name) for name in axes_of(Layout)} for _, layout, _ in POINTS], COLUMNS, PREDICTION
 )
 STEP_S = PREDICTION.step.total_s

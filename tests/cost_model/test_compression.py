@@ -13,11 +13,11 @@ from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.memory import peak_memory
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, GPT2
-from trainers.models import build
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.models.model import build
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 DDP = Layout(engine="ddp", dp_replicate=16)
 RECIPE = Recipe(model=GPT2, seq_len=1024, global_batch=128)

@@ -19,21 +19,21 @@ from platform.cost_model.layout_arrays import AXES
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
-from platform.cost_model.probed import cluster_with_probe
-from platform.plan import main
-from platform.plans.layouts import best_plan
-from platform.plans.points import points_of, recipes_of
-from platform.subject.planning import make_plan
+from platform.cost_model.probed_cluster import cluster_with_probe
+from platform.plan.__main__ import main
+from platform.plan.best_layouts import best_plan
+from platform.plan.points import points_of, recipes_of
+from platform.search.setup.planning import make_plan
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
-from trainers.engines import names, rules_of
-from trainers.support import standing_refusal
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.engines import names, rules_of
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
 
 VALUES = {
     "dp_replicate": (1, 1, 2, 4),

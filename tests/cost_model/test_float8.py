@@ -12,9 +12,9 @@ from platform.cost_model.hardware import find_cluster, with_network
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.predict import predict
 from search_spaces import load
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 BF16 = load("bloom7b").recipe
 COMPILED = Layout(engine="fsdp", zero_stage=3, dp_shard=8, attention="flex", loss="chunked", compile="block")

@@ -4,8 +4,8 @@ import pytest
 
 from platform.cost_model.columns import from_rows
 from platform.cost_model.memory import peak_memory, peak_parts
-from platform.cost_model.rows import read_rows
-from platform.cost_model.table import interpret
+from platform.validate.published_run import interpret
+from platform.validate.rows import read_rows
 from tests.cost_model.points import TABLES
 
 

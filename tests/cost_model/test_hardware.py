@@ -18,7 +18,7 @@ from platform.cost_model.hardware import (
     word_on,
 )
 from tests.cost_model.points import fsdp, point
-from trainers.values.cluster import Cluster
+from trainers.spec.cluster import Cluster
 
 _RATIOS = ("matmul_ratio", "flash_ratio")
 """Facts of a stack by architecture."""

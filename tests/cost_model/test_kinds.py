@@ -11,9 +11,9 @@ from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.memory import peak_memory
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, point
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=8)
 ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=8, grad_sync="every")

@@ -9,11 +9,11 @@ import pytest
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound, lower_bound_gib, peak_memory
-from trainers.mesh.stages import stages_of
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import stages_of
 
 BLOOM_7B1 = ModelSpec(
     name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880

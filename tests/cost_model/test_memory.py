@@ -19,15 +19,15 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound_gib, outside_gib, peak_memory, peak_parts
 from platform.cost_model.predict import predict
-from platform.cost_model.rows import read_rows
-from platform.cost_model.table import interpret
+from platform.validate.published_run import interpret
+from platform.validate.rows import read_rows
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.measuring.ladder import HEADROOM
-from trainers.values.batch import BatchPoint
-from trainers.values.codec import to_json
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import to_json
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

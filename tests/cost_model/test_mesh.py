@@ -16,9 +16,9 @@ from platform.cost_model.memory import _activations
 from platform.cost_model.mesh import Ring, context_s, stages_of, vocabulary_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, GPT_39B, HOP, changed, fsdp, point
-from trainers.mesh.stages import stages_of_rank
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import stages_of_rank
 
 
 def _gather_s(columns: Columns, num_bytes: float) -> float:

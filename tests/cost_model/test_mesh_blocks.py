@@ -23,13 +23,13 @@ from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import _block_bytes
 from platform.cost_model.mesh import Ring, context_s, tensor_s
 from tests.cost_model.track_ranks import _exchanged
-from trainers import engines
-from trainers.engines.step import Unmarked
+from trainers.engines.base import create_engine
 from trainers.kernels import compiled
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.marks.step import Unmarked
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def _graphs(monkeypatch: pytest.MonkeyPatch) -> Generator[list[torch.fx.GraphMod
 
 def _passes(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     with _graphs(monkeypatch) as graphs:
-        engine: Any = engines.create(RECIPE, layout, torch.device("cpu"))
+        engine: Any = create_engine(RECIPE, layout, torch.device("cpu"))
         for module in engine._modules:
             module.register_comm_hook(None, _exchanged)
         engine.step([torch.randint(0, 512, (MICRO_BATCH, SEQ_LEN + 1))], Unmarked())

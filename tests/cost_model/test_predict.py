@@ -12,10 +12,10 @@ from platform.cost_model import host
 from platform.cost_model import step_time as steps
 from platform.cost_model.hardware import find_cluster, with_memory_cap
 from platform.cost_model.predict import normal_cdf, predict, under_the_host_s
-from platform.plans.layouts import best_plan
+from platform.plan.best_layouts import best_plan
 from tests.cost_model.points import GPT2, GPT_39B, fsdp, point
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "predictions.txt"
 GRID = make_grid(Recipe(model=GPT_39B, seq_len=2048, global_batch=512), find_cluster("8x8xA100"), Axes())

@@ -11,11 +11,11 @@ from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.compute import layer_seconds, matmul_s
 from platform.cost_model.hardware import find_device
 from platform.cost_model.predict import predict
-from platform.cost_model.rows import read_rows
-from platform.cost_model.table import interpret
+from platform.validate.published_run import interpret
+from platform.validate.rows import read_rows
 from tests.cost_model.points import GPT2, TABLES, fsdp, point
-from trainers.values.layout import Layout
-from trainers.values.layout_axes import Compile, Mlp
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import Compile, Mlp
 
 LLM_FOUNDRY = "mosaicml_llm_foundry.csv"
 

@@ -9,12 +9,12 @@ import pytest
 from platform.cost_model.engines.fsdp import Fsdp
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.rows import read_rows
-from platform.cost_model.table import interpret
+from platform.validate.published_run import interpret
+from platform.validate.rows import read_rows
 from search_spaces import load
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 STUDY = Path(__file__).parents[2] / "docs" / "measurements" / "llama3_8b-2xH200.csv"
 

@@ -10,7 +10,7 @@ from platform.cost_model.predict import predict
 from platform.cost_model.stalls import STALL_SIGMA, STALLED_SIGMA, interval, mean_ratio, stall_chance, stalled_s
 from tests.cost_model.points import fsdp, point
 from tests.cost_model.test_calibration import PLACES, PREDICTION, STEP_S
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 CHANCES = (0.0, 0.05, 0.2, 0.4, 0.75)
 

@@ -14,14 +14,14 @@ from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
 from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
 from platform.cost_model.kernels import LOGIT_BYTES
-from platform.cost_model.rows import read_rows
-from platform.cost_model.scores import scores
-from platform.cost_model.scoring import merged, score_table
 from platform.cost_model.step_time import StepTime, step_time
-from platform.cost_model.table import interpret
+from platform.validate.evaluation import merged, score_table
+from platform.validate.metrics import scores
+from platform.validate.published_run import interpret
+from platform.validate.rows import read_rows
 from tests.cost_model.points import GPT2, GPT_39B, HOP, TABLES, changed, fsdp, point
-from trainers.values.layout import Layout
-from trainers.values.layout_axes import Compile
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import Compile
 
 
 def total(columns: Columns) -> float:

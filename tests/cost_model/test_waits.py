@@ -12,7 +12,7 @@ from platform.cost_model.host import host_layer_s, together_s
 from platform.cost_model.predict import under_the_host_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import GPT2, point
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 NARROW = dataclasses.replace(GPT2, hidden_size=2048, num_heads=16, num_kv_heads=16, ffn_size=8192)
 

@@ -18,8 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config
 
 from trainers.kernels.head import causal_lm_loss
-from trainers.values.codec import from_json
-from trainers.values.spec import ModelSpec
+from trainers.spec.codec import from_json
+from trainers.spec.model import ModelSpec
 
 
 def _config(spec: ModelSpec) -> BloomConfig | GPT2Config:

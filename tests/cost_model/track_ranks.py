@@ -21,13 +21,13 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.pipelining import schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainers import engines
-from trainers.engines.step import Unmarked
-from trainers.mesh.groups import Mesh
-from trainers.values.batch import BatchPoint
-from trainers.values.codec import from_json
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.distributed.groups import Mesh
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import from_json
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 
 class _Total(MemTracker):
@@ -83,7 +83,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
     no_trial = mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _static_shapes, create=True)
     real = mock.patch.object(Mesh, "shards", _real_shards(Mesh.shards))
     with no_trial, real, FakeTensorMode(), torch.device("cpu"):
-        engine: Any = engines.create(recipe, layout, torch.device("cpu"))
+        engine: Any = create_engine(recipe, layout, torch.device("cpu"))
         for module in engine._modules if layout.engine == "ddp" else ():
             module.register_comm_hook(None, _exchanged)
             module.reducer = _UnorderedBuckets(module.reducer)

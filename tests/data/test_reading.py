@@ -11,7 +11,7 @@ import pytest
 from trainers.data import ParquetTokens, Position, sample_indices
 from trainers.data import parquet as packing
 from trainers.data.footer import read_footer
-from trainers.values.batch import BatchPoint
+from trainers.spec.batch import BatchPoint
 
 SEQ_LEN = 4
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainers.data import ParquetTokens, Stream, sample_indices
-from trainers.values.batch import BatchPoint
+from trainers.spec.batch import BatchPoint
 
 
 def _write(path: Path, **columns: pa.Array) -> Path:
@@ -113,7 +113,7 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
 
 def test_data_and_refusals_cost_no_torch() -> None:
     code = (
-        "import sys, json, trainers.data, trainers.support, trainers.engines;"
+        "import sys, json, trainers.data, trainers.spec.support, trainers.spec.engines;"
         "print(json.dumps(sorted({'torch', 'ray', 'deepspeed', 'transformers'} & set(sys.modules))))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -18,8 +18,8 @@ import pytest
 
 from platform.study.journal import Tail
 from tests import needs
-from tests.search.session import ROOT
-from trainers.values.journal import End, Resume
+from tests.whole_searches.session import ROOT
+from trainers.records.journal import End, Resume
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(7200)]
 RELEASE = "bookworm"

@@ -19,8 +19,8 @@ import yaml
 from platform.study.journal import Tail
 from tests import needs
 from tests.deploy.machines import Machine, machines
-from tests.search.session import ROOT, write_space
-from trainers.values.journal import End, Peak
+from tests.whole_searches.session import ROOT, write_space
+from trainers.records.journal import End, Peak
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 FILE = ROOT / "deploy" / "onpremises" / "cluster.yaml"

@@ -15,8 +15,8 @@ import pytest
 from platform.study.journal import Tail
 from tests import needs
 from tests.deploy.machines import Machine, machines
-from tests.search.session import ROOT, write_space
-from trainers.values.journal import End, Line, Measured
+from tests.whole_searches.session import ROOT, write_space
+from trainers.records.journal import End, Line, Measured
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 TOOLS = ("slurmctld", "slurmd", "munged", "sbatch")

@@ -19,8 +19,8 @@ from ray._private.state import GlobalState
 
 from platform.cluster.leftovers import shared_memory
 from platform.study.journal import Tail
-from tests.search.session import Session, lives
-from trainers.values.journal import End, Line, RungStart, TrialEnd, TrialStart
+from tests.whole_searches.session import Session, lives
+from trainers.records.journal import End, Line, RungStart, TrialEnd, TrialStart
 
 KINDS = ("RayTrainWorker", "SynchronizationActor")
 """Ray's names for the actors of one trial."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.search.session import lives
+from tests.whole_searches.session import lives
 
 _MOUNT = Path("/sys/fs/cgroup")
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EOPNOTSUPP)

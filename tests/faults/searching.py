@@ -15,8 +15,8 @@ from benchmarks.hosts import Host, RayHosts
 from platform.study.journal import Tail
 from tests import needs
 from tests.faults.memory_group import REFUSED
-from tests.search.session import ROOT, lives
-from trainers.values.journal import Line
+from tests.whole_searches.session import ROOT, lives
+from trainers.records.journal import Line
 
 LONGEST_S = 1200.0
 QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}

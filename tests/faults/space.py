@@ -1,8 +1,8 @@
 """A space whose layouts are subject to different faults: `test_worker.py` injects most of them, by a point's name."""
 
 from search_spaces.space import Point, Space
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 _DDP = ("hang", "dies twice", "memory of the host", "well", "memory of Tune's process")
 _LAYOUTS = {name: {"engine": "ddp", "bucket_mib": 8 * place} for place, name in enumerate(_DDP)}

@@ -8,12 +8,12 @@ import pytest
 from platform.common.errors import ClusterError
 from platform.study.study import Study
 from tests.disks import fill, small_disk
-from tests.loop.backend import ALL_RUNGS, CLUSTER, OTHER, RECIPE, Backend, Clock, Make, outcomes
-from tests.loop.conftest import backend, clock, make
 from tests.samples import header
-from tests.search.session import ROOT, Session, write_space
-from tests.search.studies import ANSWERED
-from trainers.values.journal import Measured
+from tests.search.loop.backend import ALL_RUNGS, CLUSTER, OTHER, RECIPE, Backend, Clock, Make, outcomes
+from tests.search.loop.conftest import backend, clock, make
+from tests.whole_searches.session import ROOT, Session, write_space
+from tests.whole_searches.studies import ANSWERED
+from trainers.records.journal import Measured
 
 __all__ = ["backend", "clock", "make"]
 MIB = 2**20

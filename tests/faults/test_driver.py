@@ -19,8 +19,8 @@ import pytest
 
 from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
-from tests.search.session import ROOT, Ended, Session, beyond_loopback, write_space
-from tests.search.studies import (
+from tests.whole_searches.session import ROOT, Ended, Session, beyond_loopback, write_space
+from tests.whole_searches.studies import (
     ANSWERED,
     IN_ORDER,
     SLOW,
@@ -33,7 +33,7 @@ from tests.search.studies import (
     shows_a_result,
     start,
 )
-from trainers.values.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
+from trainers.records.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 

@@ -8,10 +8,10 @@ from benchmarks.hosts import RayHosts, hosts
 from platform.cluster.providers import STATED
 from tests import needs
 from tests.faults.searching import QUICK, Searching, gone, nothing_left, on_a_fifth_of_a_core
-from tests.search.head import short_folder
-from tests.search.session import write_space
-from tests.search.studies import ANSWERED, all_ran
-from trainers.values.journal import Measured, Peak, RungStart, TrialEnd
+from tests.whole_searches.head import short_folder
+from tests.whole_searches.session import write_space
+from tests.whole_searches.studies import ANSWERED, all_ran
+from trainers.records.journal import Measured, Peak, RungStart, TrialEnd
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 

@@ -13,11 +13,11 @@ import pytest
 from benchmarks.hosts import RayHosts, hosts
 from tests import needs
 from tests.faults.searching import QUICK, Searching, gone, nothing_left, on_a_fifth_of_a_core
-from tests.search.head import short_folder
-from tests.search.session import write_space
-from tests.search.studies import RAN, all_ran
-from trainers.values.journal import Measured, Peak, RungStart, TrialEnd
-from trainers.values.measurement import Outcome
+from tests.whole_searches.head import short_folder
+from tests.whole_searches.session import write_space
+from tests.whole_searches.studies import RAN, all_ran
+from trainers.records.journal import Measured, Peak, RungStart, TrialEnd
+from trainers.records.measurement import Outcome
 
 pytestmark = pytest.mark.search
 LAYOUTS = {"engine": ("ddp",), "grad_sync": ("last", "every")}

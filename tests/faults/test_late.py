@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tests.search.session import ENVIRONMENT, ROOT, lives
+from tests.whole_searches.session import ENVIRONMENT, ROOT, lives
 
 UP = """
 from platform.cluster.connection import connected

@@ -13,10 +13,10 @@ import pytest
 
 from platform.study.study import Study
 from tests.faults.leaks import Accounts, gone
-from tests.loop.backend import LAYOUTS, RECIPE
 from tests.samples import header
-from trainers.values.batch import BatchPoint
-from trainers.values.journal import End, Resume, RungStart, TrialEnd, TrialStart
+from tests.search.loop.backend import LAYOUTS, RECIPE
+from trainers.records.journal import End, Resume, RungStart, TrialEnd, TrialStart
+from trainers.spec.batch import BatchPoint
 
 WORKER = """
 import subprocess, sys, time

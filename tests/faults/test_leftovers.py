@@ -11,7 +11,7 @@ import pytest
 
 from platform.cluster import leftovers
 from platform.cluster.leftovers import Note, sweep
-from tests.search.session import lives
+from tests.whole_searches.session import lives
 
 HOLD = """
 import sys, time

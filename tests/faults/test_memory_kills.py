@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.search.session import ENVIRONMENT, ROOT
+from tests.whole_searches.session import ENVIRONMENT, ROOT
 
 MONITOR = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100", "RAY_AUTH_MODE": "disabled"}
 """Settings of Ray's memory monitor, with a share of memory as the threshold that every host exceeds."""
@@ -13,7 +13,7 @@ KILLED = """
 import time, ray
 
 ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-from trainers.memory_kills import MemoryKills
+from trainers.host.memory_kills import MemoryKills
 
 @ray.remote(num_cpus=0)
 class Victim:

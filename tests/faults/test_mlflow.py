@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from platform.finals.result import Result
-from platform.mirror.mirror import Mirror
-from platform.mirror.system_metrics import SAMPLES
-from platform.reports.files import write_results
+from platform.report.result_files import write_results
+from platform.study.result.result import StudyResult
 from platform.study.study import Study, read
-from tests.mirror.conftest import Serve
-from tests.mirror.studies import POINTS, runs_of, wait_for, write
+from platform.tracking.mirror import Mirror
+from platform.tracking.system_metrics import SAMPLES
 from tests.samples import header
-from trainers.values.journal import End, Measured
+from tests.tracking.conftest import Serve
+from tests.tracking.studies import POINTS, runs_of, wait_for, write
+from trainers.records.journal import End, Measured
 
 pytestmark = pytest.mark.mirror
 BUSY_S = 200.0
@@ -71,7 +71,7 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # a busy machine may well take 2 s for an answer
         study.record(Measured(measurement=POINTS[2]))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, Result.of(read(study.path)[0]))
+        write_results(study.path, StudyResult.of(read(study.path)[0]))
         wait_for(lambda: len(mirror.mirrored) == 3)
         assert mirror.close(600) == ""
     client, parent, children = runs_of(uri, "late")
@@ -96,7 +96,7 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         study.record(Measured(measurement=POINTS[1]))
         (study.path / SAMPLES).write_text('{"at_ms": 1790000000000, "system/cpu_utilization_percentage": 7.0}\n')
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, Result.of(read(study.path)[0]))
+        write_results(study.path, StudyResult.of(read(study.path)[0]))
         time.sleep(1)
         began = time.monotonic()
         output = mirror.close(120)

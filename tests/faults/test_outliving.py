@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.session import Session, write_space
-from tests.search.studies import all_ran
-from trainers.values.journal import End, Measured, Resume
+from tests.whole_searches.session import Session, write_space
+from tests.whole_searches.studies import all_ran
+from trainers.records.journal import End, Measured, Resume
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from tests.search.session import ROOT, Session, write_space
-from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
-from trainers.recorder import MAX_RESTARTS
-from trainers.values.journal import End, Measured, TrialEnd
+from tests.whole_searches.session import ROOT, Session, write_space
+from tests.whole_searches.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
+from trainers.records.journal import End, Measured, TrialEnd
+from trainers.trial.recorder import MAX_RESTARTS
 
 LONGEST_S = 200.0
 """The longest time from the fault to the end of the process, which once hung for ever after each of these faults."""

@@ -16,10 +16,10 @@ from search_spaces.candidate import Candidate
 from tests import needs
 from tests.faults import leaks
 from tests.faults.memory_group import MemoryGroup
-from tests.search.session import Session
-from tests.search.studies import ANSWERED, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
-from trainers.values.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
-from trainers.values.measurement import Measurement, Outcome
+from tests.whole_searches.session import Session
+from tests.whole_searches.studies import ANSWERED, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
+from trainers.records.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
+from trainers.records.measurement import Measurement, Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 

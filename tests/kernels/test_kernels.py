@@ -12,15 +12,15 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, masking_utils
 from transformers.models.bloom import modeling_bloom
 
-from trainers import weights
-from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.distributed.groups import Mesh
+from trainers.engines.model_preparation import kernels_in_effect, prepare
 from trainers.kernels import attention, compiled, head
 from trainers.kernels.compiled import num_compilations
-from trainers.mesh.context import ContextParallel, order_of
-from trainers.mesh.groups import Mesh
-from trainers.models import Model, build
-from trainers.values.layout import Layout
-from trainers.values.spec import ModelSpec
+from trainers.mesh.context_parallel import ContextParallel, order_of
+from trainers.models import weights
+from trainers.models.model import Model, build
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 48, "vocab_size": 97, "init_std": 0.3}

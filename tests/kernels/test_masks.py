@@ -17,15 +17,15 @@ from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import peak_memory
 from trainers import data
 from trainers.data.flags import FLAG
-from trainers.engines import rules_of
+from trainers.data.mask_density import keys_per_query, mask_density
 from trainers.kernels import compiled, head, spans
-from trainers.kernels.attended import attended, keys_per_query
-from trainers.mesh.context import order_of
-from trainers.support import standing_refusal
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.mesh.context_parallel import order_of
+from trainers.spec.batch import BatchPoint
+from trainers.spec.engines import rules_of
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
 
 SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 104}
 LLAMA = ModelSpec(name="llama", architecture="llama", **SIZES)
@@ -179,7 +179,7 @@ class TestCosts:
         return dataclasses.replace(recipe, **changes)
 
     def test_keys_are_those_of_the_datas_documents(self, tmp_path: Path) -> None:
-        keys = attended(self._recipe(tmp_path, [256] * 16 + [1]))
+        keys = mask_density(self._recipe(tmp_path, [256] * 16 + [1]))
         assert keys is not None and keys.num_keys == pytest.approx(128)
         assert (keys.visited, keys.visited_causally) == (128 * 1.5, 128 * 4.5)
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainers import weights
 from trainers.kernels.sdpa import kernel_of, leave_out_wrong_kernels
-from trainers.models import build
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.models import weights
+from trainers.models.model import build
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 97}

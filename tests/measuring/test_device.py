@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.failures import GIB
+from trainers.distributed.rendezvous import LOOPBACK
+from trainers.host.failures import GIB
 from trainers.measuring.device import CpuMeter, CudaMeter
-from trainers.measuring.tensor_bytes import Change, of_first_thread
-from trainers.process_group import LOOPBACK
+from trainers.measuring.tensor_bytes import AllocationChange, of_first_thread
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = (
@@ -175,10 +175,10 @@ def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collect
     allocation at 60 or after it.
     """
     changes = [
-        Change(at_ns=10, thread=OURS, address=1, size=4, held_bytes=104),
-        Change(at_ns=60, thread=OURS, address=2, size=5, held_bytes=109 if is_late else 105),
-        Change(at_ns=70, thread=OURS, address=2, size=-5, held_bytes=100),
-        Change(at_ns=80, thread=OURS, address=3, size=1, held_bytes=101),
+        AllocationChange(at_ns=10, thread=OURS, address=1, size=4, held_bytes=104),
+        AllocationChange(at_ns=60, thread=OURS, address=2, size=5, held_bytes=109 if is_late else 105),
+        AllocationChange(at_ns=70, thread=OURS, address=2, size=-5, held_bytes=100),
+        AllocationChange(at_ns=80, thread=OURS, address=3, size=1, held_bytes=101),
     ]
     assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
 
@@ -186,10 +186,10 @@ def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collect
 def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
     """Checks a copy that a thread of gloo held while this one allocated, with a time later than the allocation's."""
     changes = [
-        Change(at_ns=10, thread=OURS, address=1, size=1, held_bytes=101),
-        Change(at_ns=20, thread=OURS, address=2, size=2, held_bytes=133),
-        Change(at_ns=21, thread=GLOO_S, address=3, size=30, held_bytes=131),
-        Change(at_ns=30, thread=GLOO_S, address=3, size=-30, held_bytes=103),
-        Change(at_ns=40, thread=OURS, address=4, size=4, held_bytes=107),
+        AllocationChange(at_ns=10, thread=OURS, address=1, size=1, held_bytes=101),
+        AllocationChange(at_ns=20, thread=OURS, address=2, size=2, held_bytes=133),
+        AllocationChange(at_ns=21, thread=GLOO_S, address=3, size=30, held_bytes=131),
+        AllocationChange(at_ns=30, thread=GLOO_S, address=3, size=-30, held_bytes=103),
+        AllocationChange(at_ns=40, thread=OURS, address=4, size=4, held_bytes=107),
     ]
     assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]

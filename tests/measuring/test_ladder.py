@@ -16,12 +16,12 @@ from trainers.measuring.ladder import (
     step_time_s,
     with_headroom_gib,
 )
-from trainers.values.batch import BatchPoint
-from trainers.values.cluster import Cluster
-from trainers.values.job import Job, MemoryPoint
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement, Outcome
-from trainers.worker import Worker
+from trainers.records.job import Job, MemoryPoint
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.trial.worker import TrialWorker
 
 
 def point(micro_batch: int, forward_backward: float, optimizer: float) -> MemoryPoint:
@@ -109,7 +109,7 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
         cpus_per_worker=1.0,
         predicted_gib=((2, 11.0), (4, 15.0), (8, 27.0), (16, 51.0)),
     )  # fmt: skip
-    worker: Any = object.__new__(Worker)
+    worker: Any = object.__new__(TrialWorker)
     worker.job, worker.gather = job, lambda value: [value + 1.0, value]
     worker.meter = SimpleNamespace(limit_gib=lambda: 23.0, outside_gib=lambda: 1.0)
     written: list[Measurement] = []

@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from trainers.measuring.figures import Shorter, Window
+from trainers.measuring.figures import Shorter, TimedWindow
 from trainers.measuring.ladder import extrapolated
 from trainers.measuring.rung import timed_accums
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement, Outcome
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 SLOT_S, OPTIMIZER_S = 0.3, 0.2
 SPEC = ModelSpec(name="tiny", architecture="bloom", num_layers=8, hidden_size=32, num_heads=4, vocab_size=96)
@@ -26,8 +26,8 @@ def schedule_s(micro_steps: int, pp: int, virtual: int = 1) -> float:
     return SLOT_S * (micro_steps + (pp - 1) / virtual)
 
 
-def window(pp: int, virtual: int, shorter: int, accum: int) -> Window:
-    return Window(
+def window(pp: int, virtual: int, shorter: int, accum: int) -> TimedWindow:
+    return TimedWindow(
         total_s=schedule_s(accum, pp, virtual) + OPTIMIZER_S,
         first_micro_s=None,
         middle_micro_s=None,

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from tests.samples import RECIPE, layout
-from trainers.engines.step import Marks, Phase, StepResult
-from trainers.measuring import gate
-from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
+from trainers.marks.step import Marks, StepPhase, StepResult
+from trainers.measuring import gate_curves
+from trainers.measuring.figures import Timed, TimedWindow, device_fields, judge, quartiles, speed_fields
 from trainers.measuring.rung import Rung, timed_accums
 from trainers.measuring.sampling import Sampled
-from trainers.measuring.steps import losses_of, timed_steps
-from trainers.values.batch import BatchPoint
-from trainers.values.job import GateSize, Timing
-from trainers.values.layout import Layout
-from trainers.values.measurement import Outcome
+from trainers.measuring.timed_steps import losses_of, timed_steps
+from trainers.records.job import GateSize, Timing
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
 
 
 class Clock:
@@ -67,9 +67,9 @@ class Engine:
 
     def step(self, micro_batches: Sequence[Any], marks: Marks) -> StepResult:
         for _ in micro_batches:
-            marks.begin(Phase.MICRO_STEP)
+            marks.begin(StepPhase.MICRO_STEP)
             self.meter.peak = max(self.meter.peak, 1.0)
-        marks.begin(Phase.OPTIMIZER_STEP)
+        marks.begin(StepPhase.OPTIMIZER_STEP)
         self.meter.peak = max(self.meter.peak, 5.0)
         return result(len(micro_batches))
 
@@ -80,8 +80,8 @@ class Scheduled(Engine):
     marks_micro_steps = False
 
     def step(self, micro_batches: Sequence[Any], marks: Marks) -> StepResult:
-        marks.begin(Phase.SCHEDULE)
-        marks.begin(Phase.OPTIMIZER_STEP)
+        marks.begin(StepPhase.SCHEDULE)
+        marks.begin(StepPhase.OPTIMIZER_STEP)
         return result(0)
 
 
@@ -91,7 +91,7 @@ def result(num_micro_steps: int, *, loss: float = 1.0, num_tokens: int = 1, norm
         loss_sum=torch.tensor(loss * num_tokens),
         num_tokens=torch.tensor(num_tokens),
         grad_norm=torch.tensor(norm),
-        phases=(*([Phase.MICRO_STEP] * num_micro_steps or [Phase.SCHEDULE]), Phase.OPTIMIZER_STEP),
+        phases=(*([StepPhase.MICRO_STEP] * num_micro_steps or [StepPhase.SCHEDULE]), StepPhase.OPTIMIZER_STEP),
     )
 
 
@@ -143,10 +143,10 @@ def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None
     assert times_s == pytest.approx([0.3] * 3)  # two micro-steps and an optimizer step of 0.1 s
 
 
-def window(total_s: float, *sampled: Sampled | None) -> Window:
+def window(total_s: float, *sampled: Sampled | None) -> TimedWindow:
     """Returns a window of one step in equal parts."""
     part = total_s / 4
-    return Window(
+    return TimedWindow(
         total_s=total_s,
         first_micro_s=part,
         middle_micro_s=part,
@@ -291,7 +291,7 @@ def test_whole_steps_begin_with_a_short_one_that_tells_how_long_they_may_take(mo
         layout=SimpleNamespace(compile="none", data_parallel=1),
     )
     measured_rung._engine.in_effect = dict[str, Any]
-    monkeypatch.setattr("trainers.engines.mismatches", lambda *_, **__: ())
+    monkeypatch.setattr("trainers.spec.engines.mismatches", lambda *_, **__: ())
     monkeypatch.setattr(measured_rung, "_windows", lambda accum, per_window, shorter: None)
     monkeypatch.setattr(measured_rung, "_measurement", lambda timed, accum, **fields: (accum, fields["warmup_steps"]))
     assert measured_rung.measure({}) == (256, 3)
@@ -367,9 +367,13 @@ def test_the_loss_is_that_of_the_ranks_that_computed_one_weighted_by_tokens() ->
 @pytest.mark.parametrize(
     ("spans", "phases", "sentence"),
     [
-        (3, [(Phase.MICRO_STEP, Phase.OPTIMIZER_STEP)], "got 3 marked phases in 1 steps"),
-        (2, [(Phase.MICRO_STEP, Phase.MICRO_STEP)], "ends with its one optimizer step"),
-        (5, [(Phase.MICRO_STEP, Phase.OPTIMIZER_STEP), (Phase.SCHEDULE,) * 2 + (Phase.OPTIMIZER_STEP,)], "the same"),
+        (3, [(StepPhase.MICRO_STEP, StepPhase.OPTIMIZER_STEP)], "got 3 marked phases in 1 steps"),
+        (2, [(StepPhase.MICRO_STEP, StepPhase.MICRO_STEP)], "ends with its one optimizer step"),
+        (
+            5,
+            [(StepPhase.MICRO_STEP, StepPhase.OPTIMIZER_STEP), (StepPhase.SCHEDULE,) * 2 + (StepPhase.OPTIMIZER_STEP,)],
+            "the same",
+        ),
     ],
 )
 def test_an_engine_whose_marks_belie_its_step_is_refused(spans: int, phases: Any, sentence: str) -> None:
@@ -387,11 +391,13 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
         def curves(self, rates: Sequence[float]) -> tuple[list[float], ...]:
             return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
 
-    monkeypatch.setattr(gate, "StepRunner", Curves)
+    monkeypatch.setattr(gate_curves, "StepRunner", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
     fake_job: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
     engine: Any = SimpleNamespace(set_learning_rate=noted.append)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
-    curves = gate.curves_of(cast(Any, SimpleNamespace(job=fake_job)), engine, GateSize(steps=2, sequences=8), batch)
+    curves = gate_curves.curves_of(
+        cast(Any, SimpleNamespace(job=fake_job)), engine, GateSize(steps=2, sequences=8), batch
+    )
     assert noted == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
     assert curves.step_times_s == (0.5, 0.5)

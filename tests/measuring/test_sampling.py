@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.failures import GIB
+from trainers.host.failures import GIB
 from trainers.measuring import sampling
 from trainers.measuring.sampling import NvmlSampler, Sampled, others_gib
 

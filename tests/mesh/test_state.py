@@ -10,9 +10,10 @@ import torch.distributed as dist
 from tests.contract.cases import recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
-from trainers import data, engines
-from trainers.engines.step import Unmarked
-from trainers.values.layout import Layout
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -31,7 +32,7 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
     states_by_name: dict[str, Any] = {}
     for name, (model, layout) in layouts.items():
         chosen = recipe(MODELS[model])
-        engine = engines.create(chosen, layout, torch.device("cpu"))
+        engine = create_engine(chosen, layout, torch.device("cpu"))
         tokens = torch.from_numpy(data.source(chosen).sequences(0, range(2)))
         engine.step([tokens] * 2, Unmarked())
         state = engine.training_state()

@@ -27,7 +27,7 @@ ALL = "['deepspeed', 'mlflow', 'ray', 'torch', 'transformers']"
 IN_A_RAY_WORKER = f"""
 import sys, tempfile, ray
 {IMPORT_ALL}
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 @ray.remote
 def in_worker(layout):
     import platform, subprocess, sys
@@ -42,9 +42,9 @@ print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=880), sep="\\n")
 NO_HEAVY_IMPORTS = """
 import sys
 import search_spaces
-import trainers.engines.deepspeed.config
+import trainers.engines.deepspeed_config
 from trainers import engines, text
-from trainers.values import cluster, codec, journal_lines, layout, measurement, recipe, spec
+from trainers.spec import cluster, codec, journal_lines, layout, measurement, recipe, spec
 for space in search_spaces.built_in_spaces():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))

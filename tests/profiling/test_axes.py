@@ -14,14 +14,15 @@ from torch.profiler import ProfilerActivity, profile
 from tests.contract.cases import GLOBAL_BATCH, recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
-from trainers import data, engines
-from trainers.engines.step import Phase
-from trainers.profiling.kinds import range_of
-from trainers.profiling.ranges import named, naming
-from trainers.profiling.run import default_group
-from trainers.profiling.sums import AXES, Sums
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.kinds import range_of
+from trainers.marks.ranges import named, naming
+from trainers.marks.step import StepPhase
+from trainers.profiling.profiled_steps import default_group
 from trainers.profiling.trace import step_sums
-from trainers.values.layout import Layout
+from trainers.records.sums import AXES, Sums
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -36,7 +37,7 @@ class _Ranges:
     def __init__(self) -> None:
         self._range = contextlib.ExitStack()
 
-    def begin(self, phase: Phase) -> None:
+    def begin(self, phase: StepPhase) -> None:
         self._range.close()
         self._range.enter_context(named(range_of(phase)))
 
@@ -51,7 +52,7 @@ def _profiled(layouts: dict[str, Layout]) -> dict[str, Sums]:
 
 def _sums(layout: Layout) -> Sums:
     chosen = recipe(MODELS["llama"])
-    engine: Any = engines.create(chosen, layout, torch.device("cpu"))
+    engine: Any = create_engine(chosen, layout, torch.device("cpu"))
     tokens = torch.from_numpy(data.source(chosen).sequences(0, range(GLOBAL_BATCH)))
     micro_batches = list(tokens.chunk(2))
     marks = _Ranges()

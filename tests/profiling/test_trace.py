@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from trainers import weights
-from trainers.engines._kernels import prepare
+from trainers.engines.model_preparation import prepare
 from trainers.kernels.head import loss_of
-from trainers.models import build
-from trainers.profiling.kinds import ATTENTION, LOSS, MICRO_STEP, OPTIMIZER_STEP
-from trainers.profiling.ranges import named, naming
-from trainers.profiling.sums import Sums
+from trainers.marks.kinds import ATTENTION, LOSS, MICRO_STEP, OPTIMIZER_STEP
+from trainers.marks.ranges import named, naming
+from trainers.models import weights
+from trainers.models.model import build
 from trainers.profiling.trace import has_kernels, step_sums
-from trainers.values.layout import Layout
-from trainers.values.spec import ModelSpec
+from trainers.records.sums import Sums
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
 
 SPEC = ModelSpec(
     name="t", architecture="bloom", num_layers=2, hidden_size=64, num_heads=4, vocab_size=512, init_std=0.1

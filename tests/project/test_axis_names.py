@@ -1,5 +1,5 @@
 """An axis is named where it is declared, implemented, costed, read from tables, shown in views or searched; an engine
-likewise. Everything else asks declarations (`trainers/values/axes.py`) and rules (`trainers/engines/rules.py`).
+likewise. Everything else asks declarations (`trainers/spec/axis.py`) and rules (`trainers/spec/engines/rules.py`).
 """
 
 import ast
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainers import engines
-from trainers.values.axes import axes_of
-from trainers.values.layout import Layout
+from trainers.spec import engines
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "search_spaces", "trainers")
@@ -21,30 +21,32 @@ EVERY = frozenset(axes_of(Layout))
 OF_ENGINES = EVERY & {path.stem for path in (ROOT / "trainers" / "engines" / "axes").glob("*.py")}
 """Axes that some engines have, each in files of its own: its place follows from its name."""
 SHARED = EVERY - OF_ENGINES
-DECLARATIONS = "trainers/values/layout_axes.py"
+DECLARATIONS = "trainers/spec/layout_axes.py"
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/values/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
+    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
     # Engines and kernels that implement axes.
-    "trainers/engines/": SHARED,
+    "trainers/spec/engines/": SHARED,
     "trainers/kernels/": SHARED,
     "trainers/mesh/": SHARED,  # implements the degrees
-    "trainers/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
-    "trainers/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
+    "trainers/trial/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
+    "trainers/spec/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
     # Their costs.
     "platform/cost_model/": SHARED,
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
-    "platform/subject/request.py": frozenset({"engine"}),
+    "platform/search/setup/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
-    "platform/validating/show.py": SHARED,
-    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
+    "platform/validate/validation_tables.py": SHARED,
+    "platform/report/measurement_table.py": frozenset(
+        {"attention", "dp_replicate", "dp_shard", "tp"}
+    ),  # published tables' words
     # Files of other programs, and what these cannot carry.
-    "platform/exporting/": frozenset(
+    "platform/train/exporting/": frozenset(
         {
             "attention",
             "bucket_mib",
@@ -59,20 +61,20 @@ AXES: Mapping[str, frozenset[str]] = {
         }
     ),
     # Definitions of views: names of columns.
-    "platform/mirror/views.py": SHARED,
-    "platform/mirror/content.py": frozenset({"checkpointing"}),
-    "platform/reports/columns.py": frozenset({"engine", "checkpointing"}),
-    "platform/reports/rows.py": frozenset({"engine", "checkpointing"}),
+    "platform/tracking/views.py": SHARED,
+    "platform/tracking/content.py": frozenset({"checkpointing"}),
+    "platform/report/columns.py": frozenset({"engine", "checkpointing"}),
+    "platform/report/rows.py": frozenset({"engine", "checkpointing"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
     # whole tells kernels apart by their shapes.
-    "platform/mirror/timing.py": frozenset({"loss"}),
-    "platform/reports/lessons.py": frozenset({"attention"}),
-    "platform/reports/profile.py": frozenset({"attention"}),
-    "platform/training/": frozenset({"loss"}),
-    "platform/reports/html/training.py": frozenset({"loss"}),
-    "platform/converging/": frozenset({"loss"}),
+    "platform/tracking/series.py": frozenset({"loss"}),
+    "platform/report/lessons.py": frozenset({"attention"}),
+    "platform/report/profile.py": frozenset({"attention"}),
+    "platform/train/": frozenset({"loss"}),
+    "platform/report/html/loss_sections.py": frozenset({"loss"}),
+    "platform/train/converging/": frozenset({"loss"}),
     # Another engine keeps the first one's kernels, not its own stages.
-    "platform/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
+    "platform/train/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
     # Exposed communication is told apart by mesh axis.
@@ -81,12 +83,12 @@ AXES: Mapping[str, frozenset[str]] = {
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""
 
 ENGINES = (
-    "trainers/engines/",
+    "trainers/spec/engines/",
     "platform/cost_model/engines/",
     # Stacks of published runs, and the words of tables.
-    "platform/cost_model/published.py",
+    "platform/validate/published.py",
     "platform/cost_model/stacks.py",
-    "platform/exporting/",  # the programs that exports are for
+    "platform/train/exporting/",  # the programs that exports are for
     "search_spaces/",
 )
 """Files, and folders with a slash, that name engines of this project."""
@@ -159,7 +161,7 @@ def test_an_axis_of_engines_is_named_in_three_files(axis: str):
     """
     places = {name for name, _, _ in _places(frozenset({axis})) if not _covers("search_spaces/", name)}
     costs = {name for name in places if _covers("platform/cost_model/", name)}
-    assert places - costs == {f"trainers/engines/axes/{axis}.py"}
+    assert places - costs == {f"trainers/spec/engines/engine_axis/{axis}.py"}
     assert len(costs) <= 1, f"costs of {axis} belong in one file"
 
 

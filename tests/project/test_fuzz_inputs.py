@@ -15,22 +15,22 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import search_spaces
+from platform.cluster.probing import probe_store
 from platform.cost_model.hardware import find_cluster
-from platform.plan import parse as parse_plan
-from platform.plans.scaling import parse_counts, parse_phases
-from platform.probing import store
-from platform.reports.files import read_layout
-from platform.search import parse
+from platform.plan.__main__ import parse as parse_plan
+from platform.plan.sizes import parse_counts, parse_phases
+from platform.search.__main__ import parse
+from platform.search.setup.request import read_request
 from platform.study.folder import located
-from platform.subject.request import read_request
+from platform.study.layout_file import read_layout
 from search_spaces.changes import axes
 from search_spaces.space import Point, Space
 from search_spaces.transformers_config import space_of_config
-from trainers.node import error_of
-from trainers.values.codec import to_json
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.host.node import error_of
+from trainers.spec.codec import to_json
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 few = settings(
     max_examples=60,
@@ -148,7 +148,7 @@ def test_layout_files(tmp_path: Path, data: dict[str, Any]) -> None:
         read_request(parse(["--layout", str(path), "--studies", str(tmp_path)]))
 
 
-@pytest.mark.parametrize("read", [read_layout, space_of_config, store.read])
+@pytest.mark.parametrize("read", [read_layout, space_of_config, probe_store.read])
 def test_deeply_nested_json_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     path = tmp_path / "deep.json"
     path.write_text("[" * 100_000)

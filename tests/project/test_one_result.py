@@ -27,7 +27,7 @@ RANKING = frozenset(
         "has_curves",
     ]
 )
-"""Functions of `platform/finals` from which a result is made."""
+"""Functions of `platform/search/confirmation` from which a result is made."""
 MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/follow.py", "training/target.py"))
 """Modules that compute a result: those of a command, and of a running search."""
 MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
@@ -40,10 +40,17 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Returns the names imported from `platform.finals`, and its modules that are imported whole."""
+    """Returns the names imported from `platform.search.confirmation`, and its modules that are imported whole."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = {each.name for node in nodes if str(node.module).startswith("platform.finals.") for each in node.names}
-    return names | {f"{each.name} whole" for node in nodes if node.module == "platform.finals" for each in node.names}
+    names = {
+        each.name
+        for node in nodes
+        if str(node.module).startswith("platform.search.confirmation.")
+        for each in node.names
+    }
+    return names | {
+        f"{each.name} whole" for node in nodes if node.module == "platform.search.confirmation" for each in node.names
+    }
 
 
 def makes_result(tree: ast.AST) -> bool:
@@ -69,9 +76,9 @@ def test_a_result_is_computed_by_the_commands_and_while_a_search_runs() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from platform.finals.ranking import winner",
-        "from platform.finals.contenders import named_winner as best",
-        "def f():\n    from platform.finals.gate import verdict_on",
+        "from platform.study.result.ranking import winner",
+        "from platform.study.result.tie_break import named_winner as best",
+        "def f():\n    from platform.study.result.gate import verdict_on",
     ],
 )
 def test_an_import_of_what_ranks_points_is_seen(line: str) -> None:
@@ -79,5 +86,5 @@ def test_an_import_of_what_ranks_points_is_seen(line: str) -> None:
 
 
 def test_an_import_of_a_whole_module_and_a_computed_result_are_seen() -> None:
-    assert imported(ast.parse("from platform.finals import ranking")) == {"ranking whole"}
+    assert imported(ast.parse("from platform.search.confirmation import ranking")) == {"ranking whole"}
     assert makes_result(ast.parse("x = show(Result.of(history))")) and not makes_result(ast.parse("Batch.of(history)"))

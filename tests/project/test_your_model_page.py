@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import search_spaces
-from trainers import architectures
+from trainers.spec import architectures
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text(encoding="utf-8")
 

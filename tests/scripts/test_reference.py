@@ -7,14 +7,14 @@ import pytest
 
 from scripts.pages import axes, degrees, measurements, options
 from scripts.reference import FOLDER, PAGES, written
-from trainers import architectures
-from trainers.values.axes import axes_of
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec import architectures
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 BY_HAND = {"columns.md"}
-"""Pages that no command writes; `tests/reports/test_table.py` holds this one to the header."""
+"""Pages that no command writes; `tests/report/test_measurement_table.py` holds this one to the header."""
 
 
 def _rows(table: str) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import pytest
 
 import search_spaces
 from search_spaces import changes
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 
 def test_k_stands_for_1024_in_whole_numbers() -> None:

@@ -14,7 +14,7 @@ import search_spaces
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
-from trainers.values.batch import BatchPoint
+from trainers.spec.batch import BatchPoint
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,

@@ -10,11 +10,11 @@ import pytest
 
 import search_spaces
 from search_spaces.space import Point, Space
-from trainers import engines
-from trainers.support import refusal
-from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec import engines
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import refusal
 
 GOLDEN = Path(__file__).parent / "golden" / "layouts.txt"
 DEVICES = (1, 2, 4, 8, 16)
@@ -54,7 +54,7 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks one value of `every_K` and one of `budget_PERCENT`, each of which stands for the others."""
-    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
     gpus = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
     )
@@ -89,7 +89,7 @@ def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
         return tuple(search_spaces.load(name).axes.get(axis, ()))
 
     assert not {"flash4", "quack"} & {*values("attention"), *values("mlp"), *values("loss")}
-    monkeypatch.setattr("trainers.kernels.optional.OptionalKernel.is_installed", True)
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
     assert values("attention")[-1] == "flash4" and values("loss")[-1] == "quack"
     assert ("quack" in values("mlp")) == (name in ("gpt2", "gpt2_xl", "bloom7b"))
     space = search_spaces.load(name)

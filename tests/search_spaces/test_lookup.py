@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from trainers import architectures
+from trainers.spec import architectures
 
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     # The sizes published with each model, and its exact parameter count.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from search_spaces.degrees import refilled
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 
 def _layout(**values: Any) -> Layout:

@@ -14,20 +14,20 @@ import pytest
 from platform.cost_model import regression  # pyright takes `from platform import` otherwise
 from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.cost_model.regression import TIME, learn
-from platform.replay import read_cells
 from platform.searchers.guidance.fitting import Fitting
+from platform.searchers.guidance.planned_run import _short
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
-from platform.searchers.guidance.run import _short
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.guided import Guided
-from platform.searchers.problem import Costs, Earlier, Problem
+from platform.searchers.problem import Earlier, Problem, TrialCosts
+from platform.validate.replaying.command import read_cells
 from search_spaces import load
 from search_spaces.candidate import Candidate
-from tests.loop.backend import RECIPE, candidates
 from tests.samples import layout, measurement, oom
-from trainers.values.cluster import Cluster
-from trainers.values.measurement import Measurement, Outcome
+from tests.search.loop.backend import RECIPE, candidates
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.cluster import Cluster
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
@@ -38,7 +38,7 @@ BLOOM = load("bloom7b").with_changes(PLAIN).candidates(4)[0]
 PLANNED = Problem(
     candidates=BLOOM,
     columns=known_columns(BLOOM, H200S, None),
-    costs=Costs(num_devices=4),
+    costs=TrialCosts(num_devices=4),
     tokens=100e9,
 )
 
@@ -543,7 +543,7 @@ class TestStopping:
 def test_each_recipe_has_an_incumbent_of_its_own() -> None:
     other = dataclasses.replace(RECIPE, global_batch=32)
     both = candidates(RECIPE, other)
-    searcher = Guided(Problem(candidates=both, tokens=1e6, costs=Costs(num_devices=2)))
+    searcher = Guided(Problem(candidates=both, tokens=1e6, costs=TrialCosts(num_devices=2)))
     suggestions: set[str] = set()
     for _ in range(4):
         suggested = searcher.suggest()

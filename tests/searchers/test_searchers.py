@@ -16,10 +16,10 @@ from platform.searchers.optuna import OptunaSearcher
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Shuffle, Sweep
 from search_spaces.candidate import Candidate
-from tests.loop.backend import OTHER, RECIPE, candidates
 from tests.samples import layout, measurement, oom
-from trainers.values.cluster import Cluster
-from trainers.values.measurement import ENDS_LADDER, Measurement
+from tests.search.loop.backend import OTHER, RECIPE, candidates
+from trainers.records.measurement import ENDS_LADDER, Measurement
+from trainers.spec.cluster import Cluster
 
 Make = Callable[[Problem[Candidate]], Searcher[Candidate]]
 Answer = Callable[[Candidate], Sequence[Measurement]]

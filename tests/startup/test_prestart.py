@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.search.session import ENVIRONMENT, ROOT
+from tests.whole_searches.session import ENVIRONMENT, ROOT
 from trainers.startup import prestart
 
 TWO_TRIALS = """
@@ -20,7 +20,7 @@ def work(config):
     from trainers.startup import prestart
     if config["asks"]:
         prestart.ask(1, 0.0)
-    ready = "trainers.engines.ddp.runtime" in sys.modules
+    ready = "trainers.engines.ddp" in sys.modules
     prestart.keep_to_share()
     import torch
     share = int(os.environ["OMP_NUM_THREADS"])

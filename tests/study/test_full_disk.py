@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import platform.report as report  # pyright takes `from platform import` for the standard module
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
 from platform.common.errors import ClusterError, InputError
 from platform.study.lock import is_locked
 from platform.study.study import Study
 from tests.disks import small_disk
 from tests.samples import header, measurement
-from trainers.values.journal import Measured, Resume
+from trainers.records.journal import Measured, Resume
 
 
 @pytest.fixture

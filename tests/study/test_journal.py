@@ -13,8 +13,7 @@ import pytest
 from platform.common.errors import InputError
 from platform.study.journal import REJECTED, Tail, describe_newer, set_aside
 from tests.samples import RECIPE, header, layout, measurement, profile
-from trainers.values.batch import BatchPoint
-from trainers.values.journal import (
+from trainers.records.journal import (
     End,
     Line,
     Measured,
@@ -26,7 +25,8 @@ from trainers.values.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.values.journal_lines import SCHEMA, JournalError, append, from_line, record, sealed, to_line
+from trainers.records.journal_lines import SCHEMA, JournalError, append, from_line, record, sealed, to_line
+from trainers.spec.batch import BatchPoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,8 +231,8 @@ def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from tests.samples import measurement
-from trainers.values.journal import Measured
-from trainers.values.journal_lines import append, to_line
+from trainers.records.journal import Measured
+from trainers.records.journal_lines import append, to_line
 line = to_line(Measured(measurement=measurement()))
 line["pad"] = "x" * 200_000
 number = 0
@@ -283,7 +283,7 @@ def test_a_line_and_a_new_files_name_are_flushed_to_disk(tmp_path: Path, monkeyp
 
 def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    code = "import sys\nfrom trainers.values.journal_lines import append\n" + (
+    code = "import sys\nfrom trainers.records.journal_lines import append\n" + (
         "for n in range(100): append(sys.argv[1], {'kind': sys.argv[2], 'n': n, 'pad': 'y' * 3000})"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], cwd=ROOT) for name in "ab"]
@@ -295,7 +295,7 @@ def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
 
 def test_appending_needs_neither_the_driver_nor_torch() -> None:
     absent = "[m for m in ('torch', 'ray', 'platform.study') if m in sys.modules]"
-    code = f"import sys, trainers.values.journal_lines; print({absent})"
+    code = f"import sys, trainers.records.journal_lines; print({absent})"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 import pytest
 
-import platform.report as report  # pyright takes `from platform import` for the standard module
-import platform.search as search
-from platform.cluster.nodes import Place
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+import platform.search.__main__ as search
+from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import ClusterError, InputError
-from platform.session import session
+from platform.search.session import session
 from platform.study.study import read
 from tests.samples import RECIPE, layout, profile
-from trainers.values.journal import GateCurves, Line, Planned, PlannedLayout
-from trainers.values.journal_lines import JournalError, from_line, sealed, to_line
+from trainers.records.journal import GateCurves, Line, Planned, PlannedLayout
+from trainers.records.journal_lines import JournalError, from_line, sealed, to_line
 
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 ODD: tuple[Any, ...] = (None, True, 3, -1, 0, 10**30, 2.5, float("nan"), "x", "", [], [1], {}, {"a": 1}, ["x"])
@@ -122,7 +122,7 @@ def test_an_odd_value_of_the_right_type_gives_no_traceback(tmp_path: Path, capsy
         try:
             header = read(folder)[0].header
             assert header is not None
-            place = Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+            place = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
             assert session.search(options, place=place) == 0, changed
         except (InputError, ClusterError) as error:
             assert "\n" not in str(error), changed

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-import platform.report as report  # pyright takes `from platform import` for the standard module
-import platform.search as search
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+import platform.search.__main__ as search
 import platform.searchers as searchers
-from platform.cluster.nodes import Place
-from platform.loop.budget import Budget
-from platform.loop.jobs import Settings
-from platform.loop.loop import Loop
-from platform.session import session
-from platform.session.opening import opened
+from platform.cluster.nodes import ClusterHandle
+from platform.search.loop.budget import Budget
+from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.loop import SearchLoop
+from platform.search.session import session
+from platform.search.session.open_study import opened
+from platform.search.setup.options import StudyOptions
+from platform.search.setup.study_setup import setup_of
 from platform.study.history import History
 from platform.study.study import read
-from platform.subject.options import StudyOptions
-from platform.subject.subject import subject_of
-from tests.loop.backend import Backend, Clock, result
-from trainers.values.journal import End, Resume
-from trainers.values.journal_lines import SCHEMA, sealed
+from tests.search.loop.backend import Backend, Clock, result
+from trainers.records.journal import End, Resume
+from trainers.records.journal_lines import SCHEMA, sealed
 
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 STUDY_ID = "f0c565046eec"
@@ -49,14 +49,16 @@ def _resume(studies: Path) -> None:
         assert opening.options.study == StudyOptions(
             space="bloom7b", set=("engine=ddp,fsdp", "checkpointing=none"), repeats=1, price_per_gpu_h=2.5
         )
-        subject = subject_of(opening.request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), None)
+        subject = setup_of(
+            opening.request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), None
+        )
         study.record(Resume(study=header, commit="0123456"))
-        loop = Loop(
+        loop = SearchLoop(
             study=study,
             candidates=subject.plan.candidates,
             searcher=searchers.create(opening.request.searcher, subject.problem),
             budget=Budget(),
-            settings=Settings(
+            settings=TrialSettings(
                 cluster=subject.cluster,
                 cpus_per_worker=1.0,
                 recorder="none",
@@ -93,7 +95,7 @@ def test_it_is_reported_as_before(studies: Path, capsys: pytest.CaptureFixture[s
 def test_a_dry_run_of_it_says_what_is_left(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = _read(studies).header
     assert header is not None
-    place = Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+    place = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
     options = search.parse(["--resume", "old-1", "--studies", str(studies), "--dry-run"])
     assert session.search(options, place=place) == 0
     assert "0 trials with up to 0 rungs" in capsys.readouterr().out

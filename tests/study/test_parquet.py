@@ -9,7 +9,7 @@ import pytest
 from platform.common.errors import InputError
 from platform.study.parquet import read_parquet, write_parquet
 from tests.samples import layout, measurement, miniature, oom, skipped
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 
 def test_measurements_come_back_equal_and_distinct(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.candidate import Candidate
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, oom, skipped
-from trainers.values.batch import BatchPoint
-from trainers.values.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
-from trainers.values.journal_lines import from_line
-from trainers.values.layout import Layout
-from trainers.values.measurement import Outcome
+from trainers.records.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.records.journal_lines import from_line
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-import platform.report as report  # pyright takes `from platform import` for the standard module
-import platform.search as search
-from platform.session.opening import opened
-from platform.study.several import Several, write_several
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+import platform.search.__main__ as search
+from platform.search.session.open_study import opened
+from platform.search.setup.options import StudyOptions
+from platform.study.group import StudyGroup, write_group
 from platform.study.study import Study
-from platform.subject.options import StudyOptions
 from tests import needs
 from tests.samples import header, measurement
-from tests.search.session import write_space
-from trainers.values.codec import to_json
-from trainers.values.journal import Measured
+from tests.whole_searches.session import write_space
+from trainers.records.journal import Measured
+from trainers.spec.codec import to_json
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -120,7 +120,7 @@ def test_a_space_file_of_another_user_is_run_only_with_trust(studies: Path, caps
 def test_several_studies_of_another_user_are_resumed_only_with_trust(
     studies: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_several(studies / "s", Several(counts=(1, 2), options=to_json(StudyOptions(space="bloom7b", gpus=(1, 2)))))
+    write_group(studies / "s", StudyGroup(counts=(1, 2), options=to_json(StudyOptions(space="bloom7b", gpus=(1, 2)))))
     _study(studies, "s-1gpu")
     _give_away(studies / "s")
     assert search.main(["--resume", "s", "--studies", str(studies)]) == 2

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainers import data, engines
-from trainers.engines import Engine
-from trainers.engines.step import Unmarked
-from trainers.measuring.steps import losses_of
+from trainers import data
+from trainers.engines.base import Engine, create_engine
+from trainers.marks.step import Unmarked
+from trainers.measuring.timed_steps import losses_of
+from trainers.records.training import FORMAT, LearningRateSchedule, Manifest
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointWriter
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
-from trainers.values.training import FORMAT, Manifest, Schedule
 
 GLOBAL_BATCH = 4
 STEPS = 3
@@ -73,7 +73,7 @@ def hops(planned_hops: list[Hop]) -> list[Curves]:
 def _play(hop: Hop) -> Curves:
     folder, undisturbed = Path(hop.folder), []
     if hop.saved_by is not None:
-        engine = engines.create(hop.recipe, hop.saved_by, torch.device("cpu"))
+        engine = create_engine(hop.recipe, hop.saved_by, torch.device("cpu"))
         train(engine, hop.recipe, hop.saved_by, 0)
         writer = CheckpointWriter(folder, keep=2, is_current=lambda: True)
         writer.save(engine, manifest(hop.recipe, engine))
@@ -86,7 +86,7 @@ def _play(hop: Hop) -> Curves:
     newest = checkpoint.newest(folder)
     assert newest is not None
     for layout in hop.loaded_by:
-        engine = engines.create(hop.recipe, layout, torch.device("cpu"))
+        engine = create_engine(hop.recipe, layout, torch.device("cpu"))
         checkpoint.load(engine, newest)
         loaded.append({name: weight.clone() for name, weight in engine.named_full_weights()})
         continued.append(train(engine, hop.recipe, layout, STEPS))
@@ -127,7 +127,7 @@ def manifest(of: Recipe, engine: Engine) -> Manifest:
         loss_scale=counters.loss_scale,
         loss_scale_steps=counters.loss_scale_steps,
         learning_rate=of.learning_rate,
-        lr_schedule=Schedule(kind="constant", tokens=10**6),
+        lr_schedule=LearningRateSchedule(kind="constant", tokens=10**6),
         train_s=0.0,
         layout="",
         attempt=1,

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.training.values import DDP, RECIPE
-from trainers.values.batch import BatchPoint
-from trainers.values.codec import to_json
-from trainers.values.layout import Layout
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import to_json
+from trainers.spec.layout import Layout
 
 
 def write_layout(path: Path, layout: Layout = DDP, **parts: Any) -> Path:

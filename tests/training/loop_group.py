@@ -11,11 +11,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainers.training.loop import Loop
-from trainers.training.worker import Worker
-from trainers.values.cluster import Cluster
-from trainers.values.training import Plan, TrainingJob
-from trainers.values.training_files import ATTEMPT
+from trainers.records.training import TrainingJob, TrainingPlan
+from trainers.records.training_files import ATTEMPT
+from trainers.spec.cluster import Cluster
+from trainers.training.loop import TrainingLoop
+from trainers.training.worker import TrainingWorker
 
 ALLOWED = "allowed"
 """First part of the name of the file that lists, for each part of a step of an attempt, where the worker was and for
@@ -23,7 +23,7 @@ how many seconds the watchdog may wait.
 """
 
 
-def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
+def job(folder: Path, of: TrainingPlan, **fields: Any) -> TrainingJob:
     """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
     defaults: dict[str, Any] = {
@@ -67,7 +67,7 @@ def _play(attempt: Attempt) -> str:
         folder.mkdir(exist_ok=True)
         (folder / ATTEMPT).write_text(str(attempt.job.attempt))
     dist.barrier()
-    worker = Worker(attempt.job, time.perf_counter())
+    worker = TrainingWorker(attempt.job, time.perf_counter())
     beat, allowed = worker.watchdog.beat, list[tuple[str, float | None]]()
 
     def recorded_beat(activity: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
@@ -90,7 +90,7 @@ def _play(attempt: Attempt) -> str:
 @contextlib.contextmanager
 def _disturbed(attempt: Attempt) -> Generator[None]:
     """Injects, before steps of the loop, the events that the attempt states."""
-    loop: Any = Loop
+    loop: Any = TrainingLoop
     one_step, filler = loop._one_step, Path(attempt.job.folder) / "filler"
 
     def disturbed(itself: Any, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from tests.contract.group import run_group
 from tests.training.engines_group import Curves, Hop, hops, recipe
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 DDP = Layout(engine="ddp", dp_replicate=2)
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)

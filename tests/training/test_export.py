@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, train
-from trainers import engines
+from trainers.engines.base import create_engine
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 from trainers.training import checkpoint, initial_weights
 from trainers.training.checkpoint import CheckpointWriter
 from trainers.training.export import export
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 
@@ -36,7 +36,7 @@ def _played(recipes_and_folders: list[tuple[Recipe, str]]) -> list[dict[str, Any
 
 
 def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    engine = engines.create(recipe, DDP, torch.device("cpu"))
+    engine = create_engine(recipe, DDP, torch.device("cpu"))
     train(engine, recipe, DDP, 0)
     writer = CheckpointWriter(folder / "checkpoints", keep=1, is_current=lambda: True)
     writer.save(engine, manifest(recipe, engine))
@@ -50,7 +50,7 @@ def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
     dist.barrier()
     begun: list[torch.Tensor] = []
     for layout in (ZERO_3, FSDP):
-        other = engines.create(recipe, layout, torch.device("cpu"))
+        other = create_engine(recipe, layout, torch.device("cpu"))
         initial_weights.load(other, folder / "model")
         begun.append(other.logits(probe(recipe)).clone())
         other.close()

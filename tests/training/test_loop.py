@@ -12,20 +12,20 @@ from tests.contract.group import run_group
 from tests.disks import small_disk
 from tests.training.loop_group import ALLOWED, Attempt, attempts, job
 from tests.training.values import DDP, FSDP, RECIPE, STEP, plan
+from trainers.records.training import Begun, NotSaved, Record, Saved, Steps, TrainingPhase, Validated
+from trainers.records.training_files import CHECKPOINTS, RECORDS
+from trainers.records.training_lines import Reader, without_redone
+from trainers.spec.batch import BatchPoint
 from trainers.training import checkpoint
 from trainers.training.loop import diverged
-from trainers.values.batch import BatchPoint
-from trainers.values.training import Begun, NotSaved, Phase, Record, Saved, Steps, Validated
-from trainers.values.training_files import CHECKPOINTS, RECORDS
-from trainers.values.training_lines import Reader, without_redone
 
 pytestmark = pytest.mark.contract
 
 RAMP = plan(
     phases=(
-        Phase(end_tokens=4 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=1)),
-        Phase(end_tokens=8 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=2)),
-        Phase(end_tokens=12 * STEP, layout=FSDP, batch=BatchPoint(micro_batch=2, grad_accum=1)),
+        TrainingPhase(end_tokens=4 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=1)),
+        TrainingPhase(end_tokens=8 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=2)),
+        TrainingPhase(end_tokens=12 * STEP, layout=FSDP, batch=BatchPoint(micro_batch=2, grad_accum=1)),
     )
 )
 

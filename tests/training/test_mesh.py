@@ -8,10 +8,10 @@ import pytest
 from tests.contract.group import run_group
 from tests.training.loop_group import Attempt, attempts, job
 from tests.training.values import RECIPE, plan
-from trainers.values.layout import Layout
-from trainers.values.training import Begun, Plan, Record, Steps, Validated
-from trainers.values.training_files import RECORDS
-from trainers.values.training_lines import Reader, without_redone
+from trainers.records.training import Begun, Record, Steps, TrainingPlan, Validated
+from trainers.records.training_files import RECORDS
+from trainers.records.training_lines import Reader, without_redone
+from trainers.spec.layout import Layout
 
 pytestmark = pytest.mark.contract
 
@@ -22,7 +22,7 @@ PIPELINE = Layout(engine="ddp", dp_replicate=2, pp=2)
 CONTEXT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, cp=2, attention="sdpa")
 
 
-def _plan(layout: Layout) -> Plan:
+def _plan(layout: Layout) -> TrainingPlan:
     return plan(layout, recipe=RECIPE_OF_TWO_BLOCKS)
 
 

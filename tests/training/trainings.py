@@ -13,18 +13,18 @@ from typing import Any
 
 import psutil
 
-import platform.train as train  # pyright takes `from platform import` for the standard module
+import platform.train.__main__ as train  # pyright takes `from platform import` for the standard module
 from platform.cluster.connection import connected
-from platform.cluster.nodes import Place
+from platform.cluster.nodes import ClusterHandle
 from platform.common.signals import interruptible
-from platform.training.ending import summary
-from platform.training.session import opened, train_on
-from tests.search.session import listening
+from platform.train.summary import summary
+from platform.train.training_session import opened, train_on
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, STEP
-from trainers.values.layout import Layout
-from trainers.values.training import Begun, Steps
-from trainers.values.training_lines import Reader
+from tests.whole_searches.session import listening
+from trainers.records.training import Begun, Steps
+from trainers.records.training_lines import Reader
+from trainers.spec.layout import Layout
 
 STEPS = 200
 
@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
     (folder / "ended.json").write_text(json.dumps(ended))
 
 
-def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path, name: str) -> tuple[int, Any]:
+def beside(disturb: Any, arguments: tuple[Any, ...], place: ClusterHandle, folder: Path, name: str) -> tuple[int, Any]:
     """Runs a training with `disturb` in a thread beside it."""
     thread = threading.Thread(target=disturb, args=arguments, daemon=True)
     thread.start()
@@ -53,7 +53,7 @@ def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path,
     return result
 
 
-def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
+def run(place: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
     """Runs the training as the command does; returns the command's exit code and its summary."""
     target = write_layout(folder / f"{name}.json", layout)
     arguments = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]

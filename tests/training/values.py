@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import INCLUDED, Recipe
-from trainers.values.spec import ModelSpec
-from trainers.values.training import Phase, Plan, Schedule, Validation
+from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import INCLUDED, Recipe
 
 MODEL = ModelSpec(
     name="tiny", architecture="gpt2", num_layers=1, hidden_size=16, num_heads=2, vocab_size=256, max_positions=64
@@ -20,13 +20,15 @@ FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
 STEP = RECIPE.tokens_per_step
 
 
-def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> Plan:
+def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> TrainingPlan:
     """Returns a plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
     batch = BatchPoint(micro_batch=1, grad_accum=4 // layout.data_parallel)
     defaults: dict[str, Any] = {
         "recipe": RECIPE,
-        "phases": (Phase(end_tokens=steps * STEP, layout=layout, batch=batch),),
-        "lr_schedule": Schedule(kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1),
+        "phases": (TrainingPhase(end_tokens=steps * STEP, layout=layout, batch=batch),),
+        "lr_schedule": LearningRateSchedule(
+            kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1
+        ),
         "validation": Validation(sequences=7, every_tokens=5 * STEP),
     }
-    return Plan(**{**defaults, **fields})
+    return TrainingPlan(**{**defaults, **fields})

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
-from trainers.values.recipe import Recipe
+from trainers.spec.recipe import Recipe
 
 FLAG = 2**40
 """Added to a flagged token id; larger than any token id."""

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from trainers.values.codec import from_json, to_json
+from trainers.spec.codec import from_json, to_json
 
 NAME = "index.json"
 PLAN_NAME = "plan.json"

@@ -22,7 +22,7 @@ class Position:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class SampleWindow:
     """Consecutive samples of an epoch."""
 
     first_sample: int
@@ -61,7 +61,7 @@ class EpochOrder:
         """Returns the chunks of window `number`."""
         return tuple(self._chunks[number * WINDOW_CHUNKS : (number + 1) * WINDOW_CHUNKS].tolist())
 
-    def window(self, number: int) -> Window:
+    def window(self, number: int) -> SampleWindow:
         """Returns window `number` of the epoch."""
         chunks, size = self.chunks(number), self._chunk_sequences
         sequences = np.concatenate(
@@ -69,7 +69,7 @@ class EpochOrder:
         )
         if self._shuffle_seed is not None:
             sequences = sequences[_permutation(len(sequences), 1, self._shuffle_seed, self._epoch, number)]
-        return Window(
+        return SampleWindow(
             first_sample=int(self._first_samples[number]),
             chunks=chunks,
             sequences=sequences,

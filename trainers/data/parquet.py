@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainers.data.files import TokenFiles
 from trainers.data.footer import Tokens
-from trainers.data.order import WINDOW_CHUNKS, EpochOrder, Position, Window
+from trainers.data.order import WINDOW_CHUNKS, EpochOrder, Position, SampleWindow
 
 CHUNK_TOKENS = 2**20
 """Approximate number of tokens read at once; part of a shuffled order's definition."""
@@ -129,7 +129,7 @@ class ParquetTokens:
             epoch=epoch,
         )
 
-    def _begin(self, epoch: int, number: int) -> Window:
+    def _begin(self, epoch: int, number: int) -> SampleWindow:
         """Returns the window, starting to read its chunks and then the next window's."""
         order = self._order(epoch)
         window = order.window(number)

@@ -30,12 +30,12 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from trainers.architectures.architecture import Position
+from trainers.distributed.collectives import gather
 from trainers.kernels.compiled import static
 from trainers.kernels.spans import Spans, block_mask
-from trainers.mesh.collectives import gather
-from trainers.values.layout_axes import Attention
-from trainers.values.recipe import AttentionMask
+from trainers.spec.architectures.architecture import Position
+from trainers.spec.layout_axes import Attention
+from trainers.spec.recipe import AttentionMask
 
 ScoreMod = Callable[..., torch.Tensor]
 

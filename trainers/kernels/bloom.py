@@ -15,7 +15,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, BloomMLP
 
 from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, flex_options_of
 from trainers.kernels.mlp import FusedMlp, gelu_mlp
-from trainers.values.layout_axes import Attention
+from trainers.spec.layout_axes import Attention
 
 
 class AlibiAttention(BloomAttention):

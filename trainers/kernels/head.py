@@ -15,11 +15,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from trainers.distributed.collectives import gather, reduce_in_place
 from trainers.kernels.compiled import static
-from trainers.mesh.collectives import gather, reduce_in_place
-from trainers.profiling.kinds import LOSS
-from trainers.profiling.ranges import named
-from trainers.values.layout_axes import Loss
+from trainers.marks.kinds import LOSS
+from trainers.marks.ranges import named
+from trainers.spec.layout_axes import Loss
 
 IGNORED = -100
 """The label of a token that has no loss."""

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from trainers.kernels.rules import FLEX
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.kernel_rules import FLEX
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NAMES = {

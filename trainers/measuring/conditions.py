@@ -7,13 +7,13 @@ import sys
 import torch
 import torch.cuda.nccl
 
-from trainers import engines
-from trainers.kernels.optional import packages_of
-from trainers.measuring import warned
-from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.measurement import Conditions
-from trainers.values.recipe import Recipe
+from trainers.measuring import warnings_log
+from trainers.records.measurement import Conditions
+from trainers.spec import engines
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.optional_kernels import packages_of
+from trainers.spec.recipe import Recipe
 
 _PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
 _PREFIXES = (
@@ -48,7 +48,7 @@ def conditions_of(recipe: Recipe, layout: Layout, cluster: Cluster, commit: str)
         versions=versions,
         environment=environment() | {"float32_matmul_precision": torch.get_float32_matmul_precision()},
         commit=commit,
-        warnings=warned.recorded(),
+        warnings=warnings_log.recorded(),
     )
 
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import torch
 
-from trainers.failures import GIB, requested_bytes
+from trainers.host.failures import GIB, requested_bytes
 from trainers.measuring.ladder import HEADROOM
 from trainers.measuring.tensor_bytes import Allocation, TensorBytes
 
 _LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 
 
-class Clock(Protocol):
+class DeviceClock(Protocol):
     """Marks moments in the device's own order of work."""
 
     def mark(self) -> None:

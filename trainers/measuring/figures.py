@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.kernels.attended import keys_per_query
-from trainers.measuring.host import HostSampled
+from trainers.data.mask_density import keys_per_query
+from trainers.measuring.host_load import HostSampled
 from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.sampling import Sampled
-from trainers.values.batch import BatchPoint
-from trainers.values.job import Job
-from trainers.values.measurement import Outcome
+from trainers.records.job import Job
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Shorter:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class TimedWindow:
     """One timed window on its slowest rank. Seconds of a step, by part; parts of micro-steps are None in a schedule."""
 
     total_s: float
@@ -74,7 +74,7 @@ class Window:
 class Timed:
     """All timings of a rung."""
 
-    windows: Sequence[Window]
+    windows: Sequence[TimedWindow]
     void: Sequence[str]
     """Reasons of the windows that were discarded."""
     retries: int
@@ -107,7 +107,7 @@ def judge(
     return (Outcome.SLOW, timed.slow) if timed.slow else (Outcome.OK, "")
 
 
-def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: int, peak: float | None) -> Any:
+def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[TimedWindow], accum: int, peak: float | None) -> Any:
     """Returns times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in
     TFLOP/s.
     """
@@ -159,7 +159,7 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
     }
 
 
-def device_fields(windows: Sequence[Window]) -> Any:
+def device_fields(windows: Sequence[TimedWindow]) -> Any:
     """Returns the devices' state as fields of a measurement; empty where nothing was recorded."""
     by_rank = [[each for each in rank if each is not None] for rank in zip(*(w.sampled for w in windows), strict=True)]
     busy = [statistics.fmean(each.utilization_pct for each in rank) for rank in by_rank if rank]

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from trainers.failures import size
+from trainers.host.failures import size
 from trainers.measuring.intervals import interval
-from trainers.values.batch import BatchPoint
-from trainers.values.job import Job, MemoryPoint
-from trainers.values.measurement import Measurement, Outcome
+from trainers.records.job import Job, MemoryPoint
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
 
 HEADROOM = 0.97
 """Share of a device that may be reserved before a rung counts as `thrash`."""

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainers import engines
-from trainers.engines import Engine
-from trainers.failures import RungFailure
+from trainers.engines.base import Engine
+from trainers.host.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.kernels.sdpa import kernel_of
-from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
-from trainers.measuring.host import host_fields
+from trainers.measuring.figures import Shorter, Timed, TimedWindow, device_fields, judge, memory_fields, speed_fields
+from trainers.measuring.host_load import host_fields
 from trainers.measuring.ladder import (
     extrapolated,
     largest_accumulation,
@@ -18,11 +17,12 @@ from trainers.measuring.ladder import (
     upper_bound_tokens_per_s,
 )
 from trainers.measuring.runner import StepRunner
-from trainers.measuring.steps import Steps
-from trainers.mesh.stages import timed_accumulations
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.measurement import Measurement, Outcome
+from trainers.measuring.timed_steps import TimedSteps
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec import engines
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.stages import timed_accumulations
 
 
 def timed_accums(
@@ -82,7 +82,7 @@ class Rung(StepRunner):
             **started,
         )
 
-    def _longest(self, warm: Steps, accum: int, shorter: int | None) -> int:
+    def _longest(self, warm: TimedSteps, accum: int, shorter: int | None) -> int:
         """Returns the most micro-steps that the winner's timed steps may have, from the `warm` ones of `accum`."""
         grad_accum, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
         if warm.last_micro_s is not None:
@@ -106,7 +106,7 @@ class Rung(StepRunner):
     def _windows(self, accum: int, per_window: int, shorter: int | None = None) -> Timed:
         """Times windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
         c, timing = self._c, self._c.job.timing
-        windows: list[Window] = []
+        windows: list[TimedWindow] = []
         void: list[str] = []
         slow, spent_s = "", 0.0
         retries_before = c.meter.alloc_retries()
@@ -126,7 +126,7 @@ class Rung(StepRunner):
                 void.append(f"{left_out} optimizer steps skipped on fp16 overflow")
             else:
                 windows.append(
-                    Window(
+                    TimedWindow(
                         total_s=slowest[0],
                         first_micro_s=slowest[1],
                         middle_micro_s=slowest[2],
@@ -168,7 +168,7 @@ class Rung(StepRunner):
             return windows * per_window >= timing.steps
         return windows >= timing.max_windows or spent_s >= timing.rung_s
 
-    def _beaten(self, windows: list[Window], accum: int) -> str:
+    def _beaten(self, windows: list[TimedWindow], accum: int) -> str:
         """Returns why further windows are useless, "" where they may be useful: the upper bound is below the
         incumbent.
         """

@@ -5,20 +5,20 @@ from collections.abc import Callable, Sequence
 import torch
 
 from trainers.data import Source, sample_indices
-from trainers.engines import Engine
-from trainers.engines.step import StepResult
-from trainers.measuring.context import Context
-from trainers.measuring.host import HostSampled
-from trainers.measuring.marks import StepMarks
+from trainers.engines.base import Engine
+from trainers.marks.step import StepResult
+from trainers.measuring.host_load import HostSampled
+from trainers.measuring.run_context import RunContext
 from trainers.measuring.sampling import Sampled
-from trainers.measuring.steps import Steps, losses_of, timed_steps
-from trainers.values.batch import BatchPoint
+from trainers.measuring.step_marks import StepMarks
+from trainers.measuring.timed_steps import TimedSteps, losses_of, timed_steps
+from trainers.spec.batch import BatchPoint
 
 
 class StepRunner:
     """Runs steps of one batch point on one rank, one after the other, and records losses, norms and memory peaks."""
 
-    def __init__(self, context: Context, engine: Engine, source: Source, batch: BatchPoint) -> None:
+    def __init__(self, context: RunContext, engine: Engine, source: Source, batch: BatchPoint) -> None:
         self._c = context
         self._engine = engine
         self._source = source
@@ -53,7 +53,7 @@ class StepRunner:
         watch_s: float | None = None,
         phases: bool = False,
         sampled: list[Sampled | HostSampled | None] | None = None,
-    ) -> Steps:
+    ) -> TimedSteps:
         """Runs steps between two device events; tokens are on the device before the first.
 
         `watch_s` is the time that a micro-step may take if no earlier one was timed. With `phases` memory peaks are
@@ -105,7 +105,7 @@ class StepRunner:
         marks.end()
         return results
 
-    def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
+    def _recorded(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> TimedSteps:
         """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
         timed = timed_steps(spans, [result.phases for result in results])
         self._c.watchdog.saw(timed.longest_beat_s)

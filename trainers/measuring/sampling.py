@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from trainers.failures import GIB
+from trainers.host.failures import GIB
 
 _HELD_BACK = {
     0x04: "power cap",

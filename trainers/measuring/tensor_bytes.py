@@ -84,7 +84,7 @@ class TensorBytes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class AllocationChange:
     """An allocation, or the end of one."""
 
     at_ns: int
@@ -96,9 +96,9 @@ class Change:
     """Bytes that all tensors held after it."""
 
 
-def _change(event: Any) -> Change:
+def _change(event: Any) -> AllocationChange:
     fields = event.extra_fields
-    return Change(
+    return AllocationChange(
         at_ns=event.start_time_ns,
         thread=event.start_tid,
         address=fields.ptr,
@@ -113,7 +113,7 @@ def _with_children(events: Iterable[Any]) -> Iterator[Any]:
         yield from _with_children(each.children)
 
 
-def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[Allocation]:
+def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int]) -> list[Allocation]:
     """Returns the allocations of the first change's thread, each without other threads' own memory, and without what
     those freed after it for a collective that had ended before it. `ends_ns` are the ends of collectives.
     """
@@ -146,11 +146,11 @@ def _free_since(moment_ns: int, freed: int, allocations: list[tuple[int, Allocat
         allocations[number] = at_ns, dataclasses.replace(allocation, held_bytes=allocation.held_bytes - freed)
 
 
-def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
+def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]:
     """Yields the changes in the order in which they took place: their times are recorded a moment later, and a thread
     may be interrupted in between. What follows a change must hold as much more as the change states.
     """
-    by_thread: dict[int, deque[Change]] = {}
+    by_thread: dict[int, deque[AllocationChange]] = {}
     for each in changes:
         by_thread.setdefault(each.thread, deque()).append(each)
     held_bytes = changes[0].held_bytes - changes[0].size

@@ -11,19 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.architectures import architecture_of
-from trainers.mesh.collectives import reduce_in_place
-from trainers.mesh.context import ContextParallel
-from trainers.mesh.schedule import Schedule, ScheduledStage
+from trainers.distributed.collectives import reduce_in_place
+from trainers.mesh.context_parallel import ContextParallel
+from trainers.mesh.schedule import PipelineSchedule, ScheduledStage
 from trainers.mesh.stage_model import run_stage
-from trainers.mesh.stages import Stage, stages_of_rank
-from trainers.models import Model
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.models.model import Model
+from trainers.spec.architectures import architecture_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import Stage, stages_of_rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class LocalStage:
     """Holds one stage that this rank runs."""
 
     stage: Stage
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Hooks:
+class PipelineHooks:
     """Holds the functions of its engine that a pipeline calls."""
 
     computing: Callable[[], AbstractContextManager[Any]]
@@ -60,7 +60,7 @@ class Pipeline:
         context: ContextParallel,
         device: torch.device,
         hidden_dtype: torch.dtype,
-        hooks: Hooks,
+        hooks: PipelineHooks,
     ) -> None:
         """Takes the stages that this rank runs as `models`, and the same as the engine has laid them out as `modules`.
 
@@ -68,7 +68,7 @@ class Pipeline:
         """
         stages = stages_of_rank(recipe, layout, dist.get_rank(group))
         self._parts = tuple(
-            Part(stage=stage, model=model, module=module)
+            LocalStage(stage=stage, model=model, module=module)
             for stage, model, module in zip(stages, models, modules, strict=True)
         )
         self._recipe, self._layout, self._context = recipe, layout, context
@@ -187,7 +187,7 @@ class Pipeline:
         with contextlib.suppress(AttributeError):
             del self._schedule
 
-    def _make_schedule(self, num_micro_batches: int, micro_batch: int, columns: int) -> Schedule:
+    def _make_schedule(self, num_micro_batches: int, micro_batch: int, columns: int) -> PipelineSchedule:
         shape = (micro_batch, columns - 1)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
         sent = self._sent_shape(*shape)
@@ -208,13 +208,13 @@ class Pipeline:
             )
             for part in self._parts
         ]
-        return Schedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
+        return PipelineSchedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
 
     def _sent_shape(self, micro_batch: int, length: int) -> tuple[int, int, int]:
         """Returns the shape of what a stage sends for sequences of `length` tokens: this rank's part of its output."""
         return micro_batch, length // self._context.size, self._recipe.model.hidden_size // self._layout.tp
 
-    def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def _forward_of(self, part: LocalStage) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         def forward(stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
             with self._hooks.computing():
                 output = run_stage(

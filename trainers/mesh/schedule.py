@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.mesh.stages import Stage
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
+from trainers.spec.stages import Stage
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A stage's function of hidden states and the tokens [micro_batch, seq_len + 1]: hidden states, or the mean loss
@@ -102,7 +102,7 @@ def _released(received: Any, recv_infos: Any) -> Any:
     return received
 
 
-class Schedule:
+class PipelineSchedule:
     """Runs one step's micro-batches of one size through the stages of this rank."""
 
     def __init__(

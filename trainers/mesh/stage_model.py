@@ -3,7 +3,7 @@
 The model's own forward pass stays what runs: it makes masks, ALiBi and rotary positions for the blocks that a stage
 has, and parameters keep their names. A stage without the embeddings is given hidden states as `inputs_embeds`, one
 without the head gives hidden states as `logits`; under tensor parallelism these are a rank's tokens, folded
-(`trainers.mesh.tensor`).
+(`trainers.mesh.tensor_parallel`).
 """
 
 import dataclasses
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainers.architectures import architecture_of
 from trainers.kernels.head import loss_of
-from trainers.mesh.context import ContextParallel
-from trainers.mesh.stages import Stage
-from trainers.models import Model, PassThrough
+from trainers.mesh.context_parallel import ContextParallel
+from trainers.models.model import Model, PassThrough
+from trainers.spec.architectures import architecture_of
+from trainers.spec.stages import Stage
 
 
 class NoPositions(nn.Module):

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, axis_of, computes, is_product, kind_of
-from trainers.profiling.sums import Axis, Busy, Kind, Sums, mean, sum_between, whole_step
+from trainers.marks.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, axis_of, computes, is_product, kind_of
+from trainers.records.sums import Axis, Busy, Kind, Sums, mean, sum_between, whole_step
 
 _HOST = frozenset({"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -43,14 +43,14 @@ def preload() -> None:
         return
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
-            importlib.import_module("trainers.worker")
-            engines = importlib.import_module("trainers.engines")
+            importlib.import_module("trainers.trial.worker")
+            engines = importlib.import_module("trainers.spec.engines")
             for rules in engines.registered():
                 if rules.is_preloaded:
                     engines.load(rules.name)
-            importlib.import_module("trainers.models").load_code()
+            importlib.import_module("trainers.models.model").load_code()
         elif IS_TUNE in os.environ:
-            importlib.import_module("trainers.trial")
+            importlib.import_module("trainers.trial.trainable")
 
 
 def keep_to_share() -> None:

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import ray.train
 from ray.train.torch import TorchTrainer
 
-from trainers.failures import classify, one_line
-from trainers.memory_kills import MemoryKills
-from trainers.process_group import process_group
+from trainers.distributed.rendezvous import process_group
+from trainers.host.failures import classify, one_line
+from trainers.host.memory_kills import MemoryKills
+from trainers.records.training import TrainingJob
+from trainers.spec.codec import to_json
 from trainers.startup import prestart
 from trainers.training import ray_rank
-from trainers.trial import COLLECTIVE_TIMEOUT_S, by_rank, host_memory, lean
-from trainers.values.codec import to_json
-from trainers.values.training import TrainingJob
+from trainers.trial.trainable import COLLECTIVE_TIMEOUT_S, by_rank, host_memory, lean
 
 State = Literal["done", "stopped", "lost", "failed"]
 

@@ -26,12 +26,12 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 from torch.distributed.checkpoint.state_dict_saver import save as write_sharded
 
-from trainers.engines import Engine
-from trainers.engines.state import Counters, Part, StateTensor
-from trainers.values.codec import from_json, to_json
-from trainers.values.journal_lines import sync_folder
-from trainers.values.training import FORMAT, Manifest
-from trainers.values.training_files import MANIFEST
+from trainers.distributed.state import Counters, StateTensor, TensorPart
+from trainers.engines.base import Engine
+from trainers.records.journal_lines import sync_folder
+from trainers.records.training import FORMAT, Manifest
+from trainers.records.training_files import MANIFEST
+from trainers.spec.codec import from_json, to_json
 
 _NAME = re.compile(r"step-(\d{8,})-(\d+)")
 
@@ -99,7 +99,7 @@ class CheckpointWriter:
                 on_cuda |= part.tensor.is_cuda
                 copy.copy_(part.tensor, non_blocking=True)
             laid = zip(parts, copies, strict=True)
-            copied[key] = Sharded(tensor.shape, [Part(offsets=part.offsets, tensor=copy) for part, copy in laid])
+            copied[key] = Sharded(tensor.shape, [TensorPart(offsets=part.offsets, tensor=copy) for part, copy in laid])
         if on_cuda:
             torch.cuda.synchronize()
         return copied
@@ -141,9 +141,9 @@ class CheckpointWriter:
 class Sharded(torch.Tensor):
     """A tensor of which this rank has some boxes, as DCP saves and loads it. Nothing can be computed with it."""
 
-    parts: Sequence[Part]
+    parts: Sequence[TensorPart]
 
-    def __new__(cls, shape: Sequence[int], parts: Sequence[Part]) -> "Sharded":
+    def __new__(cls, shape: Sequence[int], parts: Sequence[TensorPart]) -> "Sharded":
         make: Any = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
         tensor = make(cls, torch.Size(shape), dtype=torch.float32)
         tensor.parts = parts

@@ -8,31 +8,31 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 
-from trainers import engines
-from trainers.engines.state import WEIGHT
-from trainers.startup import lean
-from trainers.values.recipe import Recipe
-from trainers.values.spec import ModelSpec
+from trainers.distributed.state import WEIGHT
+from trainers.spec import engines
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+from trainers.startup import import_stubs
 
 _OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
-UNUSED = () if "transformers" in sys.modules else (*lean.HIDDEN, *_OF_ENGINES)
+UNUSED = () if "transformers" in sys.modules else (*import_stubs.HIDDEN, *_OF_ENGINES)
 """Modules that transformers would import, and that warn of what they do not find. Where it was imported before it
 relies on those that it saw.
 """
 
-with lean.imports(UNUSED):
-    from trainers import models
+with import_stubs.imports(UNUSED):
+    from trainers.models import model
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@lean.imports(UNUSED)
+@import_stubs.imports(UNUSED)
 def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") -> None:
     """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process.
 
     Host memory holds the model once, in fp32.
     """
-    module = models.build(recipe.model, attention="eager").module
+    module = model.build(recipe.model, attention="eager").module
     weights = {
         f"{WEIGHT}/{name}": torch.empty(parameter.shape, dtype=torch.float32)
         for name, parameter in module.named_parameters()
@@ -49,7 +49,7 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
     module.save_pretrained(out)
 
 
-@lean.imports(UNUSED)
+@import_stubs.imports(UNUSED)
 def write_config(spec: ModelSpec, out: Path) -> None:
     """Writes the `config.json` of the model, without dropout, into the folder `out`."""
-    models.build(spec, attention="eager").module.config.save_pretrained(out)
+    model.build(spec, attention="eager").module.config.save_pretrained(out)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from trainers.engines import Engine
-from trainers.engines.state import WEIGHT, Counters
+from trainers.distributed.state import WEIGHT, Counters
+from trainers.engines.base import Engine
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from trainers import data, engines
-from trainers.engines import Engine
-from trainers.engines.step import Phase as StepPhase
-from trainers.engines.step import StepResult
-from trainers.failures import RungFailure
-from trainers.measuring.steps import losses_of
+from trainers import data
+from trainers.engines.base import Engine
+from trainers.host.failures import RungFailure
+from trainers.marks.step import StepPhase as StepPhase
+from trainers.marks.step import StepResult
+from trainers.measuring.timed_steps import losses_of
+from trainers.records.measurement import Outcome
+from trainers.records.training import FORMAT, Begun, Manifest, Steps, TrainingPhase, Validated
+from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP
+from trainers.spec import engines
+from trainers.spec.batch import BatchPoint
 from trainers.training.checkpoint import CheckpointWriter
 from trainers.training.record_file import RecordFile
 from trainers.training.validation import Validator
-from trainers.values.batch import BatchPoint
-from trainers.values.measurement import Outcome
-from trainers.values.training import FORMAT, Begun, Manifest, Phase, Steps, Validated
-from trainers.values.training_files import CHECKPOINTS, RECORDS, STOP
 
 if TYPE_CHECKING:
-    from trainers.training.worker import Worker
+    from trainers.training.worker import TrainingWorker
 
 _MOST_STEPS = 1000
 
@@ -40,11 +41,11 @@ class _Pending:
     data_s: float = 0.0
 
 
-class Loop:
+class TrainingLoop:
     """Trains one engine from where `manifest` stands, or from the beginning."""
 
     def __init__(
-        self, worker: "Worker", engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
+        self, worker: "TrainingWorker", engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
     ) -> None:
         self._worker, self._engine, self._job, self._plan = worker, engine, worker.job, worker.job.plan
         self._rank, self._startup_s = dist.get_rank(), startup_s
@@ -108,12 +109,12 @@ class Loop:
         self._finish()
         return "stopped" if stopped and self._phase() is not None else "done"
 
-    def _phase(self) -> Phase | None:
+    def _phase(self) -> TrainingPhase | None:
         """Returns the phase of the next step; None where it is on another layout, or the training is over."""
         phase = self._plan.phase_at(self._tokens)
         return phase if phase is not None and phase.layout == self._job.layout else None
 
-    def _one_step(self, phase: Phase, pending: _Pending) -> None:
+    def _one_step(self, phase: TrainingPhase, pending: _Pending) -> None:
         worker, layout = self._worker, self._job.layout
         if phase.batch != self._batch:  # what is compiled is compiled anew for another micro-batch
             self._batch, self._allowed_s = phase.batch, self._job.first_step_s
@@ -148,7 +149,7 @@ class Loop:
         self._worker.watchdog.beat(phase, allowed_s=self._allowed_s, pending=self._steps_begun)
         self._steps_begun += 1
 
-    def _check_engine(self, phase: Phase) -> None:
+    def _check_engine(self, phase: TrainingPhase) -> None:
         """Checks that the engine runs what the plan says; once, after its first step."""
         recipe = dataclasses.replace(self._plan.recipe, learning_rate=self._rate or self._plan.recipe.learning_rate)
         accum = phase.batch.grad_accum
@@ -157,7 +158,7 @@ class Loop:
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="step 1", rank=self._rank)
         self._checked = True
 
-    def _report(self, phase: Phase, pending: _Pending) -> tuple[bool, bool]:
+    def _report(self, phase: TrainingPhase, pending: _Pending) -> tuple[bool, bool]:
         """Records the pending steps; whether a checkpoint is due by the clock, and whether the driver ends the attempt.
 
         The same on every rank.
@@ -207,7 +208,7 @@ class Loop:
         self._train_s += now_s - self._clock_s
         self._clock_s = now_s
 
-    def _validation_due(self, phase: Phase) -> bool:
+    def _validation_due(self, phase: TrainingPhase) -> bool:
         every_tokens, per_step = self._plan.validation.every_tokens, self._plan.tokens_per_step(phase)
         if not self._validator.is_on:
             return False

@@ -7,11 +7,11 @@ from typing import Any
 
 import ray.tune
 
+from trainers.records.training import TrainingJob, Validated
+from trainers.records.training_files import RECORDS
+from trainers.records.training_lines import Reader
+from trainers.spec.codec import from_json
 from trainers.training import attempt
-from trainers.values.codec import from_json
-from trainers.values.training import TrainingJob, Validated
-from trainers.values.training_files import RECORDS
-from trainers.values.training_lines import Reader
 
 
 def run_rate(config: Mapping[str, Any]) -> None:

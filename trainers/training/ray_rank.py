@@ -6,10 +6,10 @@ from typing import Any
 
 import ray.train
 
+from trainers.records.training import TrainingJob
+from trainers.spec.codec import from_json
 from trainers.startup import prestart
-from trainers.training.worker import Worker
-from trainers.values.codec import from_json
-from trainers.values.training import TrainingJob
+from trainers.training.worker import TrainingWorker
 
 
 def train(config: Mapping[str, Any]) -> str:
@@ -21,7 +21,7 @@ def train(config: Mapping[str, Any]) -> str:
     started_s = time.perf_counter()
     prestart.keep_to_share()
     job = from_json(TrainingJob, config)
-    worker = Worker(job, started_s)
+    worker = TrainingWorker(job, started_s)
     try:
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)

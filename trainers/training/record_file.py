@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from trainers.records.training import NotSaved, Record, Saved
+from trainers.records.training_lines import write
 from trainers.training.checkpoint import Written
-from trainers.values.training import NotSaved, Record, Saved
-from trainers.values.training_lines import write
 
 
 class RecordFile:

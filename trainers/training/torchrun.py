@@ -21,16 +21,25 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainers import node
-from trainers.failures import RungFailure
-from trainers.support import refusal
+from trainers.host import node
+from trainers.host.failures import RungFailure
+from trainers.records.training import (
+    FORMAT,
+    Begun,
+    NotSaved,
+    Steps,
+    TrainingJob,
+    TrainingPhase,
+    TrainingPlan,
+    Validated,
+)
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, PLAN, RECORDS, STOP
+from trainers.records.training_lines import Reader
+from trainers.spec.cluster import Cluster
+from trainers.spec.codec import from_json
+from trainers.spec.support import refusal
 from trainers.training import checkpoint
-from trainers.training.worker import Worker
-from trainers.values.cluster import Cluster
-from trainers.values.codec import from_json
-from trainers.values.training import FORMAT, Begun, NotSaved, Phase, Plan, Steps, TrainingJob, Validated
-from trainers.values.training_files import ATTEMPT, CHECKPOINTS, LOCK, PLAN, RECORDS, STOP
-from trainers.values.training_lines import Reader
+from trainers.training.worker import TrainingWorker
 
 _COLLECTIVE_TIMEOUT_S = 900
 _LINE_S = 5.0
@@ -71,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dist.destroy_process_group()
 
 
-def _plan(folder: Path) -> Plan:
+def _plan(folder: Path) -> TrainingPlan:
     """Returns the plan of the training in `folder`.
 
     Raises:
@@ -82,19 +91,21 @@ def _plan(folder: Path) -> Plan:
         data = json.loads(path.read_bytes())
         if data.get("format") != FORMAT:
             raise ValueError(f"{path} has format {data.get('format')}, this version reads {FORMAT}")
-        return from_json(Plan, data["plan"])
+        return from_json(TrainingPlan, data["plan"])
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a training") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no plan of a training: give the folder of a training") from error
 
 
-def _phase(folder: Path, plan: Plan) -> Phase | None:
+def _phase(folder: Path, plan: TrainingPlan) -> TrainingPhase | None:
     newest = checkpoint.newest(folder / CHECKPOINTS)
     return plan.phase_at(checkpoint.read_manifest(newest).tokens if newest else 0)
 
 
-def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: argparse.Namespace) -> int:
+def _train(
+    folder: Path, plan: TrainingPlan, phase: TrainingPhase, *, on_cuda: bool, options: argparse.Namespace
+) -> int:
     """Trains the phases that take as many ranks as there are; returns the exit code, the same on every rank."""
     rank = dist.get_rank()
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644) if rank == 0 else None
@@ -104,7 +115,7 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
         if rank == 0:
             threading.Thread(target=_follow, args=(folder, plan.tokens), daemon=True).start()
         cluster = _cluster(on_cuda)
-        current: Phase | None = phase
+        current: TrainingPhase | None = phase
         while current is not None and current.layout.world_size == dist.get_world_size():
             if reason := refusal(plan.recipe, current.layout, cluster):
                 return _refused(reason, rank)
@@ -119,7 +130,7 @@ def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: ar
                 report_s=options.report_s,
                 max_steps=options.steps,
             )
-            worker = Worker(job, time.perf_counter())
+            worker = TrainingWorker(job, time.perf_counter())
             try:
                 worker.run()
             except Exception as error:

@@ -9,16 +9,16 @@ import torch.distributed as dist
 
 from trainers import data
 from trainers.data.flags import FLAG
-from trainers.engines import Engine
-from trainers.engines.step import Phase as StepPhase
-from trainers.values.layout import Layout
-from trainers.values.training import Plan
+from trainers.engines.base import Engine
+from trainers.marks.step import StepPhase as StepPhase
+from trainers.records.training import TrainingPlan
+from trainers.spec.layout import Layout
 
 
 class Validator:
     """Computes the held-out loss of a plan on one rank of a layout."""
 
-    def __init__(self, plan: Plan, layout: Layout, device: torch.device) -> None:
+    def __init__(self, plan: TrainingPlan, layout: Layout, device: torch.device) -> None:
         held_out, recipe = plan.validation, dataclasses.replace(plan.recipe, data_order="file")
         self.is_on = held_out.sequences > 0
         self._sequences, self._device = held_out.sequences, device

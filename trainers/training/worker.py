@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from trainers import engines
-from trainers.failures import RungFailure, one_line, size
+from trainers.engines.base import create_engine, engine_class
+from trainers.host.failures import RungFailure, one_line, size
+from trainers.host.watchdog import Watchdog
 from trainers.measuring import matmul_peak
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.mesh.placement import placement_refusal
+from trainers.records.measurement import Outcome
+from trainers.records.training import TrainingJob
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS
+from trainers.spec.placement import placement_refusal
 from trainers.training import checkpoint, initial_weights
-from trainers.training.loop import Loop
-from trainers.values.measurement import Outcome
-from trainers.values.training import TrainingJob
-from trainers.values.training_files import ATTEMPT, CHECKPOINTS
-from trainers.watchdog import Watchdog
+from trainers.training.loop import TrainingLoop
 
 
-class Worker:
+class TrainingWorker:
     """One rank of a training."""
 
     def __init__(self, job: TrainingJob, started_s: float) -> None:
@@ -54,9 +54,9 @@ class Worker:
         self.matmul_tflops = tuple(self.gather(measured))  # all at once, as they train: they share power and air
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        engine_class(job.layout.engine)  # its imports are no part of the memory that the model takes
         self.meter.start(None)
-        engine = engines.create(job.plan.recipe, job.layout, self.device)
+        engine = create_engine(job.plan.recipe, job.layout, self.device)
         folder = Path(job.folder, CHECKPOINTS)
         start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
         manifest = None
@@ -67,7 +67,7 @@ class Worker:
         elif job.plan.initial_weights:
             self.activity = "reading the initial weights"
             initial_weights.load(engine, Path(job.plan.initial_weights))
-        loop = Loop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
+        loop = TrainingLoop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
         try:
             return loop.run()
         finally:

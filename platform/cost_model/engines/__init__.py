@@ -13,7 +13,7 @@ import numpy as np
 from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines.base import EngineCosts
-from trainers import engines
+from trainers.spec import engines
 
 _PUBLISHED = ("megatron",)
 """Engines that occur only in published tables; this project does not run them."""

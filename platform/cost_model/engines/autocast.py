@@ -4,7 +4,7 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.engines.base import Certain, Sizes
-from trainers.values.layout import Layout
+from trainers.spec.layout import Layout
 
 
 def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:

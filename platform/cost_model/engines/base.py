@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns, Mask
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 NOTHING = np.zeros(())
 
@@ -53,7 +53,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Hooks:
+class HookCosts:
     """Host seconds of one block's hooks, besides its kernels."""
 
     forward: Array
@@ -188,9 +188,9 @@ class EngineCosts(abc.ABC):
         """
         return NOTHING
 
-    def hooks(self, c: Columns) -> Hooks:
+    def hooks(self, c: Columns) -> HookCosts:
         """Returns the host seconds of one block's hooks."""
-        return Hooks(forward=NOTHING, backward=NOTHING, again=NOTHING)
+        return HookCosts(forward=NOTHING, backward=NOTHING, again=NOTHING)
 
     def replays(self, c: Columns) -> Mask:
         """Returns the rows whose micro-steps are each one launch, of a graph captured before."""

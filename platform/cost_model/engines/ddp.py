@@ -10,9 +10,9 @@ from platform.cost_model.engines.autocast import autocast_cache, autocast_certai
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 _REPLAYED = code_of("cuda_graphs", "on")
 

@@ -9,11 +9,11 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share, code_of
 from platform.cost_model.engines import gathering
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
-from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
+from platform.cost_model.engines.base import Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 GRADIENT_HOST_S = constants.number("deepspeed", "GRADIENT_HOST_S")
 GATHER_HOST_S = constants.number("deepspeed", "GATHER_HOST_S")
@@ -200,13 +200,13 @@ class DeepSpeed(EngineCosts):
         down = owned / c.shard * c.gradient_bytes / c.host_bandwidth
         return np.where((c.zero_stage == 3) & (c.states_on_host > 0), (c.grad_accum - 1) * 2 * down, 0.0)
 
-    def hooks(self, c: Columns) -> Hooks:
+    def hooks(self, c: Columns) -> HookCosts:
         """Returns the host seconds of one block's hooks. Stage 3 hooks each of six modules in a block; at lower stages
         the wrapped optimizer hooks each gradient.
         """
         fetching = np.where(c.zero_stage == 3, 6 * GATHER_HOST_S, 0.0)
         hooked = self.wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
-        return Hooks(
+        return HookCosts(
             forward=fetching,
             backward=2 * fetching + np.where(hooked, 12 * GRADIENT_HOST_S, 0.0),
             again=fetching,

@@ -7,12 +7,12 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines import gathering
-from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
+from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, HookCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
 from platform.cost_model.offload import HOST_SUMS
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 UNIT_HOST_S = constants.number("fsdp", "UNIT_HOST_S")
 CAST_HOST_S = constants.number("fsdp", "CAST_HOST_S")
@@ -129,7 +129,7 @@ class Fsdp(EngineCosts):
         sums = (c.sync_every > 0) & (c.parameters_on_host > 0)
         return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
 
-    def hooks(self, c: Columns) -> Hooks:
+    def hooks(self, c: Columns) -> HookCosts:
         """Returns the host seconds of one unit's hooks. Stage 2 gathers only in a step's first micro-step; gradients
         may be reduced only in the last. The checkpoint is inside the unit, and inside compiled code.
         """
@@ -137,7 +137,7 @@ class Fsdp(EngineCosts):
         gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
         every = c.zero_stage == 3
         reductions = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
-        return Hooks(
+        return HookCosts(
             forward=UNIT_HOST_S + np.where(every, 1.0, 1.0 / c.grad_accum) * gather,
             backward=2 * UNIT_HOST_S + np.where(every, gather, 0.0) + reductions * reduce,
             again=NOTHING,

@@ -6,9 +6,9 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
-from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 LAUNCH_S = constants.number("host", "LAUNCH_S")
 BACKWARD_SHARE = constants.number("megatron", "BACKWARD_SHARE")

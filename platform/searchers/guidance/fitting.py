@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import Array
-from platform.cost_model.places import Index
+from platform.cost_model.gp_inputs import Index
 from platform.cost_model.predict import normal_cdf
 from platform.cost_model.regression import Learned, Prior, learn, teachers
-from platform.searchers.guidance.points import Points
-from platform.searchers.problem import Result
-from trainers.values.measurement import Outcome
+from platform.searchers.guidance.points import PointArrays
+from platform.searchers.problem import Observation
+from trainers.records.measurement import Outcome
 
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
 """Prior for the errors of predicted peaks."""
@@ -30,7 +30,7 @@ class Fitting:
     ladder's own measured memory decides.
     """
 
-    def __init__(self, points: Points) -> None:
+    def __init__(self, points: PointArrays) -> None:
         self._points = points
         self._allocated_gib: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
@@ -42,7 +42,7 @@ class Fitting:
         """Points that ran in an earlier study."""
         self._learned: Learned | None = None
 
-    def learn(self, point: int, result: Result, *, timed: bool) -> None:
+    def learn(self, point: int, result: Observation, *, timed: bool) -> None:
         """Learns from the point's measurement; `timed` where it ran and its time counts."""
         self._learned = None
         peak = result.peak_allocated_gib

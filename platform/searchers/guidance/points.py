@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.places import Index, Places, codes_of, places_of
+from platform.cost_model.gp_inputs import GPInputs, Index, codes_of, gp_inputs_of
 from platform.cost_model.predict import Prediction, predict
 from platform.searchers.problem import RECIPE, Problem
 from trainers.measuring.ladder import HEADROOM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Points(Places):
+class PointArrays(GPInputs):
     """Arrays with one row per point, in the order of the candidates and of their rungs."""
 
     owner: Index
@@ -41,14 +41,14 @@ class Points(Places):
     """Whether the cost model knows the devices."""
 
 
-def make_points(problem: Problem[Any]) -> Points:
+def make_points(problem: Problem[Any]) -> PointArrays:
     """Returns the points of all candidates, followed by those of an earlier study."""
     candidates, columns = problem.rows, problem.columns
     owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
     micro_batch = np.array([rung for each in candidates for rung in each.micro_batches], dtype=np.int64)
     groups = codes_of([each.axes.get(RECIPE, "") for each in candidates])[0]
     prediction = predict(columns) if columns is not None and len(owner) else None
-    places = places_of([each.axes for each in candidates], owner, micro_batch, columns, prediction)
+    places = gp_inputs_of([each.axes for each in candidates], owner, micro_batch, columns, prediction)
     log_step_s, log_rank, nothing = np.zeros(len(owner)), np.zeros(len(owner)), np.full(len(owner), -np.inf)
     log_needed, log_pooled, log_allocated = nothing, nothing, np.full(len(owner), np.nan)
     if columns is not None and prediction is not None:
@@ -57,8 +57,8 @@ def make_points(problem: Problem[Any]) -> Points:
         log_step_s = np.log(prediction.step.total_s) - np.log(columns.tokens_per_step / compared)
         spread = prediction.expected_s / prediction.step.total_s
         log_rank = np.log(np.maximum(prediction.ok_probability, 1e-12) / spread) - log_step_s
-    return Points(
-        **{field.name: getattr(places, field.name) for field in dataclasses.fields(Places)},
+    return PointArrays(
+        **{field.name: getattr(places, field.name) for field in dataclasses.fields(GPInputs)},
         owner=owner,
         micro_batch=micro_batch,
         group=groups[owner],

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.places import MICRO_BATCH, Index
-from platform.searchers.guidance.points import Points
+from platform.cost_model.gp_inputs import MICRO_BATCH, Index
+from platform.searchers.guidance.points import PointArrays
 from platform.searchers.problem import Choice
-from trainers.values.axes import axes_of
-from trainers.values.layout import Layout
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
 
 LIGHTER: Mapping[str, tuple[Any, ...]] = {
     name: declared.lighter for name, declared in axes_of(Layout).items() if declared.lighter
@@ -37,7 +37,7 @@ class Pruning:
     rules out another.
     """
 
-    def __init__(self, candidates: Sequence[Choice], points: Points) -> None:
+    def __init__(self, candidates: Sequence[Choice], points: PointArrays) -> None:
         self._points = points
         kinds: dict[tuple[Any, ...], int] = {}
         kind: list[int] = []

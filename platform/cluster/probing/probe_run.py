@@ -1,0 +1,78 @@
+"""Probes every device and link of a cluster through Ray Train."""
+
+import dataclasses
+import datetime
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from platform.cluster.nodes import ClusterHandle
+from platform.cluster.probing import probe_store
+from platform.common.errors import ClusterError
+from trainers.records.probe import Probe
+from trainers.spec.codec import from_json, to_json
+
+BUDGET_S = 52.0
+"""Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of
+the minute."""
+COLLECTIVE_TIMEOUT_S = 60
+"""Seconds after which a collective over a link that is down fails."""
+
+
+def measure(place: ClusterHandle, began_s: float) -> Probe:
+    """Probes every device of `place`; `began_s` is when the command began, by `time.monotonic`.
+
+    Raises:
+        ClusterError: the workers did not start, or one of them failed.
+    """
+    measured = _run(place, left_s=BUDGET_S - (time.monotonic() - began_s))
+    probe = from_json(
+        Probe,
+        {
+            **measured,
+            "fingerprint": probe_store.fingerprint(place.cluster, place.software),
+            "cluster": to_json(place.cluster),
+            "software": dict(place.software),
+        },
+    )
+    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dataclasses.replace(probe, seconds=round(time.monotonic() - began_s, 1), finished=finished)
+
+
+def _run(place: ClusterHandle, left_s: float) -> Mapping[str, Any]:
+    import ray.train  # reads at import the settings that `connected` made
+    from ray.train.torch import TorchTrainer
+
+    from trainers.distributed.rendezvous import process_group
+    from trainers.measuring import probe as workers
+
+    with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
+        trainer = TorchTrainer(
+            workers.train,
+            train_loop_config={"left_s": left_s},
+            torch_config=process_group(on_cuda=place.has_gpus, timeout_s=COLLECTIVE_TIMEOUT_S, folder=scratch),
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=place.cluster.num_devices,
+                use_gpu=place.has_gpus,
+                resources_per_worker={"CPU": place.cpus_per_worker, **({"GPU": 1} if place.has_gpus else {})},
+            ),
+            run_config=ray.train.RunConfig(
+                name="probe",
+                storage_path=scratch,
+                failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+                logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+            ),
+        )
+        try:
+            result = trainer.fit().return_value
+        except Exception as error:  # whatever it was, the cluster did not carry the probe through
+            failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
+            reasons = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
+            raise ClusterError(f"the probe failed: {reasons or _first_line(error)}") from error
+    assert isinstance(result, Mapping)  # rank 0 always returns its findings
+    return result
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,66 @@
+"""Stores probes: one JSON file a cluster, named by the cluster's fingerprint."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from platform.cluster.nodes import ClusterHandle
+from platform.common.errors import InputError
+from platform.study.atomic_write import replacing
+from trainers.records.probe import Probe
+from trainers.spec.cluster import Cluster
+from trainers.spec.codec import from_json, to_json
+
+FOLDER = ".probes"
+"""Folder of the probes beside the studies; no study's name begins with a dot."""
+
+
+def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
+    """Returns 12 hex digits of what the figures depend on: devices, their number on how many nodes, driver and
+    versions.
+
+    It holds no host's name or address, so that a job on other nodes of the same kind finds the figures.
+    """
+    text = json.dumps([to_json(cluster), dict(sorted(software.items()))], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def write(studies: Path, probe: Probe) -> Path:
+    """Writes the probe in place of an older one; returns its file.
+
+    Raises:
+        InputError: the folder or file cannot be written.
+    """
+    path = studies / FOLDER / f"{probe.fingerprint}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+    with replacing(path) as part:
+        part.write_text(json.dumps(to_json(probe), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def find(studies: Path, place: ClusterHandle) -> Probe | None:
+    """Returns the probe of exactly this cluster, None where there is none.
+
+    Raises:
+        InputError: its file is damaged.
+    """
+    path = studies / FOLDER / f"{fingerprint(place.cluster, place.software)}.json"
+    return read(path) if path.exists() else None
+
+
+def read(path: Path) -> Probe:
+    """Returns the probe in a file.
+
+    Raises:
+        InputError: it cannot be read, or holds no probe.
+    """
+    try:
+        return from_json(Probe, json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"the probe {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} holds no probe ({error}): make a new one with `python -m platform.probe`") from error

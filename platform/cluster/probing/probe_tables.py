@@ -1,0 +1,159 @@
+"""Shows a probe to people and programs, beside the datasheets' figures."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.cluster.probing.findings import LAGS, laggards
+from platform.common.errors import InputError
+from platform.common.text import figure
+from platform.cost_model.hardware import ClusterSpec, from_cluster
+from trainers.records.probe import Collective, Probe, Scope
+from trainers.spec.codec import to_json
+
+SCOPES: Mapping[Scope, str] = {"node": "inside a node", "cluster": "whole cluster", "pair": "two nodes"}
+
+
+def theory(probe: Probe) -> ClusterSpec | None:
+    """Returns the catalogue's figures for this cluster, None where it lacks the device."""
+    try:
+        return from_cluster(probe.cluster)
+    except InputError:
+        return None
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def _of(value: float, peak: float | None) -> str:
+    return "-" if not peak else f"{100 * value / peak:.0f} % of {figure(peak)}"
+
+
+def _peaks(probe: Probe) -> Mapping[str, Any]:
+    spec = theory(probe)
+    if spec is None:
+        return {}
+    return {
+        "tflops": spec.device.tflops,
+        "copy_gb_per_s": spec.device.bandwidth_gb_per_s,
+        "node": spec.intra_peak_gb_per_s,
+        # Whatever the ring, no more leaves a node than its ports carry, and no more reaches a device than its link.
+        "cluster": min(spec.intra_peak_gb_per_s, spec.inter_peak_gb_per_s),
+        "pair": min(spec.intra_peak_gb_per_s, spec.inter_peak_gb_per_s),
+    }
+
+
+def to_object(probe: Probe, path: Path) -> dict[str, Any]:
+    """Returns the `--json` object: the probe with what follows from it."""
+    peaks = _peaks(probe)
+    return {
+        **to_json(probe),
+        "collectives": [
+            {
+                **to_json(each),
+                "algorithm_gb_per_s": each.algorithm_gb_per_s,
+                "bus_gb_per_s": each.bus_gb_per_s,
+                "bus_gbit_per_s": 8 * each.bus_gb_per_s,
+            }
+            for each in probe.collectives
+        ],
+        "theory": {name: dict(value) if isinstance(value, Mapping) else value for name, value in peaks.items()},
+        "lagging": list(laggards(probe)),
+        "file": str(path),
+    }
+
+
+def show(probe: Probe, path: Path, console: Console) -> None:
+    """Prints the probe for people."""
+
+    def print_line(text: str) -> None:
+        console.print(text, highlight=False, markup=False)
+
+    peaks = _peaks(probe)
+    software = ", ".join(f"{name} {version}" for name, version in probe.software.items())
+    print_line(f"{probe.cluster.label} ({software}), fingerprint {probe.fingerprint}, {probe.seconds:.0f} s")
+    if not peaks:
+        print_line(f"The catalogue does not know {probe.cluster.device}: nothing to compare with.")
+    if probe.cut_short:
+        print_line("Time ended before all was measured: what is missing below is missing.")
+    print_line("\nSquare matrix products, TFLOP/s of the median device")
+    console.print(_products(probe, peaks.get("tflops", {})), highlight=False)
+    copied = _median([each.copy_gb_per_s for each in probe.devices])
+    print_line(
+        f"\nCopies within a device: {figure(copied)} GB/s ({figure(8 * copied)} Gbit/s),"
+        f" {_of(copied, peaks.get('copy_gb_per_s'))}"
+    )
+    contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
+    outside = [each.outside_gib for each in probe.devices if each.outside_gib is not None]
+    if contexts:
+        print_line(
+            f"A bare context takes {min(contexts):.2f} GiB ({1024 * min(contexts):,.0f} MiB) of a device,"
+            f" {max(outside):.2f} GiB with what libraries and communicators added by the end"
+        )
+    if probe.collectives:
+        print_line("\nCollectives, algorithm and bus bandwidth as in nccl-tests, of the slowest group")
+        for scope, label in SCOPES.items():
+            of_scope = [each for each in probe.collectives if each.scope == scope]
+            if of_scope:
+                nodes = f", {len(probe.nodes)} nodes" if scope == "cluster" else ""
+                print_line(f"{label}, {of_scope[0].ranks} devices{nodes}")
+                console.print(_collectives(of_scope, peaks.get(scope)), highlight=False)
+    else:
+        print_line("\nOne device: there is nothing to communicate with.")
+    lagging = laggards(probe)
+    print_line("" if lagging else f"\nNo device or node is more than {100 * LAGS:.0f} % below the median.")
+    for each in lagging:
+        print_line(f"Lags: {each}")
+    print_line(
+        f"Saved as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on."
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _products(probe: Probe, tflops: Mapping[str, float]) -> Table:
+    by_precision: dict[str, dict[int, list[float]]] = {}
+    for device in probe.devices:
+        for each in device.products:
+            by_precision.setdefault(each.precision, {}).setdefault(each.size, []).append(each.tflops)
+    sizes = sorted({size for by_size in by_precision.values() for size in by_size})
+    table = _table("precision", *map(str, sizes), "best of the datasheet's")
+    for precision, by_size in by_precision.items():
+        rates = {size: _median(values) for size, values in by_size.items()}
+        cells = [figure(rates[size]) if size in rates else "-" for size in sizes]
+        table.add_row(precision, *cells, _of(max(rates.values()), tflops.get(precision)))
+    return table
+
+
+def _collectives(measured: Sequence[Collective], peak: float | None) -> Table:
+    """Returns the slowest group's row for each operation and size."""
+    slowest: dict[tuple[str, int], Collective] = {}
+    for each in measured:
+        key = (each.operation, each.num_bytes)
+        slowest[key] = max(each, slowest.get(key, each), key=lambda group: group.seconds)
+    table = _table("  operation", "size", "ms", "alg. GB/s", "bus GB/s", "Gbit/s", "of the link")
+    for each in slowest.values():
+        table.add_row(
+            f"  {each.operation.replace('_', '-')}",
+            _size(each.num_bytes),
+            figure(1e3 * each.seconds),
+            figure(each.algorithm_gb_per_s),
+            figure(each.bus_gb_per_s),
+            figure(8 * each.bus_gb_per_s),
+            _of(each.bus_gb_per_s, peak),
+        )
+    return table
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:g} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:g} KiB"

@@ -1,0 +1,115 @@
+"""Positions of batch points: the features by which measured points inform the others.
+
+A point's place consists of its axes, whatever these are: a name counts as a switch, a number by its doublings. So
+points of different engines, kernels and degrees share what is learned, and a new axis needs no code here.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.predict import SHARE_SIGMA, Prediction, under_the_host_s
+
+Index = npt.NDArray[np.int64]
+
+SWITCH_SIGMA = constants.number("places", "SWITCH_SIGMA")
+DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
+PART_SHARE = constants.number("places", "PART_SHARE")
+UNKNOWN = 5.0
+"""Factor by which these deviations widen where no time is predicted."""
+MICRO_BATCH = "micro_batch"
+"""The axis, where rows have it, that distinguishes recorded results of one layout; `places_of` gets the micro-batch
+itself as an argument.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GPInputs:
+    """Arrays with one row per point."""
+
+    effects: npt.NDArray[np.float32]
+    """[points, features]: features with linear effects, each scaled by its effect's prior deviation."""
+    place: npt.NDArray[np.float32]
+    """[points, axes]: coordinates of the smooth part."""
+    host_share: Array
+    """Share of the predicted step that scales with the host's speed; measurements of this share scatter."""
+    sigma: Array
+    """Log deviation of the predicted step time; zeros where not predicted."""
+    stall: Array
+    """Chance that the point's step stalls; zeros where not predicted."""
+
+    def __len__(self) -> int:
+        return len(self.sigma)
+
+
+def gp_inputs_of(
+    axes: Sequence[Mapping[str, Any]],
+    owner: Index,
+    micro_batch: Index,
+    columns: Columns | None = None,
+    prediction: Prediction | None = None,
+    origin: slice = slice(None),
+) -> GPInputs:
+    """Returns the places of points, each with the axes of its `owner` in `axes`. `columns` and `prediction` have one
+    row per point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: points far
+    from it are less certain.
+    """
+    switches, numbers = _axes(axes, origin)
+    predicted = columns is not None and prediction is not None and len(owner) > 0
+    scale = 1.0 if columns is not None else UNKNOWN
+    doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
+    numbers = np.concatenate([numbers[owner], doublings - _mean(doublings[origin])], axis=1)
+    effects = [scale * SWITCH_SIGMA * switches[owner], scale * DOUBLING_SIGMA * numbers]
+    host_share, sigma, stall = np.zeros(len(owner)), np.zeros(len(owner)), np.zeros(len(owner))
+    if predicted and columns is not None and prediction is not None:
+        step = prediction.step
+        parts = [PART_SHARE * each * getattr(step, part) / step.total_s for part, each in SHARE_SIGMA.items()]
+        effects.append(np.stack(parts, axis=1))
+        host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
+        stall = prediction.stall
+    return GPInputs(
+        effects=np.concatenate(effects, axis=1).astype(np.float32),
+        place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
+        host_share=host_share,
+        sigma=sigma,
+        stall=stall,
+    )
+
+
+def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array]:
+    """Returns [rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of
+    `origin`.
+
+    Axes with a single value carry no information and are left out.
+    """
+    switches: list[Array] = []
+    numbers: list[Array] = []
+    for axis in rows[0] if rows else ():
+        if axis == MICRO_BATCH:
+            continue
+        codes, names = codes_of([row.get(axis, "") for row in rows])
+        if len(names) < 2:
+            continue
+        if all(isinstance(name, (int, float)) for name in names):
+            doublings = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
+            numbers.append(doublings - _mean(doublings[origin]))
+        else:
+            switches.append(np.eye(len(names))[codes])
+    empty = np.zeros((len(rows), 0))
+    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1)
+
+
+def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
+    """Returns each value's index among the distinct values, and the distinct values in order of first appearance."""
+    places: dict[Hashable, int] = {}
+    codes = np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
+    return codes, list(places)
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else 0.0

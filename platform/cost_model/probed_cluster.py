@@ -1,0 +1,82 @@
+"""A cluster of the catalogue whose figures are replaced by those that `platform.probe` measured."""
+
+import dataclasses
+import math
+import statistics
+
+from platform.cost_model import constants
+from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
+from platform.cost_model.hardware import ClusterSpec, from_cluster
+from trainers.records.probe import OPERATIONS, Probe, Scope
+from trainers.spec.cluster import Cluster
+
+COPY_SHARE = constants.number("probed", "COPY_SHARE")
+TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")
+SHORTEST_S = 1e-6
+"""Least latency in seconds: lower results are errors of the formula."""
+
+
+def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
+    """Returns the cluster of a study with the catalogue's figures of its devices, or with those of `probe` where there
+    is one.
+
+    Raises:
+        InputError: the catalogue lacks the device.
+    """
+    spec = from_cluster(cluster)
+    return spec if probe is None else with_probe(spec, probe)
+
+
+def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
+    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context."""
+    device = spec.device
+    scales: dict[str, float] = {}
+    for precision in {product.precision for each in probe.devices for product in each.products}:
+        rates = [rate for each in probe.devices if (rate := each.best_tflops(precision)) is not None]
+        scales[precision] = statistics.median(rates) / device.expected_tflops(precision, TRAINING_SHARE)
+    copied = statistics.median(each.copy_gb_per_s for each in probe.devices)
+    contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
+    spec = dataclasses.replace(
+        spec,
+        device=dataclasses.replace(
+            device,
+            scales=scales,
+            bandwidth_gb_per_s=copied / COPY_SHARE,
+            context_gib=min(contexts, default=device.context_gib),
+        ),
+    )
+    inside, between = _link(probe, "node"), _link(probe, "cluster")
+    if inside is not None:
+        spec = dataclasses.replace(spec, intra_gb_per_s=inside[0], intra_latency_s=inside[1])
+    if between is not None:
+        spec = dataclasses.replace(
+            spec, inter_gb_per_s=between[0], group_gb_per_s=math.inf, inter_latency_s=between[1], link_sigma=0.0
+        )
+    return spec
+
+
+def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
+    """Returns (bus GB/s, seconds of latency) of the slowest group, None where none was measured.
+
+    This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
+    largest size, as the median over operations; the latency is the time of the smallest all-reduce besides its bytes
+    and hops.
+    """
+    rates: list[float] = []
+    for operation in OPERATIONS:
+        ends = [probe.of_size(scope, operation, largest=largest) for largest in (False, True)]
+        if all(ends):
+            small, large = (max(groups, key=lambda each: each.seconds) for groups in ends)
+            grown = dataclasses.replace(
+                large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small.seconds
+            )
+            rates.append(grown.bus_gb_per_s if grown.num_bytes and grown.seconds > 0 else large.bus_gb_per_s)
+    if not rates:
+        return None
+    bandwidth = statistics.median(rates)
+    smallest = probe.of_size(scope, "all_reduce", largest=False)
+    slowest = max(smallest, key=lambda each: each.seconds)
+    nodes = len(slowest.nodes)
+    hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S
+    moved = 2 * slowest.num_bytes * (slowest.ranks - 1) / slowest.ranks
+    return bandwidth, max(SHORTEST_S, slowest.seconds - hops - moved / (bandwidth * 1e9))

@@ -1,0 +1,256 @@
+"""Predicts layouts, speed and memory before anything is measured.
+
+    python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
+    python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
+    python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
+    python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
+    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
+    python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
+    python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
+    python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
+
+Exit codes: 0, 1 nothing fits, 2 bad input, 3 Ray is at fault.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import search_spaces
+from platform.cluster import connection as clusters
+from platform.cluster.probing import probe_store
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser
+from platform.common.quantities import amount
+from platform.common.signals import exit_with
+from platform.cost_model import stacks
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
+from platform.cost_model.probed_cluster import cluster_with_probe
+from platform.plan.answers import Question
+from platform.plan.plan_options import PlanOptions
+from platform.plan.projection import StudyPrior
+from platform.search.setup.old_studies import read_old
+from platform.study.folder import default_folder, located, user_path
+from platform.study.study import find
+from search_spaces import reference
+from search_spaces.space import Space
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's parser."""
+    command_parser = Parser(
+        prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    _add_subject(command_parser)
+    _add_questions(command_parser)
+    return command_parser
+
+
+def _add_subject(command_parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name model, cluster and software."""
+    command_parser.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
+    command_parser.add_argument(
+        "--cluster",
+        metavar="C",
+        help="8xA100-80GB, 4x8xH100, a name of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
+    )
+    command_parser.add_argument(
+        "--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search"
+    )
+    command_parser.add_argument(
+        "--studies",
+        type=Path,
+        default=Path(default_folder()),
+        metavar="DIR",
+        help="where probes and studies are kept (default: %(default)s)",
+    )
+    command_parser.add_argument(
+        "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
+    )
+    command_parser.add_argument(
+        "--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)"
+    )
+    command_parser.add_argument(
+        "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
+    )
+    command_parser.add_argument(
+        "--software",
+        metavar="NAME",
+        default=THIS_PROJECT,
+        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s, this project's)",
+    )
+    command_parser.add_argument(
+        "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
+    )
+    command_parser.add_argument(
+        "--learn-from", metavar="STUDY", help="correct predictions by what a study of the model (name or path) measured"
+    )
+
+
+def _add_questions(command_parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name the question, and how the answer is shown."""
+    command_parser.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
+    command_parser.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
+    command_parser.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
+    command_parser.add_argument(
+        "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
+    )
+    command_parser.add_argument(
+        "--save-layout",
+        metavar="FILE",
+        type=Path,
+        help="write the first row as a layout.json: predicted, not measured",
+    )
+    command_parser.add_argument(
+        "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
+    )
+    command_parser.add_argument("--micro-batch", metavar="B", type=int, help="sequences a device for --max-model")
+    command_parser.add_argument(
+        "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
+    )
+    command_parser.add_argument(
+        "--batch-rampup",
+        metavar="PHASES",
+        help="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
+    )
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+
+
+def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
+    """Returns the command's options as a value; ends the process where they are invalid."""
+    values: dict[str, Any] = vars(parser().parse_args(arguments))
+    values["set"] = tuple(values["set"])
+    return PlanOptions(**values)
+
+
+def _space(options: PlanOptions) -> Space:
+    try:
+        space = search_spaces.load(options.space)
+        space = space.with_changes(options.set) if options.set else space
+    except ValueError as error:
+        space_names = ", ".join(reference.names())
+        hint = f"; spaces for planning only: {space_names}" if str(error).startswith("unknown space") else ""
+        raise InputError(f"{error}{hint}") from None
+    if any(recipe.grad_accum for recipe in space.recipes):
+        raise InputError("a plan is for a global batch, which grad_accum leaves open: --set global_batch=N instead")
+    return space
+
+
+def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
+    """Returns the cluster of the options: a written one, one of a probe's file, or a live one.
+
+    Raises:
+        InputError: none is named, or it is unknown.
+        ClusterError: Ray fails.
+    """
+    written = options.cluster or ("ray" if options.address or os.environ.get("RAY_ADDRESS") else None)
+    if written is None:
+        raise InputError(
+            "say --cluster: 8xA100-80GB, a name of the catalogue, or ray for the cluster that Ray has here"
+        )
+    if options.address and written != "ray":
+        raise InputError(f"--address belongs to --cluster ray, not to {written}")
+    if written == "ray":
+        with clusters.connected(options.address) as place:
+            cluster, probe = place.cluster, probe_store.find(user_path(options.studies), place)
+    elif written.endswith(".json"):
+        probe = probe_store.read(user_path(written))
+        cluster = probe.cluster
+    else:
+        spec = find_cluster(written)
+        if (word := word_on(written)) is not None:
+            console.print(word, highlight=False)
+        return spec
+    source = "as the catalogue has it; `python -m platform.probe` measures it"
+    if probe is not None:
+        source = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
+    console.print(f"{cluster.label}, {source}", highlight=False)
+    return cluster_with_probe(cluster, probe)
+
+
+def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | None:
+    """Returns what the study of `--learn-from` measured; None without one.
+
+    Raises:
+        InputError: there is no such study, or it is of another model.
+    """
+    if options.learn_from is None:
+        return None
+    old = read_old(find(*located(user_path(options.studies), options.learn_from)), space)
+    if old.header.miniature:
+        raise InputError(
+            f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"
+            f" GPU and says nothing of {space.recipe.model.name}: leave --learn-from out, or name a study of the model"
+        )
+    taught = StudyPrior.of(old.header.name, old.header.cluster, old.measurements, software)
+    return dataclasses.replace(taught, memory_capped=options.device_memory_gib is not None)
+
+
+def run(options: PlanOptions) -> int:
+    """Prints the answer. Returns the exit code.
+
+    Raises:
+        InputError: the user's mistake.
+        ClusterError: Ray fails.
+    """
+    console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
+    space = _space(options)
+    options.check(space)
+    software = stacks.find_software(options.software)
+    cluster = _cluster(options, console)
+    if options.node_gbps is not None:
+        cluster = with_network(cluster, options.node_gbps / 8)
+    if options.device_memory_gib is not None:
+        cluster = with_memory_cap(cluster, options.device_memory_gib)
+    if cluster.num_nodes > 1 and cluster.link_sigma:
+        console.print(_unknown_network(cluster), highlight=False)
+    cluster = stacks.with_software(cluster, software)
+    if options.price_per_gpu_h is not None:
+        cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
+    if "fp8" not in cluster.device.tflops and any(recipe.float8_scaling for recipe in space.recipes):
+        raise InputError(
+            f"the catalogue has no FP8 figures of {cluster.device.name}:"
+            " choose --set compute_precision=bf16, or another device"
+        )
+    if space.assumption:
+        console.print(space.assumption, highlight=False)
+    question = Question(
+        options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
+    )
+    printed: dict[str, Any] = {
+        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
+    }  # fmt: skip
+    if options.fixes_recipe:
+        printed["recipe"] = space.recipe.label
+        if space.further_recipes:
+            console.print(f"For the first of {len(space.recipes)} recipes alone, --set fixes another", highlight=False)
+    answer, code = question.answer()
+    if options.json:
+        print(json.dumps(printed | answer, indent=2))
+    return code
+
+
+def _unknown_network(cluster: ClusterSpec) -> str:
+    """Returns the sentence for a cluster whose network is not stated."""
+    return (
+        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
+        " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit code."""
+    return exit_code_of(lambda: run(parse(arguments)))
+
+
+if __name__ == "__main__":
+    exit_with(main)

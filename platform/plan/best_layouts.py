@@ -1,0 +1,221 @@
+"""Ranks the predicted layouts of a recipe on a cluster, and states why others lose and what is skipped."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.common.errors import InputError
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.memory import PHASES, peak_parts
+from platform.cost_model.predict import Prediction, predict
+from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLayout
+from platform.plan.points import UNDIVIDED, PlanPoints, points_of
+from platform.plan.projection import StudyPrior
+from platform.plan.software import distinct
+from search_spaces.space import Space
+from trainers.data.mask_density import keys_per_query
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+Rows = npt.NDArray[np.int64]
+
+_MOST_REASONS = 2
+"""Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
+
+
+def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
+    """Returns `recipe` with its global batch rounded up to a multiple of every degree that divides the devices."""
+    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
+
+
+def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
+    """Returns a clause with a global batch that ranks would share evenly, where points were skipped because they do
+    not; "" otherwise.
+    """
+    other = with_whole_batch(recipe, cluster.num_devices).global_batch
+    if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
+        return ""
+    return f"; {cluster.num_devices} ranks would share --set global_batch={other}"
+
+
+def best_plan(
+    space: Space,
+    recipe: Recipe,
+    cluster: ClusterSpec,
+    *,
+    top: int = 10,
+    taught: StudyPrior | None = None,
+) -> LayoutPlan:
+    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
+
+    Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
+
+    Raises:
+        InputError: no layout of the space can stand on the cluster.
+    """
+    points = _standing(space, recipe, cluster)
+    columns = points.columns(cluster)
+    prediction = predict(columns)
+    projection = None
+    if taught is not None:
+        projection = taught.project(points.of_recipe, columns, prediction, cluster)
+        prediction = projection.prediction
+        if not taught.memory_capped:
+            prediction = _certain_to_run(prediction, projection.measured)
+    runs = prediction.fits
+    fits = runs & (prediction.ok_probability > 0.5)
+    sure = prediction.ok_probability >= SURE
+    seconds_per_token = prediction.expected_s / columns.tokens_per_step
+    rows = _fastest_rows(points.layouts, seconds_per_token, fits, sure)
+    num_too_large = len(set(points.layouts)) - len(rows)
+    if cluster.software != THIS_PROJECT:
+        rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
+
+    def planned(row: int) -> PredictedLayout:
+        at = planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, row, int(rows[0]))
+        return dataclasses.replace(at, measured=projection is not None and bool(projection.measured[row]))
+
+    return LayoutPlan(
+        recipe=recipe,
+        cluster=cluster,
+        best=tuple(planned(int(row)) for row in rows[:top]),
+        faster_if_it_fits=None
+        if (faster := _faster(seconds_per_token, fits & ~sure, rows)) is None
+        else planned(faster),
+        num_layouts=len(rows),
+        num_too_large=num_too_large,
+        lost_by=_counted_losses(prediction, rows),
+        num_points=points.num_points,
+        skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
+        nearest=_nearest(points, columns, prediction),
+        learned="" if projection is None else projection.sentence,
+    )
+
+
+def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
+    """Returns the points of the space whose layouts can stand on the cluster.
+
+    Raises:
+        InputError: there is none.
+    """
+    points = points_of(space, recipe, cluster)
+    if not points.layouts:
+        by_count = sorted(points.skipped, key=lambda each: -each[1])
+        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
+        if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
+            reasons += f"; {num_others:,} points for other reasons"
+        reasons += batch_hint(points.skipped, recipe, cluster)
+        raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
+    return points
+
+
+def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
+    """Yields (reason, points) of those predicted not to run, and of those predicted to run without fitting."""
+    if not runs.all():
+        yield "predicted out of memory", int((~runs).sum())
+    if (runs & ~fits).any():
+        yield "predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())
+
+
+def _certain_to_run(prediction: Prediction, measured: Mask) -> Prediction:
+    """Returns the prediction with points that were `measured` certain to run."""
+    return dataclasses.replace(
+        prediction,
+        fit_probability=np.where(measured, 1.0, prediction.fit_probability),
+        ok_probability=np.where(measured, 1.0, prediction.ok_probability),
+    )
+
+
+def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:
+    """Returns the fastest `unsure` row if it is faster than the first of `rows`, which is another; else None."""
+    candidates = np.flatnonzero(unsure)
+    if not len(rows) or not len(candidates):
+        return None
+    fastest = int(candidates[np.argmin(seconds_per_token[candidates])])
+    return fastest if seconds_per_token[fastest] < seconds_per_token[rows[0]] else None
+
+
+def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask, sure: Mask) -> Rows:
+    """Returns the fitting row of each layout with the least expected time of a token, the least of all first; `sure`
+    rows go before all others.
+    """
+    fitting = np.flatnonzero(fits)
+    by_time = fitting[np.lexsort((seconds_per_token[fitting], ~sure[fitting]))]
+    fastest: dict[Layout, int] = {}
+    for row in by_time:
+        fastest.setdefault(layouts[row], int(row))
+    return np.array(list(fastest.values()), dtype=np.int64)
+
+
+def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
+    return {part: float(sum(getattr(prediction.step, name)[row] for name in names)) for part, names in PARTS.items()}
+
+
+def _counted_losses(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
+    """Returns, counted, what each of `rows` that is slower than the first loses by against it."""
+    seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
+    totals = prediction.step.total_s[rows]
+    slower = totals > totals[:1] * (1 + AS_FAST)
+    worst = np.argmax(seconds[:, slower] - seconds[:, :1], axis=0)
+    return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
+
+
+def planned_at(
+    recipe: Recipe,
+    layout: Layout,
+    batch: BatchPoint,
+    cluster: ClusterSpec,
+    prediction: Prediction,
+    row: int,
+    best: int,
+) -> PredictedLayout:
+    """Returns the plan of one row of a prediction, that of this layout and batch; `best` is the row it is compared
+    with.
+    """
+    total = float(prediction.step.total_s[row])
+    seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
+    is_slower = total > float(prediction.step.total_s[best]) * (1 + AS_FAST)
+    loses_by = max(PARTS, key=lambda part: seconds[part] - winner[part]) if is_slower else ""
+    # A recipe of a fixed accumulation has another global batch at each micro-batch.
+    tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
+    keys = keys_per_query(recipe)
+    flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal", keys_per_query=keys) * tokens
+    peak = cluster.device.peak_tflops(recipe.product_type) * 1e12 * cluster.num_devices
+    return PredictedLayout(
+        layout=layout,
+        micro_batch=batch.micro_batch,
+        grad_accum=batch.grad_accum,
+        step_s=total,
+        low_s=float(prediction.low_s[row]),
+        high_s=float(prediction.high_s[row]),
+        tokens_per_s=tokens / total,
+        mfu=flops / total / peak,
+        peak_tflops=cluster.device.peak_tflops(recipe.product_type),
+        needed_gib=float(prediction.memory.needed_gib[row]),
+        fit_probability=float(prediction.fit_probability[row]),
+        ok_probability=float(prediction.ok_probability[row]),
+        shares={part: value / total for part, value in seconds.items()},
+        loses_by=loses_by,
+    )
+
+
+def parts_gib(columns: Columns, row: int) -> dict[str, float]:
+    """Returns the parts of the memory of a row at its peak, GiB."""
+    parts = peak_parts(columns.take(np.array([row])))
+    return {field.name: float(np.ravel(getattr(parts, field.name))[0]) for field in dataclasses.fields(parts)}
+
+
+def _nearest(points: PlanPoints, columns: Columns, prediction: Prediction) -> str:
+    """Returns the point that needs least memory, with the parts of its memory."""
+    row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
+    listed = ", ".join(f"{part} {gib:.1f}" for part, gib in parts_gib(columns, row).items() if gib >= 0.05)
+    phase = PHASES[int(prediction.memory.phase[row])].replace("_", " ")
+    return (
+        f"nearest is {points.layouts[row].label} at micro-batch {points.batches[row].micro_batch}, which needs"
+        f" {float(prediction.memory.needed_gib[row]):.1f} GiB of {float(columns.capacity_gib[row]):.1f}"
+        f" ({phase}: {listed})"
+    )

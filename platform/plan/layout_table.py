@@ -1,0 +1,109 @@
+"""Prints the best layouts of a recipe as a table, what is faster but less sure to fit, and what is left out."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.common.text import count as short_count
+from platform.cost_model.hardware import ClusterSpec
+from platform.plan.planned import AS_FAST, SURE, LayoutPlan, PredictedLayout
+from platform.plan.tables import PREDICTED, WIDE, batch_of, chance_of, conditions, figure, price, table_of
+
+
+def show_plan(plan: LayoutPlan, tokens: float, console: Console) -> None:
+    """Prints the best layouts of one recipe."""
+    recipe, cluster = plan.recipe, plan.cluster
+    console.print(f"{recipe.label}\n{conditions(cluster, plan.learned or PREDICTED)}", highlight=False)
+    peaks = cluster.device.tflops
+    if recipe.compute_precision == "bf16" and peaks["bf16"] < peaks["fp16"]:
+        console.print(
+            f"{cluster.device.name} multiplies bf16 at {peaks['bf16']:g} TFLOP/s and fp16 at {peaks['fp16']:g}:"
+            " --set compute_precision=fp16 asks for the faster one",
+            highlight=False,
+        )
+    if not plan.best:
+        console.print(f"nothing fits: {plan.nearest}", highlight=False)
+    else:
+        _show_best(plan, tokens, console)
+    console.print(
+        f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
+        f" {plan.num_too_large:,} have none",
+        highlight=False,
+    )
+    if plan.lost_by:
+        losses = ", ".join(f"{count:,} in {part}" for part, count in plan.lost_by)
+        console.print(f"beside the first row the others that fit lose most time: {losses}", highlight=False)
+    reasons = Table.grid(padding=(0, 1))
+    reasons.add_column(justify="right")
+    for reason, count in plan.skipped:
+        reasons.add_row(f"  {count:,}", f"skipped: {reason}")
+    console.print(reasons)
+
+
+def _note_on_chance(plan: LayoutPlan) -> str:
+    """Returns a sentence on a faster point that is less sure to fit, or on a first layout that is not; else ""."""
+    first, faster = plan.best[0], plan.faster_if_it_fits
+    if first.ok_probability < SURE:
+        return f"no layout fits with {100 * SURE:.0f} % probability: a search measures which do"
+    gain = 100 * (faster.tokens_per_s / first.tokens_per_s - 1) if faster else 0.0
+    if faster is None or gain < 0.05:
+        return ""
+    return (
+        f"{gain:.1f} % faster, but fits with {chance_of(faster)} probability only: {faster.layout.label},"
+        f" batch {batch_of(faster)}"
+    )
+
+
+def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
+    """Prints the table of the best layouts, and the parts of the first one's step."""
+    best, cluster = plan.best, plan.cluster
+    numbered = console.width < WIDE
+    first = "#" if numbered else "layout"
+    table = table_of(first, "batch", "GiB", "fits", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
+    for number, planned in enumerate(best, 1):
+        days = planned.days(tokens)
+        half = planned.high_s / planned.step_s - 1
+        table.add_row(
+            str(number) if numbered else planned.layout.label,
+            batch_of(planned),
+            f"{planned.needed_gib:.0f}",
+            chance_of(planned),
+            figure(planned.step_s),
+            f"±{100 * half:.0f} %",
+            figure(planned.tokens_per_s),
+            f"{100 * planned.mfu:.0f} %",
+            figure(days),
+            price(cluster, days, cluster.num_devices),
+            _slower_in(planned, best[0]) + (", measured" if planned.measured else ""),
+        )
+    console.print(table, highlight=False)
+    for number, planned in enumerate(best if numbered else (), 1):
+        console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
+    if note := _note_on_chance(plan):
+        console.print(note, highlight=False)
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)
+    console.print(f"the best one's step: {shares}", highlight=False)
+    console.print(_legend(best, cluster, tokens), highlight=False)
+
+
+def _slower_in(planned: PredictedLayout, first: PredictedLayout) -> str:
+    if planned.loses_by or planned is first:
+        return planned.loses_by or "best"
+    is_faster = planned.tokens_per_s > first.tokens_per_s * (1 + AS_FAST)  # but less sure to fit
+    return "faster" if is_faster else "as fast"
+
+
+def _legend(best: Sequence[PredictedLayout], cluster: ClusterSpec, tokens: float) -> str:
+    """Returns an explanation of those columns of the table that need one."""
+    meanings = [
+        "batch: micro-batch x accumulated micro-batches",
+        f"fits: probability that it runs within memory, layouts of {100 * SURE:.0f} % and more first",
+        "80 %: interval of the step time",
+        f"days: for {short_count(tokens)} tokens (--tokens)",
+    ]
+    if len(best) > 1:
+        meanings.append("slower in: the part of the step that costs most beside the first row")
+    if cluster.price_per_device_hour is None:
+        meanings.append("cost: give --price-per-gpu-h")
+    return "; ".join(meanings)

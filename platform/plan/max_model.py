@@ -1,0 +1,105 @@
+"""Finds the largest model that a number of devices holds: layers, heads and width grow together until it is full."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from platform.common.errors import InputError
+from platform.cost_model.hardware import ClusterSpec
+from platform.plan.planned import PredictedLayout
+from platform.plan.sizes import AtSize, at_size
+from search_spaces.space import Space
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+MOST_HEADS = 512
+MOST_LAYERS = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Largest:
+    """The largest model of one number of devices."""
+
+    num_devices: int
+    recipe: Recipe
+    """Its model is the grown one."""
+    planned: PredictedLayout
+
+
+def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
+    """Returns `base` with more heads of the same width, and layers and feed-forward width as given or in proportion."""
+    hidden = base.hidden_size * num_heads // base.num_heads
+    shared = base.num_heads // base.num_kv_heads
+    return dataclasses.replace(
+        base,
+        name=f"{base.name}-grown",
+        num_layers=num_layers,
+        hidden_size=hidden,
+        num_heads=num_heads,
+        num_kv_heads=max(1, num_heads // shared),
+        ffn_size=round(base.ffn_size * hidden / base.hidden_size),
+        window_layers=max(1, round(base.window_layers * num_layers / base.num_layers)) if base.window else 0,
+        config="",
+    )
+
+
+def _in_proportion(base: ModelSpec, num_heads: int) -> ModelSpec:
+    return grown(base, num_heads, max(1, round(base.num_layers * num_heads / base.num_heads)))
+
+
+def _most(fits: Callable[[int], bool], limit: int) -> int:
+    """Returns the largest count below `limit` that fits, 0 if none does, by doubling and then halving: memory grows
+    with it.
+    """
+    low, high = 0, 1
+    while high < limit and fits(high):
+        low, high = high, 2 * high
+    high = min(high, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def largest_models(
+    space: Space,
+    recipe: Recipe,
+    cluster: ClusterSpec,
+    counts: Sequence[int],
+    *,
+    micro_batch: int,
+) -> tuple[Largest, ...]:
+    """Returns for each count of devices the largest model that trains at `micro_batch` sequences a device, one
+    micro-step.
+
+    Heads grow (a group of key/value heads at a time), layers in proportion, until nothing fits; then layers alone.
+
+    Raises:
+        InputError: not even one head fits.
+    """
+    narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), points=())
+    parts = [cluster.with_devices(count) for count in counts]
+    return tuple(_largest(narrowed, recipe, part, micro_batch) for part in parts)
+
+
+def _largest(space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: int) -> Largest:
+    base, num_devices = recipe.model, cluster.num_devices
+    step = base.num_heads // base.num_kv_heads
+
+    def with_model(model: ModelSpec) -> Recipe:
+        return dataclasses.replace(recipe, model=model, global_batch=micro_batch * num_devices)
+
+    def size(model: ModelSpec) -> AtSize:
+        return at_size(space, with_model(model), cluster)
+
+    def fits(model: ModelSpec) -> bool:
+        return size(model).planned is not None
+
+    heads = step * _most(lambda count: fits(_in_proportion(base, count * step)), MOST_HEADS // step)
+    if not heads:
+        reason = size(_in_proportion(base, step)).reason
+        raise InputError(f"no model like {base.name} fits {num_devices} x {cluster.device.name}: {reason}")
+    layers = _in_proportion(base, heads).num_layers
+    model = grown(base, heads, layers + _most(lambda more: fits(grown(base, heads, layers + more)), MOST_LAYERS))
+    planned = size(model).planned
+    assert planned is not None
+    return Largest(num_devices=num_devices, recipe=with_model(model), planned=planned)

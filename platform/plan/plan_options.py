@@ -1,0 +1,108 @@
+"""The options of `python -m platform.plan` as one frozen value, with their bounds and which of them exclude each
+other.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.cost_model.hardware import THIS_PROJECT
+from platform.plan.picture import check_path
+from search_spaces.space import Space
+from trainers.spec.codec import shortened
+
+_LARGEST = {
+    "top": 1e6,
+    "micro_batch": 1e6,
+    "tokens": 1e18,
+    "device_memory_gib": 1e6,
+    "price_per_gpu_h": 1e6,
+    "node_gbps": 1e6,
+}
+"""Largest value by option; it must also be above 0 and a number."""
+_QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
+_BY_AXES = ("gpus", "min_nodes", "batch_rampup")
+"""Options whose answers need a layout for any number of devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """All options of one command. Fields are named as their options are."""
+
+    space: str
+    cluster: str | None = None
+    address: str | None = None
+    studies: Path
+    """The folder with the probes."""
+    set: tuple[str, ...] = ()
+    tokens: float | None = None
+    price_per_gpu_h: float | None = None
+    top: int = 10
+    device_memory_gib: float | None = None
+    software: str = THIS_PROJECT
+    node_gbps: float | None = None
+    learn_from: str | None = None
+    """The name of a study, or the path of its folder."""
+    gpus: str | None = None
+    png: Path | None = None
+    save_layout: Path | None = None
+    max_model: bool = False
+    micro_batch: int | None = None
+    min_nodes: bool = False
+    batch_rampup: str | None = None
+    json: bool = False
+
+    @property
+    def fixes_recipe(self) -> bool:
+        """Whether the answer is for a single recipe."""
+        return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
+
+    def check(self, space: Space) -> None:
+        """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
+        space.
+
+        Raises:
+            InputError: they are not.
+        """
+        for name, most in _LARGEST.items():
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
+        question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
+        if self.learn_from and (question_options or space.points):
+            question = question_options[0] if question_options else f"the named points of {space.name}"
+            raise InputError(
+                f"--learn-from corrects plans of layouts by axes, got {question}: leave one of the two out"
+            )
+        if len(question_options) > 1:
+            raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
+        if self.gpus and question_options and not self.max_model:
+            raise InputError(f"--gpus has no effect on {question_options[0]}, which tries its own counts: leave it out")
+        if self.micro_batch and not self.max_model:
+            raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")
+        if self.png is not None:
+            if not self.gpus or question_options:
+                raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
+            check_path(self.png)
+        if self.save_layout is not None:
+            self._check_saving(space, question_options)
+        by_axes = next((_option(name) for name in _BY_AXES if getattr(self, name)), None)
+        if space.points and by_axes and not self.max_model:
+            raise InputError(
+                f"{by_axes} goes through layouts by axes, and space {space.name} has named points: leave it out"
+            )
+
+    def _check_saving(self, space: Space, question_options: list[str]) -> None:
+        """Checks that the answer has one first layout that this project's commands can run."""
+        questions = [*question_options, *(["--gpus"] if self.gpus else [])]
+        if questions or space.points:
+            question = questions[0] if questions else f"the named points of {space.name}"
+            raise InputError(f"--save-layout saves the first row of a plan of layouts by axes, got {question}")
+        if len(space.recipes) > 1:
+            raise InputError(f"--save-layout saves a layout of one recipe, got {len(space.recipes)}: fix one by --set")
+        if self.software != THIS_PROJECT:
+            raise InputError(f"--save-layout saves what this project runs, got --software {self.software}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

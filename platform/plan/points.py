@@ -1,0 +1,113 @@
+"""Every layout x micro-batch of a space on a cluster: the layouts themselves, with what is left out and why."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from platform.cost_model.columns import Columns
+from platform.cost_model.engines import costs
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.placement import misplaced
+from platform.plan.software import planned_columns
+from search_spaces.degrees import fill
+from search_spaces.space import Space
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
+
+UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
+"""Reason of a point that a search skips for its batch alone."""
+UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanPoints:
+    """The points of one recipe that can run, apart from memory."""
+
+    recipe: Recipe
+    layouts: tuple[Layout, ...]
+    """The layout of each row."""
+    batches: tuple[BatchPoint, ...]
+    """The batch point of each row."""
+    skipped: tuple[tuple[str, int], ...]
+    """(reason, points)."""
+    num_points: int
+    """Number of points considered."""
+
+    def columns(self, cluster: ClusterSpec) -> Columns:
+        """Returns the cost model's input, a row a point."""
+        return planned_columns(self.of_recipe, cluster)
+
+    @property
+    def of_recipe(self) -> list[tuple[Recipe, Layout, BatchPoint]]:
+        """(recipe, layout, batch point) of each row."""
+        return [(self.recipe, layout, batch) for layout, batch in zip(self.layouts, self.batches, strict=True)]
+
+
+def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
+    """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
+
+    The layouts are those of a search, and those that split the model as other software does where our engine does not.
+    `recipe` may be one that the space lacks, such as that of a larger model.
+    """
+    rows: list[tuple[Layout, BatchPoint]] = []
+    skipped: collections.Counter[str] = collections.Counter()
+    meaningless: collections.Counter[str] = collections.Counter()
+    enumerated: set[tuple[Layout, int]] = set()
+    refuses = functools.cache(functools.partial(_engine_refuses, recipe))
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
+        try:
+            layout = fill(values, cluster.num_devices)
+        except ValueError as error:
+            meaningless[str(error)] += len(micro_batches)
+            continue
+        fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
+        enumerated.update((layout, micro_batch) for micro_batch in fresh)
+        reason = misplaced(recipe, layout, cluster) or refuses(layout.data_parallel_part)
+        if costs(layout.rules.name) is None:
+            reason = f"the cost model does not know engine {layout.rules.name}"
+        for micro_batch in fresh:
+            try:
+                batch = BatchPoint.of(recipe, layout, micro_batch)
+            except ValueError:
+                remainder = recipe.global_batch % (micro_batch * layout.data_parallel)
+                skipped[reason or (UNDIVIDED if remainder else UNFILLED)] += 1
+            else:
+                if reason:
+                    skipped[reason] += 1
+                else:
+                    rows.append((layout, batch))
+    skip_counts = skipped if rows or skipped else meaningless
+    return PlanPoints(
+        recipe=recipe,
+        layouts=tuple(layout for layout, _ in rows),
+        batches=tuple(batch for _, batch in rows),
+        skipped=tuple(skip_counts.items()),
+        num_points=len(rows) + skipped.total(),
+    )
+
+
+def recipes_of(space: Space) -> tuple[Recipe, ...]:
+    """Returns the planned recipes: those of the space, or of its named points."""
+    return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
+
+
+def _combinations(
+    space: Space, recipe: Recipe, num_devices: int
+) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
+    """Yields (axis values, micro-batches) of `recipe`, as the space names them for `num_devices`."""
+    if recipe not in recipes_of(space):
+        space = dataclasses.replace(space, recipe=recipe, further_recipes=())
+        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))
+        return
+    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices):
+        if combination_recipe == recipe:
+            yield values, micro_batches
+
+
+def _engine_refuses(recipe: Recipe, layout: Layout) -> str:
+    """Returns the sentence in which the layout's engine refuses it; "" where it does not."""
+    return standing_refusal(recipe, layout, layout.world_size) or ""

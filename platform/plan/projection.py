@@ -1,0 +1,137 @@
+"""Corrects plans by a study: measured step times where it has them, predictions corrected by it elsewhere."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+from platform.cost_model.calibration import calibrate, gp_inputs_of_rows
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.engines import costs
+from platform.cost_model.features import joined
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_device, from_cluster
+from platform.cost_model.predict import Prediction, predict, spread, take
+from platform.cost_model.regression import NOISE_SIGMA
+from platform.plan.software import Point, planned_columns
+from trainers.records.measurement import TIMED, Measurement
+from trainers.spec.axis import axes_of
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Projection:
+    """The prediction of a plan's points, corrected by a study."""
+
+    prediction: Prediction
+    measured: Mask
+    """Points whose step time is a measured one."""
+    sentence: str
+    """Sentence on the lessons and the measurements, for the user."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyPrior:
+    """Measured step times of a study."""
+
+    name: str
+    cluster: Cluster
+    measurements: tuple[Measurement, ...]
+    memory_capped: bool = False
+    """Whether plans cap the memory of devices: what was measured ran in all of it, and need not run in less."""
+
+    @classmethod
+    def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "StudyPrior":
+        """Returns the timed ones of `measurements`, of engines that the cost model knows.
+
+        Raises:
+            InputError: there are none, or plans are for another software than that of studies.
+        """
+        if software != THIS_PROJECT:
+            raise InputError(f"--learn-from names a study of {THIS_PROJECT}, got --software {software}: leave one out")
+        find_device(cluster.device)
+        timed = tuple(
+            each
+            for each in measurements
+            if each.outcome in TIMED
+            and each.step_time_s
+            and not each.repeat
+            and costs(each.layout.rules.name) is not None
+        )
+        if not timed:
+            raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
+        return cls(name=name, cluster=cluster, measurements=timed)
+
+    def project(
+        self, points: Sequence[Point], columns: Columns, prediction: Prediction, cluster: ClusterSpec
+    ) -> Projection:
+        """Corrects the `prediction` of `points` on `cluster`."""
+        measured_points = [(each.recipe, each.layout, each.batch) for each in self.measurements]
+        origin = from_cluster(self.cluster)
+        both = joined([planned_columns(measured_points, origin), columns])
+        axes = [_axes(point, origin) for point in measured_points] + [_axes(point, cluster) for point in points]
+        everything = predict(both)
+        steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
+        places = gp_inputs_of_rows(axes, both, everything, num_measured=len(measured_points))
+        calibration = calibrate(places, everything, np.arange(len(measured_points)), steps)
+        # Memory is the catalogue's capacity of these devices, which the caller may have capped.
+        step = take(calibration.corrected, slice(len(measured_points), None))
+        corrected = dataclasses.replace(
+            prediction, step=step.step, sigma=step.sigma, stall=step.stall, low_s=step.low_s, high_s=step.high_s
+        )
+        measured = self._measured_s(points, cluster)
+        is_measured = np.isfinite(measured)
+        errors = f"{calibration.error_before:.1%} off as predicted, {calibration.error_after:.1%} by the others of them"
+        sentence = (
+            f"learned from {plural(len(measured_points), 'step time')} of {self.name} on {self.cluster.label}"
+            f" ({errors}); {_basis(int(is_measured.sum()), len(points), origin, cluster)}"
+        )
+        return Projection(prediction=_with_measured(corrected, measured), measured=is_measured, sentence=sentence)
+
+    def _measured_s(self, points: Sequence[Point], cluster: ClusterSpec) -> Array:
+        """Returns the median step time of each point where these devices measured it, NaN elsewhere."""
+        times: dict[tuple[str, str, int], list[float]] = {}
+        if _same_devices(from_cluster(self.cluster), cluster):
+            for each in self.measurements:
+                key = (each.recipe.id, each.layout.id, each.batch.micro_batch)
+                times.setdefault(key, []).append(each.step_time_s or 0.0)
+        times_of = [times.get((recipe.id, layout.id, batch.micro_batch)) for recipe, layout, batch in points]
+        return np.array([np.median(each) if each else np.nan for each in times_of])
+
+
+def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
+    return (a.device.name, a.num_nodes, a.devices_per_node) == (b.device.name, b.num_nodes, b.devices_per_node)
+
+
+def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
+    """Returns which step times are measured and which predicted, and what the study does not cover."""
+    basis = f"{num_measured} of {num_points:,} points measured, the others predicted"
+    if not num_measured:
+        basis = "every step time predicted"
+    if origin.device.name != cluster.device.name:
+        basis += f", {cluster.device.name} from {origin.device.name}"
+    if cluster.num_nodes > 1 and origin.num_nodes == 1:
+        basis += "; nothing between nodes was measured"
+    return basis
+
+
+def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
+    """Returns what distinguishes points: their layouts' axes, and where they run."""
+    _, layout, _ = point
+    axes = {name: getattr(layout, name) for name in axes_of(Layout)}
+    return {**axes, "device": cluster.device.name, "nodes": cluster.num_nodes}
+
+
+def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
+    """Returns `prediction` with the measured step times in place of its own, and the interval of a measurement."""
+    is_measured = np.isfinite(measured)
+    scale = np.where(is_measured, measured / prediction.step.total_s, 1.0)
+    parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}
+    sigma = np.where(is_measured, NOISE_SIGMA, prediction.sigma)
+    step = dataclasses.replace(prediction.step, **parts)
+    return dataclasses.replace(
+        prediction, step=step, **spread(step, sigma, np.where(is_measured, 0.0, prediction.stall), prediction.stalled_s)
+    )

@@ -1,0 +1,90 @@
+"""Columns of layouts under other software, whose stack replaces this project's trainers."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.cost_model.columns import Columns
+from platform.cost_model.features import Workload, features, from_points, joined
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.layout_arrays import AXES, LayoutArrays
+from platform.cost_model.mesh import STAGE_COLUMNS
+from platform.cost_model.stacks import STAGES, THIS_PROJECT, fact
+from platform.validate.published import modules_of, stack_features
+from platform.validate.row_software import data_parallelism_of
+from platform.validate.rows import NEEDED, Row
+from trainers.spec.axis import axes_of, defaults_of
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_OF_THE_STACK = {name: defaults_of(Layout)[name] for name, each in axes_of(Layout).items() if each.of_the_stack}
+Point = tuple[Recipe, Layout, BatchPoint]
+
+
+def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
+    """Returns a row for each (recipe, layout, batch point), in order, as the software of `cluster` runs it.
+
+    Other software uses a layout's degrees, sharding stage, checkpointing and offload, but its own kernels and data
+    parallelism.
+    """
+    if cluster.software == THIS_PROJECT:
+        return from_points(points, cluster)
+    groups: dict[tuple[Recipe, tuple[tuple[str, str], ...]], list[int]] = {}
+    for place, (recipe, layout, _) in enumerate(points):
+        groups.setdefault((recipe, tuple(_row(recipe, layout, cluster.software).items())), []).append(place)
+    parts = [_columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()]
+    order = np.argsort([place for members in groups.values() for place in members], kind="stable")
+    return joined(parts).take(order) if parts else from_points(points, cluster)
+
+
+def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
+    """Returns the row that a table would have for the layout under `software`."""
+    return {
+        **dict.fromkeys(NEEDED, ""),
+        "model": recipe.model.architecture,
+        "software": software,
+        "strategy": _strategy(layout),
+        "tp": f"{layout.tp}",
+        "activation_ckpt": layout.checkpointing,
+        "precision": recipe.compute_precision,
+        "state_precision": recipe.state_precision,
+        "status": "ok",
+    }
+
+
+def _strategy(layout: Layout) -> str:
+    """Returns a table's word for the layout's sharding strategy."""
+    alike = [name for name, stage in STAGES.items() if stage == layout.zero_stage]
+    if layout.dp_replicate > 1 and layout.zero_stage and "hsdp" in alike:
+        return "hsdp"
+    mine = fact(THIS_PROJECT, "engines", {})
+    return next((name for name in alike if mine[name] == layout.engine), alike[0])
+
+
+def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns:
+    recipe, tp = points[0][0], float(row["tp"])
+    work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
+    engine = data_parallelism_of(row)
+    overrides = {"engine": engine, **_OF_THE_STACK}
+    layouts = [{name: getattr(layout, name) for name in AXES} | overrides for _, layout, _ in points]
+    return features(
+        work,
+        LayoutArrays.of(layouts),
+        cluster,
+        micro_batch=np.array([batch.micro_batch for *_, batch in points], dtype=np.float64),
+        grad_accum=np.array([batch.grad_accum for *_, batch in points], dtype=np.float64),
+        stack={**stack_features(row, work, cluster, tp), **dict.fromkeys(STAGE_COLUMNS, 0.0)},
+    )
+
+
+def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
+    """Returns those of `rows` that differ from every earlier one in some column: layouts that a software runs alike
+    count once.
+    """
+    first_rows: dict[bytes, int] = {}
+    matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)
+    for row in rows:
+        first_rows.setdefault(matrix[row].tobytes(), int(row))
+    return list(first_rows.values())

@@ -1,0 +1,195 @@
+"""Prints the table and the winner of a study, finished, cut short or running, and writes its files.
+
+    python -m platform.report bloom7b-1 --csv bloom7b.csv
+    python -m platform.report bloom7b-1gpu bloom7b-4gpu --html report.html
+    python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
+
+It reads the journals alone, and updates MLflow where it lacks something. Exit codes: 0 there is a winner,
+1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser, one_line
+from platform.common.output import print_line
+from platform.common.signals import exit_with
+from platform.report.difference import difference, measurement_by_prefix
+from platform.report.difference_words import sentences
+from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
+from platform.report.group_report import report
+from platform.report.html.page import write_page
+from platform.report.image_formats import FORMATS, PICTURES_HELP
+from platform.report.json_report import as_json, finite
+from platform.report.measurement_table import to_rows, write_csv
+from platform.report.show import show
+from platform.report.summary import verdicts
+from platform.search.session.replanned import with_plan
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
+from platform.study.group import is_group, member, read_group
+from platform.study.journal import JOURNAL
+from platform.study.lock import is_locked
+from platform.study.result.result import StudyResult
+from platform.study.study import find, is_study, read
+from platform.study.trust import not_written, other_owner
+from platform.tracking.mirror import Mirror
+from platform.tracking.uri import check_uri, report_uri
+from trainers.records.measurement import Measurement
+from trainers.spec.codec import to_json
+
+_MIRROR_S = 120.0
+"""Longest time that updating MLflow may take, in seconds."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's parser."""
+    command_parser = Parser(
+        prog="python -m platform.report",
+        description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
+        epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
+        " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
+        " --compare bloom7b-1:3f2a bloom7b-2",
+    )
+    command_parser.add_argument("names", nargs="*", metavar="STUDY", help="a study's name, or the path of its folder;"
+        " several with --html")  # fmt: skip
+    command_parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page on the studies there"
+    )
+    command_parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="say what differs between two"
+        " measurements and what each difference makes: STUDY for its winner, STUDY:ID for the one whose id begins"
+        " so")  # fmt: skip
+    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+    command_parser.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    command_parser.add_argument("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
+    command_parser.add_argument(
+        "--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
+    )
+    trust = "write files and MLflow for a study of another user too"
+    command_parser.add_argument("--trust", action="store_true", help=trust)
+    command_parser.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
+    return command_parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    return exit_code_of(lambda: _report(parser().parse_args(argv)))
+
+
+def _report(options: argparse.Namespace) -> int:
+    if options.compare:
+        return _compare(options)
+    places = [located(user_path(options.studies).absolute(), name) for name in options.names]
+    if not places:
+        raise InputError("no study is named: give its name, or two measurements by --compare")
+    several = [is_group(studies / name) for studies, name in places]
+    if options.csv is not None and (len(places) > 1 or any(several)):
+        name = " and ".join(name for _, name in places)
+        raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
+    if len(places) > 1 and options.html is None:
+        raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
+    if several == [True] and options.html is None:
+        return report(*places[0], as_object=options.json, trusted=options.trust, form=options.pictures)
+    folders = [find(each.parent, each.name) for studies, name in places for each in _members(studies, name)]
+    explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if explicit_uri and not options.no_mlflow:
+        check_uri(explicit_uri)  # a mistake is said before anything is shown
+    if len(folders) == 1:
+        return _report_one(folders[0], explicit_uri, options)
+    return _report_together(folders, explicit_uri, options)
+
+
+def _members(studies: Path, name: str) -> list[Path]:
+    """Returns the study's folder, or for a search on several numbers of devices those of its studies that have
+    begun.
+    """
+    if not is_group(studies / name):
+        return [studies / name]
+    counts = read_group(studies / name).counts
+    return [path for count in counts if is_study(path := studies / member(name, count))]
+
+
+def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) -> int:
+    running = is_locked(folder)  # before the journal is read: what ends meanwhile has no last line yet
+    result = _read(folder)
+    owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
+    if owner:
+        print_line(not_written(owner))
+    files: list[Path] = [] if owner else written(folder, result, options.pictures)
+    if options.csv is not None:
+        rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
+        write_csv(options.csv, rows)
+        files.append(options.csv)
+    if options.html is not None:
+        files.append(write_page(options.html, [result], [folder]))
+    show(result, files, as_object=options.json)
+    if running:
+        print_line("The study is running: its search mirrors it to MLflow.")
+        return report_exit_code(result)
+    if not options.json:
+        print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
+    if not options.no_mlflow and not owner:
+        _mirror(folder, result, explicit_uri, options.html)
+    return report_exit_code(result)
+
+
+def _report_together(folders: Sequence[Path], explicit_uri: str, options: argparse.Namespace) -> int:
+    """Writes one page on several studies; returns the best of their exit codes."""
+    results = [_read(folder) for folder in folders]
+    path = write_page(options.html, results, folders)
+    if options.json:
+        print(json.dumps([as_json(result) for result in results], allow_nan=False))
+    else:
+        for result in results:
+            print(f"{result.header.name}:", *verdicts(result), sep="\n  ")
+        print("Files:", path, sep="\n  ")
+    for folder, result in zip(folders, results, strict=True):
+        if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
+            _mirror(folder, result, explicit_uri, path)
+    return min(map(report_exit_code, results))
+
+
+def _read(folder: Path) -> StudyResult:
+    """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
+    read_history, remarks = read(folder, last=not is_locked(folder))
+    for remark in remarks:
+        print_line(remark)
+    return StudyResult.of(with_plan(read_history))
+
+
+def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None) -> None:
+    """Updates MLflow, the page included."""
+    if is_locked(folder):
+        return
+    try:
+        mirror = Mirror(folder, report_uri(explicit_uri, result.header.mlflow_uri, folder.parent)).start()
+        print_line(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        print_line(mirror.look)
+    except InputError as error:
+        print_line(one_line(error))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if options.names or options.html or options.csv:
+        raise InputError("--compare A B goes with neither further studies nor --html and --csv: leave these out")
+    results, sides = list[StudyResult](), list[Measurement]()
+    for text in options.compare:
+        name, _, id_prefix = text.rpartition(":") if ":" in text else (text, "", "")
+        result = _read(find(*located(user_path(options.studies).absolute(), name)))
+        winner = next((best for _, best in result.winners), None)
+        sides.append(measurement_by_prefix(result.history.measurements, winner, id_prefix))
+        results.append(result)
+    measurements = [each for result in results for each in result.history.measurements]
+    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements)
+    print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
+    return 0
+
+
+if __name__ == "__main__":
+    exit_with(main)

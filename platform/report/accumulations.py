@@ -1,0 +1,100 @@
+"""Compares accumulations that were searched by value: what a longer one gains in speed and what it changes.
+
+With a fixed accumulation the global batch follows from the micro-batch and the data-parallel ranks. So speed and days
+stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
+"""
+
+from typing import Any
+
+from rich.table import Table, box
+from rich.text import Text
+
+from platform.common.text import count, figure
+from platform.report.console import as_text, console
+from platform.report.summary import days_of
+from platform.study.result.result import RecipeResult, StudyResult
+from trainers.records.measurement import Outcome
+from trainers.spec.recipe import Recipe
+
+Family = dict[int, RecipeResult]
+"""Result by accumulation, ascending."""
+
+
+def families(result: StudyResult) -> dict[Recipe, Family]:
+    """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
+    by_recipe: dict[Recipe, Family] = {}
+    for each in result.measured:
+        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in each.measurements)
+        if each.recipe.grad_accum and is_measured:
+            by_recipe.setdefault(each.recipe.of_batch(1), {})[each.recipe.grad_accum] = each
+    return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
+
+
+def render_accumulations(result: StudyResult, *, width: int, color: bool = False) -> str:
+    """Returns the tables, at most `width` columns wide; "" where no two accumulations were tried."""
+    by_recipe = families(result)
+    if not by_recipe:
+        return ""
+    screen, stream = console(width=width, color=color)
+    for recipe, family in by_recipe.items():
+        screen.print("What accumulation buys, and the global batch it makes", style="bold")
+        screen.print(recipe.label.replace(", global batch 1", ""))
+        screen.print(_table(family, result.header.tokens))
+        screen.print()
+        screen.print(
+            "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
+            " the same tokens: another loss curve, so speed alone does not choose between rows."
+        )
+        screen.print()
+    return as_text(stream)
+
+
+def _table(family: Family, tokens: float) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("accumu-\nlation", justify="right")
+    table.add_column("fastest layout", overflow="fold", min_width=16)
+    for title in ("MBS", "global\nbatch", "step\ns", "tokens\n/s", "of the\nfastest", f"days for\n{count(tokens)}"):
+        table.add_column(title, justify="right", no_wrap=True)
+    fastest = max((each.winner.tokens_per_s or 0.0 for each in family.values() if each.winner), default=0.0)
+    for accumulation, of_recipe in family.items():
+        each = of_recipe.winner
+        if each is None or each.tokens_per_s is None:
+            table.add_row(f"{accumulation:,}", Text(why_no_winner(of_recipe), style="red"))
+            continue
+        tilde = "~" if each.step_time_derived else ""
+        days = days_of(each, tokens)
+        table.add_row(
+            f"{accumulation:,}",
+            Text(each.layout.label),
+            str(each.batch.micro_batch),
+            f"{each.global_batch:,}",
+            figure(each.step_time_s) + tilde,
+            figure(each.tokens_per_s) + tilde,
+            f"{each.tokens_per_s / fastest:.0%}",
+            "" if days is None else figure(days) + tilde,
+        )
+    return table
+
+
+def why_no_winner(of_recipe: RecipeResult) -> str:
+    """Returns why a recipe's table has no winner."""
+    return "not resolved" if of_recipe.unresolved else "nothing fits"
+
+
+def accumulation_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """Returns the same as plain rows, one for each accumulation; without a winner the figures are null."""
+    return [
+        {
+            "model": recipe.model.name,
+            "seq_len": recipe.seq_len,
+            "grad_accum": accumulation,
+            "layout": each and each.layout.label,
+            "micro_batch": each and each.batch.micro_batch,
+            "global_batch": each and each.global_batch,
+            "step_time_s": each and each.step_time_s,
+            "tokens_per_s": each and each.tokens_per_s,
+            "days": each and days_of(each, result.header.tokens),
+        }
+        for recipe, family in families(result).items()
+        for accumulation, each in ((accumulation, of_recipe.winner) for accumulation, of_recipe in family.items())
+    ]

@@ -1,0 +1,200 @@
+"""Compares recipes that differ only in their global batch: what a larger accumulation gains in speed.
+
+Each of them is a recipe of its own, with its own loss curve: speed does not choose among them, a person does.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table, box
+from rich.text import Text
+
+from platform.common.text import figure, plural
+from platform.report.accumulations import why_no_winner
+from platform.report.console import STYLES, as_text, console
+from platform.study.result.result import RecipeResult, StudyResult
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_NARROWEST = 24
+"""Columns that a folded layout name needs."""
+_MOST_ROWS = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Batches:
+    """Recipes that differ only in their global batch, of which there are at least two."""
+
+    recipe: Recipe
+    """The recipe of the largest batch."""
+    of: dict[int, RecipeResult]
+    """Result by global batch, ascending."""
+    rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
+    """A layout with its best point at each global batch, else the outcome of its smallest micro-batch; fastest
+    layout first.
+    """
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Global batches, ascending."""
+        return tuple(self.of)
+
+    @property
+    def best(self) -> dict[int, Measurement]:
+        """Winner by global batch, without batches that have none."""
+        return {size: each.winner for size, each in self.of.items() if each.winner is not None}
+
+    def share(self, size: int) -> float | None:
+        """Returns the winner's tokens/s over those of the fastest batch's winner."""
+        speeds = {each: winner.tokens_per_s or 0.0 for each, winner in self.best.items()}
+        return speeds[size] / max(speeds.values()) if size in speeds else None
+
+
+def side_by_side(result: StudyResult) -> list[Batches]:
+    """Returns every family of recipes that differ only in their global batch; empty where no two do."""
+    families: dict[Recipe, list[RecipeResult]] = {}
+    for each in result.measured:
+        is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
+        if is_measured and not each.recipe.grad_accum:
+            families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
+    return [_batches(family) for family in families.values() if len(family) > 1]
+
+
+def _batches(family: Sequence[RecipeResult]) -> Batches:
+    of = {each.recipe.global_batch: each for each in sorted(family, key=lambda each: each.recipe.global_batch)}
+    cells_of = {size: _best_of_each_layout(each) for size, each in of.items()}
+    layouts = {layout.id: layout for cells in cells_of.values() for layout in cells}
+    rows = [
+        (layout, {size: cells[layout] for size, cells in cells_of.items() if layout in cells})
+        for layout in layouts.values()
+    ]
+
+    def speed(row: tuple[Layout, dict[int, Measurement]]) -> float:
+        return max((each.tokens_per_s or 0.0 for each in row[1].values() if each.outcome is Outcome.OK), default=0.0)
+
+    rows.sort(key=speed, reverse=True)
+    return Batches(
+        recipe=next(reversed(of.values())).recipe,
+        of=of,
+        rows=tuple(rows),
+    )
+
+
+def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
+    """Returns each layout's best point, else the outcome of its smallest micro-batch, in the order of trials."""
+    measured = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
+    smallest = sorted(measured, key=lambda point: point.typical.batch.micro_batch, reverse=True)
+    first = {point.typical.layout: point.representative for point in smallest}
+    best = {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
+    return {point.typical.layout: (first | best)[point.typical.layout] for point in measured}
+
+
+def render_batches(result: StudyResult, *, width: int, color: bool = False) -> str:
+    """Returns the tables, at most `width` columns wide; "" where there is nothing to compare.
+
+    Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
+    """
+    families = side_by_side(result)
+    if not families:
+        return ""
+    screen, stream = console(width=width, color=color)
+    for each in families:
+        screen.print("Tokens/s against global batch", style="bold")
+        screen.print(f"{each.recipe.label.replace(f', global batch {each.recipe.global_batch}', '')}")
+        wide = _matrix(each)
+        fits = screen.measure(wide, options=screen.options.update(width=1000)).maximum - _foldable(each) <= width
+        screen.print(wide if fits else _listing(each))
+        screen.print()
+        lines = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."] if fits else []
+        if fits and (num_left_out := len(each.rows) - _MOST_ROWS) > 0:
+            lines.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
+        lines.append(
+            "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."
+        )
+        for line in lines:
+            screen.print(line)
+        screen.print()
+    return as_text(stream)
+
+
+def _foldable(batches: Batches) -> int:
+    """Returns the number of columns that folding the layouts' names saves."""
+    return max(0, max(len(layout.label) for layout, _ in batches.rows[:_MOST_ROWS]) - _NARROWEST)
+
+
+def _matrix(batches: Batches) -> Table:
+    table = _table()
+    table.add_column("layout", overflow="fold", min_width=_NARROWEST)
+    for size in batches.sizes:
+        table.add_column(f"global batch\n{size:,}", justify="right", no_wrap=True)
+    for layout, cells in batches.rows[:_MOST_ROWS]:
+        texts = [Text(layout.label)]
+        for size in batches.sizes:
+            each = cells.get(size)
+            mark = " *" if each is not None and each is batches.best.get(size) else "  "
+            style = "" if each is None else "bold green" if mark == " *" else STYLES.get(each.outcome, "red")
+            texts.append(Text("" if each is None else _cell(each, mark), style=style))
+        table.add_row(*texts)
+    shares = [batches.share(size) for size in batches.sizes]
+    table.add_section()
+    table.add_row("best, of the fastest", *("" if share is None else f"{share:.0%}  " for share in shares))
+    return table
+
+
+def _cell(measurement: Measurement, mark: str) -> str:
+    tilde = "~" if measurement.step_time_derived else ""
+    point = f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
+    if measurement.outcome is not Outcome.OK or measurement.tokens_per_s is None:
+        return f"{measurement.outcome}{mark}\n{point}  "
+    return f"{figure(measurement.tokens_per_s)}{tilde}{mark}\n{figure(measurement.step_time_s)}{tilde} s, {point}  "
+
+
+def _listing(batches: Batches) -> Table:
+    table = _table()
+    table.add_column("global\nbatch", justify="right")
+    table.add_column("fastest layout", overflow="fold", min_width=16)
+    for title in ("MBS\nx GAS", "step\ns", "tokens\n/s", "of the\nfastest"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for size in batches.sizes:
+        each = batches.best.get(size)
+        if each is None:
+            table.add_row(f"{size:,}", Text(why_no_winner(batches.of[size]), style="red"))
+            continue
+        tilde = "~" if each.step_time_derived else ""
+        table.add_row(
+            f"{size:,}",
+            Text(f"{each.layout.label} *"),
+            f"{each.batch.micro_batch} x {each.batch.grad_accum}",
+            f"{figure(each.step_time_s)}{tilde}",
+            f"{figure(each.tokens_per_s)}{tilde}",
+            f"{batches.share(size):.0%}",
+        )
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def batch_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """Returns the same as plain rows, one for each global batch and layout."""
+    return [
+        {
+            "model": each.recipe.model.name,
+            "seq_len": each.recipe.seq_len,
+            "global_batch": size,
+            "layout": layout.label,
+            "micro_batch": cell.batch.micro_batch,
+            "grad_accum": cell.batch.grad_accum,
+            "outcome": cell.outcome.value,
+            "tokens_per_s": cell.tokens_per_s,
+            "step_time_s": cell.step_time_s,
+            "winner": cell is batches.best.get(size),
+        }
+        for batches in side_by_side(result)
+        for layout, cells in batches.rows
+        for size, cell in sorted(cells.items())
+        for each in (cell,)
+    ]

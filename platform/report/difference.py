@@ -1,0 +1,236 @@
+"""Finds what differs between two measurements, and how much of the difference in step time each change explains.
+
+Shares are taken of logarithms: changes that make a step 10 % and 20 % longer make it 32 % longer together.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.report.environment_diff import EnvironmentChange, surroundings
+from platform.report.forecast import Forecaster
+from trainers.records.journal import StudyHeader
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+NOTED = 0.002
+"""Share of a step below which a part of the difference is not named."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """The second measurement compared with the first."""
+
+    first: Measurement
+    second: Measurement
+    changes: tuple[EnvironmentChange, ...]
+    """Changes of recipe, batch point and layout, one after another from the first to the second."""
+    surroundings: tuple[EnvironmentChange, ...]
+    """Changes of machine, versions, commit and environment: what remains is due to them or to the cost model's
+    error.
+    """
+    parts: Mapping[str, float]
+    """Seconds by which the second's step is longer, by its measured parts; empty where these were not timed."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The second's seconds per token over the first's; None where one has no speed."""
+        first_rate, second_rate = self.first.tokens_per_s, self.second.tokens_per_s
+        return first_rate / second_rate if first_rate and second_rate else None
+
+    @property
+    def unexplained_ratio(self) -> float | None:
+        """The ratio of seconds per token that the changes leave unexplained; None where a change has no ratio."""
+        if self.ratio is None or any(each.ratio is None for each in self.changes):
+            return None
+        return self.ratio / math.prod(each.ratio or 1.0 for each in self.changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Point:
+    """The conditions of a measurement, without its figures."""
+
+    recipe: Recipe
+    layout: Layout
+    micro_batch: int
+
+    @property
+    def batch(self) -> BatchPoint:
+        return BatchPoint.of(self.recipe, self.layout, self.micro_batch)
+
+
+def difference(
+    first: Measurement,
+    second: Measurement,
+    headers: tuple[StudyHeader, StudyHeader],
+    measurements: Sequence[Measurement] = (),
+) -> Difference:
+    """Returns the second compared with the first, each with the first line of its study; `measurements` are all
+    of the studies, which show what one change alone does where it was measured.
+    """
+    begin, end = (_Point(recipe=each.recipe, layout=each.layout, micro_batch=each.batch.micro_batch)
+                  for each in (first, second))  # fmt: skip
+    path = list(_path(begin, end))
+    points = [begin, *(point for point, _, _ in path)]
+    measured = _measured(points, measurements, (first, second))
+    predicted = _predicted(points, headers[0])
+    changes: list[EnvironmentChange] = []
+    for place, (_, names, values) in enumerate(path):
+        ratio, source = None, ""
+        for times, name in ((measured, "measured"), (predicted, "predicted")):
+            before, after = times[place], times[place + 1]
+            if ratio is None and before and after:
+                ratio, source = after / before, name
+        changes.append(EnvironmentChange(names=names, values=values, ratio=ratio, source=source))
+    return Difference(
+        first=first,
+        second=second,
+        changes=tuple(changes),
+        surroundings=tuple(surroundings(first, second, headers)),
+        parts=_parts(first, second),
+    )
+
+
+_Field = tuple[str, Any, Any, str]
+_MOST_TOGETHER = 4
+"""Axes that are changed together where none can change alone; beyond that all remaining ones change at once."""
+
+
+def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...], str]]:
+    """Yields the points from `begin` to `end`, each with what changed to reach it: one axis after another in their
+    declared order, and together those that cannot change alone (a stage with its degrees).
+    """
+    remaining, at = list(_changed(begin, end)), begin
+    while remaining:
+        at, some = next(
+            _next_steps(at, remaining, {at.layout.world_size, end.layout.world_size}), (end, tuple(remaining))
+        )
+        remaining = [field for field in remaining if field not in some]
+        names = tuple(name for name, *_ in some)
+        values = [f"{_word(old)} to {_word(new)}" for _, old, new, _ in some]
+        if len(names) > 1:
+            values = [f"{name} {value}" for name, value in zip(names, values, strict=True)]
+        yield at, names, ", ".join(values)
+
+
+def _next_steps(
+    at: _Point, remaining: Sequence[_Field], sizes: set[int]
+) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
+    """Yields the valid points that are the fewest changes away, on as many devices as one of the ends."""
+    for number in range(1, min(_MOST_TOGETHER, len(remaining)) + 1):
+        for some in itertools.combinations(remaining, number):
+            with contextlib.suppress(ValueError):
+                yield _applied(at, some, sizes), some
+
+
+def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
+    """Returns the point with these changes.
+
+    Raises:
+        ValueError: there is no such point, or not on so many devices.
+    """
+    changed = {"recipe": {}, "layout": {}, "": {}}
+    for name, _, new, part in some:
+        changed[part][name] = new
+    point = _Point(
+        recipe=dataclasses.replace(at.recipe, **changed["recipe"]),
+        layout=dataclasses.replace(at.layout, **changed["layout"]),
+        micro_batch=changed[""].get("micro_batch", at.micro_batch),
+    )
+    if point.layout.world_size not in sizes:
+        raise ValueError(f"{point.layout.world_size} devices lie between the two")
+    BatchPoint.of(point.recipe, point.layout, point.micro_batch)
+    return point
+
+
+def _changed(begin: _Point, end: _Point) -> Iterator[_Field]:
+    """Yields each field that differs: its name, both values, and whether it belongs to the recipe, the layout or ("")
+    the point.
+    """
+    for part in ("recipe", "layout"):
+        first, second = getattr(begin, part), getattr(end, part)
+        for field in dataclasses.fields(first):
+            old, new = getattr(first, field.name), getattr(second, field.name)
+            if old != new:
+                yield field.name, old, new, part
+    if begin.micro_batch != end.micro_batch:
+        yield "micro_batch", begin.micro_batch, end.micro_batch, ""
+
+
+def _word(value: Any) -> str:
+    return value.name if isinstance(value, ModelSpec) else str(value)
+
+
+def _measured(
+    points: Sequence[_Point], measurements: Sequence[Measurement], ends: tuple[Measurement, Measurement]
+) -> list[float | None]:
+    """Returns the seconds per token of each point where it was measured; the two ends have their own."""
+    step_s_of = {
+        (each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in measurements if each.tokens_per_s
+    }
+    times = [step_s_of.get((each.recipe, each.layout, each.batch)) for each in points]
+    for place, end in ((0, ends[0]), (-1, ends[1])):
+        times[place] = 1 / end.tokens_per_s if end.tokens_per_s else None
+    return times
+
+
+def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | None]:
+    """Returns the seconds per token of each point on the first's devices by the cost model; None where it has no
+    prediction.
+    """
+    times: list[float | None] = []
+    for each in points:
+        try:
+            cluster = header.cluster
+            if each.layout.world_size != cluster.num_devices:
+                cluster = dataclasses.replace(cluster, num_nodes=1, devices_per_node=each.layout.world_size)
+            forecaster = Forecaster(cluster=cluster, cap_gib=header.cap_gib)
+            bare = Measurement(recipe=each.recipe, layout=each.layout, batch=each.batch, outcome=Outcome.OK)
+            prediction = forecaster.of([bare])
+        except ValueError:
+            prediction = None
+        tokens = each.batch.global_batch(each.layout) * each.recipe.seq_len
+        times.append(None if prediction is None else float(prediction.step.total_s[0]) / tokens)
+    return times
+
+
+def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
+    """Returns by how many seconds per micro-step and an optimizer step of the second are longer."""
+    pairs = {
+        "a middle micro-step": (first.middle_micro_step_s, second.middle_micro_step_s),
+        "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),
+        "the optimizer step": (first.optimizer_step_s, second.optimizer_step_s),
+    }
+    least = NOTED * (first.step_time_s or 0.0)
+    return {
+        name: after - before
+        for name, (before, after) in pairs.items()
+        if before is not None and after is not None and abs(after - before) > least / max(1, first.batch.grad_accum)
+    }
+
+
+def measurement_by_prefix(
+    measurements: Sequence[Measurement], winner: Measurement | None, id_prefix: str
+) -> Measurement:
+    """Returns the measurement whose id begins with `id_prefix`; the winner for "".
+
+    Raises:
+        InputError: there is none, or several have such an id.
+    """
+    if not id_prefix:
+        if winner is None:
+            raise InputError("the study has no winner to compare: name a measurement, as STUDY:ID")
+        return winner
+    matches = [each for each in measurements if each.id.startswith(id_prefix)]
+    if len(matches) != 1:
+        some = ", ".join(each.id for each in measurements[:3])
+        problem = "no measurement's id begins" if not matches else f"{len(matches)} measurements' ids begin"
+        raise InputError(f"{problem} with {id_prefix!r}: give one of those of --json, such as {some or 'none'}")
+    return matches[0]

@@ -1,0 +1,126 @@
+"""Reports on a machine that was disturbed: which layouts are not resolved, and what the machine did."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from platform.common.text import figure, plural
+from platform.study.result.ranking import PointRuns, speed_of
+from platform.study.result.result import RecipeResult
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.recipe import Recipe
+
+_MOST_ABOVE = 2
+"""Number of points above the winner in the search alone that are named; the rest is counted."""
+_MOST_LISTED = 3
+"""Number of a point's runs that are listed; of more, the lowest and the highest are given."""
+
+_MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
+    ("other processes took", lambda each: each.others_busy_pct, " % of the processors"),
+    ("other processes held", lambda each: each.others_gib, " GiB of a GPU"),
+    ("steal time", lambda each: each.steal_pct, " %"),
+    ("load average", lambda each: () if each.load_average is None else (each.load_average,), ""),
+    ("processors at", lambda each: each.cpu_clock_mhz, " MHz"),
+    ("slowest GPU at", lambda each: each.sm_clock_mhz, " MHz"),
+)
+"""Recorded quantities of the machine: name, values in a measurement, and unit."""
+
+
+def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
+    """Returns a sentence that names the points of which it is not resolved which is the fastest, and what disturbed
+    them.
+    """
+    mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
+    between = " and ".join(map(_name, order))
+    figures = " ".join(f"{_name(each)}: {_figures(each)}." for each in order)
+    return (
+        f"Not resolved between {between} for {mark}{recipe.label}: the machine was disturbed, so no winner is named."
+        f" {figures} --resume runs them again in turn."
+    )
+
+
+def disturbance_sentences(result: RecipeResult) -> list[str]:
+    """Returns sentences on the runs that support the winner where the machine was disturbed; empty where it was not."""
+    points, best = result.points, result.leader
+    disturbed = [point for point in points if point.disturbed]
+    if not disturbed or best is None:
+        return []
+    sentences = [f"The machine was disturbed. {' '.join(f'{_name(each)}: {_figures(each)}.' for each in disturbed)}"]
+    if order := result.contenders:
+        rounds = len(set.intersection(*({run.repeat for run in point.runs} for point in order)))
+        sentences.append(f"The order of {len(order)} contenders is that of {plural(rounds, 'run')} beside each other.")
+    above = [each for each in points if not each.runs and each.speeds and _is_above(each, best)]
+    if above:
+        above.sort(key=lambda point: -point.search_tokens_per_s)
+        names = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])
+        more = f" and {len(above) - _MOST_ABOVE} more" if len(above) > _MOST_ABOVE else ""
+        search = f" (the winner had {figure(best.search_tokens_per_s)} there)" if best.search else ""
+        sentences.append(f"Figures of the search alone that are higher{search}: {names}{more}.")
+    return sentences
+
+
+def others_held(measurements: Iterable[Measurement]) -> str:
+    """Returns what other processes held of the GPUs, and in how many of the measurements that have it recorded; "" for
+    nothing.
+    """
+    recorded = [each for each in measurements if each.others_gib]
+    disturbed = [each.most_others_gib for each in recorded if each.most_others_gib]
+    if not disturbed:
+        return ""
+    return f"up to {figure(max(disturbed))} GiB of a GPU in {len(disturbed)} of {plural(len(recorded), 'measurement')}"
+
+
+def _is_above(point: PointRuns, best: PointRuns) -> bool:
+    return point.search_tokens_per_s > (best.median_tokens_per_s or 0.0)
+
+
+def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
+    """Returns the unresolved points as `--json` shows them; null for none."""
+    if not order:
+        return None
+    return [
+        {
+            "measurement": point.main_run.id,
+            "layout": point.main_run.layout.id,
+            "label": point.main_run.layout.label,
+            "micro_batch": point.main_run.batch.micro_batch,
+            "search_tokens_per_s": point.search and point.search.tokens_per_s,
+            "tokens_per_s": [run.tokens_per_s for run in point.runs],
+            "disturbed": point.disturbed,
+        }
+        for point in order
+    ]
+
+
+def _name(point: PointRuns) -> str:
+    return f"{point.main_run.layout.label}, micro-batch {point.main_run.batch.micro_batch}"
+
+
+def _figures(point: PointRuns) -> str:
+    """Returns the point's figures, and the machine's state in the search, then on average in the runs."""
+    search, runs = point.search, [run for run in point.runs if run.outcome is Outcome.OK]
+    first = f"{figure(search.tokens_per_s)} tokens/s in the search" if search else "no figure of the search"
+    if not runs:
+        return f"{first}, not run again"
+    speeds = sorted(speed_of(run) for run in runs)
+    listed = ", ".join(figure(speed_of(run)) for run in runs)
+    if len(runs) > _MOST_LISTED:
+        listed = f"{figure(speeds[0])} to {figure(speeds[-1])} in {len(runs)} runs"
+    changes = [_change(name, of, unit, search, runs) for name, of, unit in _MACHINE] if search else []
+    machine = "; ".join(filter(None, changes))
+    return f"{first}, {listed} in fresh processes" + (f" ({machine})" if machine else "")
+
+
+def _change(
+    name: str,
+    of: Callable[[Measurement], Sequence[float]],
+    unit: str,
+    search: Measurement,
+    runs: Sequence[Measurement],
+) -> str:
+    """Returns one quantity of the machine in the search, then in the runs; "" where it was not recorded."""
+    before, after = of(search), [value for run in runs for value in of(run)]
+    if not before or not after:
+        return ""
+    first, later = (f"{round(statistics.fmean(values), 1):,g}" for values in (before, after))
+    return f"{name} {first}, then {later}{unit}"

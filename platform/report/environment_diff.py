@@ -1,0 +1,91 @@
+"""Lists what else differs between two measurements: devices, machine, versions, environment, commit."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from platform.common.text import figure
+from trainers.records.journal import StudyHeader
+from trainers.records.measurement import Measurement
+from trainers.spec.codec import to_json
+
+_MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
+    ("clock of the slowest GPU", lambda each: each.sm_clock_mhz, " MHz"),
+    ("power of all GPUs", lambda each: each.power_w, " W"),
+    ("GPU memory of other processes", lambda each: each.others_gib, " GiB"),
+    ("processors taken by other processes", lambda each: each.others_busy_pct, " %"),
+    ("steal time", lambda each: each.steal_pct, " %"),
+    ("clock of the processors", lambda each: each.cpu_clock_mhz, " MHz"),
+)
+"""Recorded quantities of the machine: name, values in a measurement, unit."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentChange:
+    """One thing that differs, or several that can only change together."""
+
+    names: tuple[str, ...]
+    values: str
+    ratio: float | None = None
+    """Step time with the change over that without it; None where unknown."""
+    source: str = ""
+    """Source of the ratio: "measured" or "predicted"; "" without one."""
+
+
+def surroundings(
+    first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader]
+) -> Iterator[EnvironmentChange]:
+    """Yields what differs apart from recipe, layout and batch point."""
+    old, new = headers[0].cluster, headers[1].cluster
+    if old != new:
+        yield EnvironmentChange(names=("devices",), values=f"{old.label} to {new.label}")
+    peaks = first.matmul_peak_tflops, second.matmul_peak_tflops
+    if all(peaks) and abs((peaks[1] or 0.0) / (peaks[0] or 1.0) - 1) > 0.01:
+        yield EnvironmentChange(
+            names=("matmul peak",), values=f"{figure(peaks[0])} to {figure(peaks[1])} TFLOP/s a device"
+        )
+    for name, of, unit in _MACHINE:
+        first_values, second_values = of(first), of(second)
+        if (
+            first_values
+            and second_values
+            and abs(statistics.fmean(second_values) - statistics.fmean(first_values))
+            > 0.03 * max(statistics.fmean(first_values), 1.0)
+        ):
+            yield EnvironmentChange(
+                names=(name,),
+                values=f"{figure(statistics.fmean(first_values))} to {figure(statistics.fmean(second_values))}{unit}",
+            )
+    if first.held_back_by != second.held_back_by:
+        held_back = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
+        yield EnvironmentChange(names=("clocks lowered by",), values=" to ".join(held_back))
+    if first.step_time_derived != second.step_time_derived:
+        kinds = ("derived" if each.step_time_derived else "timed whole" for each in (first, second))
+        yield EnvironmentChange(names=("step time",), values=" to ".join(kinds))
+    first_conditions, second_conditions = (
+        to_json(each.conditions) if each.conditions else {} for each in (first, second)
+    )
+    for part in ("versions", "environment"):
+        before, after = first_conditions.get(part, {}), second_conditions.get(part, {})
+        for name in sorted({*before, *after}):
+            if first_conditions and second_conditions and before.get(name) != after.get(name):
+                yield EnvironmentChange(
+                    names=(name,), values=f"{before.get(name, 'not set')} to {after.get(name, 'not set')}"
+                )
+    if first_conditions and second_conditions and first_conditions["commit"] != second_conditions["commit"]:
+        yield EnvironmentChange(
+            names=("commit",), values=f"{first_conditions['commit']} to {second_conditions['commit']}"
+        )
+    yield from _warnings(first, second)
+
+
+def _warnings(first: Measurement, second: Measurement) -> Iterator[EnvironmentChange]:
+    """Yields each warning that the workers of one alone were given, where both have them recorded."""
+    warnings = [each.conditions.warnings if each.conditions else None for each in (first, second)]
+    for place, side in enumerate(("first", "second")):
+        own_warnings, other_warnings = warnings[place], warnings[1 - place]
+        if own_warnings is None or other_warnings is None:
+            return
+        for text in own_warnings:
+            if text not in other_warnings:
+                yield EnvironmentChange(names=(f"a warning to workers of the {side} alone",), values=text.rstrip("."))

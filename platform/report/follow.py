@@ -1,0 +1,210 @@
+"""Follows a search in its journal while it runs: drawn on a terminal (`live.py`), or in plain lines.
+
+All of it goes to standard error.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol
+
+from platform.common.output import print_line
+from platform.common.text import duration
+from platform.report.forecast import forecaster_of
+from platform.report.live import Screen, is_terminal
+from platform.report.progress import SearchProgress, count_outcomes, measurement_line, progress_line, set_apart
+from platform.report.summary import lag
+from platform.study.history import History
+from platform.study.journal import Tail
+from platform.study.result.result import StudyResult
+from trainers.records.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+
+_MOST_LAST = 6
+
+
+class Budgeted(Protocol):
+    """The state of a running search that its journal lacks; called from another thread."""
+
+    def time_left_s(self) -> float:
+        """Returns seconds until a budget ends, infinite without one."""
+        ...
+
+    def gpu_left_s(self) -> float:
+        """Returns the device seconds that the budget leaves, infinite without one."""
+        ...
+
+
+@contextlib.contextmanager
+def followed(
+    journal: Tail,
+    history: History,
+    search: Budgeted,
+    *,
+    total: int | None,
+) -> Generator[None]:
+    """Reports on a search while it runs, until the end of the `with`.
+
+    On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
+    search stands. Lines of `history` are counted and not printed again; `journal` yields what follows. `total` is the
+    number of trials planned.
+    """
+    follower = _Follower(journal, history, search, total)
+    screen = Screen() if is_terminal() else None
+    thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
+    try:
+        if screen is not None:
+            screen.start()
+        thread.start()
+        yield
+    finally:
+        try:
+            follower.is_over.set()
+            thread.join(timeout=5)
+        finally:
+            # Whatever happens, a second Ctrl-C too: the terminal gets its cursor back.
+            if screen is not None:
+                screen.stop()
+
+
+class _Screen(Protocol):
+    def draw(self, progress: SearchProgress) -> None: ...
+
+
+class _Follower:
+    def __init__(
+        self,
+        journal: Tail,
+        history: History,
+        search: Budgeted,
+        total: int | None,
+    ) -> None:
+        self.is_over = threading.Event()
+        self._tail = journal
+        self._history = history
+        self._search = search
+        self._total = total
+        self._trial: TrialStart | None = None
+        self._recipe = history.trials[-1].recipe if history.trials else None
+        """The recipe of the last trial."""
+        self._trial_started_s = 0.0
+        self._batch: BatchPoint | None = None
+        self._rungs: dict[int, Outcome] = {}
+        self._trials_s: list[float] = []
+        self._counts_cache: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
+        """The part of the progress that follows from measurements, and each recipe's best; None once something new was
+        measured.
+        """
+        self._before_s = self._history.wall_s
+        self._started_s = self._last_line_s = time.monotonic()
+
+    def work(self, screen: _Screen | None) -> None:
+        """Reports until `is_over` is set, and once more after it."""
+        is_last = False
+        while not is_last:
+            is_last = self.is_over.wait(0.5)
+            for entry in self._tail.read():
+                self._history.extend([entry])
+                self._last_line_s = time.monotonic()
+                self._take(entry)
+                if screen is None:
+                    self._print_entry(entry)
+            if screen is not None:
+                screen.draw(self._progress())
+
+    def _take(self, entry: Line) -> None:
+        match entry:
+            case TrialStart():
+                self._trial, self._batch, self._rungs = entry, None, {}
+                self._recipe = entry.recipe
+                self._trial_started_s = time.monotonic()
+            case RungStart():
+                self._batch = entry.batch
+            case Measured(measurement=measurement):
+                self._rungs[measurement.batch.micro_batch] = measurement.outcome
+                self._counts_cache = None
+            case TrialEnd():
+                self._trial, self._batch = None, None
+                self._trials_s.append(entry.wall_s)
+            case _:
+                pass
+
+    def _print_entry(self, entry: Line) -> None:
+        match entry:
+            case TrialStart() | RungStart():
+                print_line(progress_line(self._progress()))
+            case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
+                print_line(f"{sentence} --exclude-slow searches without its node.")
+            case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
+                sentence = measurement_line(measurement)
+                if self._history.header is not None:
+                    sentence += forecaster_of(self._history.header).predictions_beside(
+                        measurement, self._history.measurements
+                    )
+                print_line(sentence)
+            case _:
+                pass
+
+    def _progress(self) -> SearchProgress:
+        history, trial = self._history, self._trial
+        left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
+        header = history.header
+        recipe = self._recipe or (header.recipes[0] if header else None)
+        counts, incumbents = self._counts()
+        # The journal tells of the running trial's device seconds up to its last line.
+        num_tried, is_final = self._num_tried(), [each.is_final for each in history.trials]
+        # A resumed study may have tried layouts that this session cannot: they are none of its total.
+        has_total = self._total is not None and num_tried <= self._total
+        since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
+        return SearchProgress(
+            trial=num_tried,
+            num_trials=self._total if has_total else None,
+            final_run=sum(is_final) if is_final and is_final[-1] else 0,
+            layout=trial.layout if trial else None,
+            batch=self._batch,
+            elapsed_s=self._before_s + time.monotonic() - self._started_s,
+            left_s=left_s if math.isfinite(left_s) else None,
+            gpu_s=history.gpu_s + since_s,
+            gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
+            device=header.cluster.device_word if header else "device",
+            title=header.title if header else "",
+            recipe=set_apart(recipe, header.recipes) if recipe and header and len(header.recipes) > 1 else "",
+            incumbent=incumbents.get(recipe.id) if recipe else None,
+            ladder=trial.micro_batches if trial else (),
+            profiles=trial is not None and trial.profiles is not None,
+            rungs=dict(self._rungs),
+            running_s=time.monotonic() - self._trial_started_s,
+            to_go=self._to_go(),
+            miniature=header is not None and header.miniature,
+            **counts,
+        )
+
+    def _counts(self) -> tuple[dict[str, Any], Mapping[str, Measurement]]:
+        # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
+        if self._counts_cache is None:
+            measurements = self._history.measurements
+            measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+            last = tuple(measured[-_MOST_LAST:])
+            forecaster = forecaster_of(self._history.header) if self._history.header else None
+            counts = {
+                "outcomes": count_outcomes(measurements),
+                "last": last,
+                "predicted": forecaster.predictions(last) if forecaster else (),
+                "model_error": forecaster.error(measured) if forecaster else "",
+            }
+            leaders = {key: each.leader for key, each in StudyResult.of(self._history).by_id.items()}
+            self._counts_cache = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
+        return self._counts_cache
+
+    def _num_tried(self) -> int:
+        """Returns the number of layouts that the search tried; one whose trial started again counts once."""
+        return len({each.key for each in self._history.trials if not each.is_final})
+
+    def _to_go(self) -> str:
+        if self._total is None or not self._trials_s:
+            return ""
+        num_trials_left = max(0, self._total - self._num_tried() + (self._trial is not None))
+        return duration(num_trials_left * sum(self._trials_s) / len(self._trials_s))

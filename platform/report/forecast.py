@@ -1,0 +1,88 @@
+"""Compares predictions with measurements: what the cost model predicted of each batch point, and its error so far."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.common.text import figure
+from platform.cost_model.calibration import calibrate, gp_inputs_of_rows
+from platform.cost_model.ordering import known_columns
+from platform.cost_model.predict import Prediction, predict
+from search_spaces.candidate import Candidate
+from trainers.records.journal import StudyHeader
+from trainers.records.measurement import TIMED, Measurement
+from trainers.spec.cluster import Cluster
+
+MOST_JUDGED = 256
+"""Number of the latest measurements that the model's error is computed from: correcting each by all others takes their
+square.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Forecaster:
+    """Predictions for the measurements of a study; all empty where the cost model does not know the device."""
+
+    cluster: Cluster
+    cap_gib: float | None = None
+
+    def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
+        """Returns the predictions, a row for each measurement."""
+        columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
+        return None if columns is None else predict(columns)
+
+    def predictions_beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
+        """Returns the text after a measurement's line: its prediction, and the model's error over all that was
+        measured.
+
+        Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
+        """
+        predictions = self.predictions([measurement])
+        if not predictions:
+            return ""
+        error = self.error(measured)
+        return f" | predicted {predictions[0]}" + (f" | model's error so far {error}" if error else "")
+
+    def predictions(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
+        """Returns the prediction of each, such as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is
+        none.
+        """
+        prediction = self.of(measurements)
+        if prediction is None:
+            return ()
+        texts: list[str] = []
+        for row, each in enumerate(measurements):
+            expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
+            off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
+            error_text = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
+            memory = figure(float(prediction.memory.allocated_gib[row]))
+            texts.append(f"{figure(expected)} tokens/s{error_text}, {memory} GiB")
+        return tuple(texts)
+
+    def error(self, measured: Sequence[Measurement]) -> str:
+        """Returns the median error of step times, as predicted and as corrected by the other measurements; "" before
+        any.
+        """
+        timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
+        timed = timed[-MOST_JUDGED:]
+        points = [_point(each) for each in timed]
+        columns = known_columns(points, self.cluster, self.cap_gib)
+        if columns is None:
+            return ""
+        prediction = predict(columns)
+        places = gp_inputs_of_rows([each.axes for each in points], columns, prediction)
+        steps = np.array([each.step_time_s or 0.0 for each in timed])
+        learned = calibrate(places, prediction, np.arange(len(steps)), steps)
+        return f"{learned.error_before:.1%}, {learned.error_after:.1%} corrected"
+
+
+def forecaster_of(header: StudyHeader) -> Forecaster:
+    """Returns the forecaster of a study's cluster, with the catalogue's figures alone."""
+    return Forecaster(cluster=header.cluster, cap_gib=header.cap_gib)
+
+
+def _point(measurement: Measurement) -> Candidate:
+    return Candidate(
+        recipe=measurement.recipe, layout=measurement.layout, micro_batches=(measurement.batch.micro_batch,)
+    )

@@ -1,0 +1,139 @@
+"""Builds the object that `--json` prints."""
+
+import dataclasses
+import math
+from typing import Any
+
+from platform.report.disturbance import unresolved_json
+from platform.report.profile import profile_json
+from platform.report.summary import cost_of, days_of
+from platform.report.untried import coverage_json
+from platform.study.result.ranking import PointRuns
+from platform.study.result.result import RecipeResult, StudyResult
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.codec import to_json
+from trainers.spec.recipe import Recipe
+
+
+def as_json(result: StudyResult) -> dict[str, Any]:
+    """Returns the object that `--json` prints. Figures that are not finite become null, so that any reader accepts it.
+
+    `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
+    the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
+    `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
+    """
+    header, history = result.header, result.history
+
+    each_recipe = [_result_json(each, result) for each in result.of_study]
+    measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    skipped = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
+    return finite(
+        {
+            "study": header.name,
+            "space": header.space,
+            **(each_recipe[0] if each_recipe else _result_json(None, result)),
+            "miniature": header.miniature,
+            "cluster": {**to_json(header.cluster), "label": header.cluster.label},
+            "tokens": header.tokens,
+            "price_per_gpu_h": header.price_per_gpu_h,
+            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in measured],
+            "skipped": [
+                {
+                    "recipe": each.recipe.id,
+                    "layout": _layout_json(each),
+                    "batch": to_json(each.batch),
+                    "reason": each.reason,
+                }
+                for each in skipped
+            ],
+            "recipes": each_recipe,
+            "wall_s": history.wall_s,
+            "gpu_s": history.gpu_s,
+            "end": to_json(history.end),
+        }
+    )
+
+
+def _result_json(of_recipe: RecipeResult | None, result: StudyResult) -> dict[str, Any]:
+    """Returns the result of one recipe, with the same keys, left empty, where a study has none."""
+    header, best = result.header, of_recipe and of_recipe.winner
+    price = of_recipe and result.float8_price(of_recipe)
+    return {
+        "recipe": of_recipe and _recipe_json(of_recipe.recipe),
+        "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
+        "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
+        **coverage_json(of_recipe and of_recipe.coverage),
+        **_evidence_json(of_recipe),
+        "float8_price": price and dataclasses.asdict(price),
+        "profile": of_recipe and profile_json(of_recipe, header),
+    }
+
+
+def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
+    compared = result.comparisons if result and result.winner else ()
+    verdict = result and result.gate
+    return {
+        "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
+        "comparisons": [
+            {
+                "other": each.other.id,
+                "ratio": each.ratio,
+                "low": each.low,
+                "high": each.high,
+                "resolution": each.resolution,
+            }
+            for each in compared
+        ],
+        "runs": [_runs_json(point) for point in (result.points if result else ()) if point.runs],
+        "gate": None
+        if verdict is None
+        else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}
+        | {"passed": verdict.passed},
+    }
+
+
+def _runs_json(point: PointRuns) -> dict[str, Any]:
+    main_run = point.main_run
+    return {
+        "layout": main_run.layout.id,
+        "batch": to_json(main_run.batch),
+        "tokens_per_s": [run.tokens_per_s for run in point.runs],
+        "median_tokens_per_s": point.median_tokens_per_s,
+        "std_tokens_per_s": point.std_tokens_per_s,
+        "interval_tokens_per_s": point.interval_tokens_per_s,
+    }
+
+
+def _recipe_json(recipe: Recipe) -> dict[str, Any]:
+    return {"id": recipe.id, "label": recipe.label, **to_json(recipe)}
+
+
+def _layout_json(measurement: Measurement) -> dict[str, Any]:
+    layout = measurement.layout
+    return {"id": layout.id, "label": layout.label, **to_json(layout)}
+
+
+def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
+    """Returns a measurement as `--json` shows it, with days and cost of the token budget."""
+    return {
+        "id": measurement.id,
+        **to_json(measurement),
+        "recipe": measurement.recipe.id,
+        "layout": _layout_json(measurement),
+        "num_devices": measurement.num_devices,
+        "global_batch": measurement.global_batch,
+        "miniature": measurement.miniature,
+        "days": days_of(measurement, tokens),
+        "cost": cost_of(measurement, tokens, price_per_gpu_h),
+    }
+
+
+def finite(value: Any) -> Any:
+    """Returns `value` with null for every figure that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [finite(item) for item in value]  # type: ignore[reportUnknownVariableType]
+    return value

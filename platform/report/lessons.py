@@ -1,0 +1,180 @@
+"""Summarises what a study taught: what each axis gained, why the winner won, what the search cost and saved."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from platform.common.text import count, figure
+from platform.cost_model.step_time import StepTime
+from platform.report.forecast import Forecaster
+from platform.study.result.ranking import speed_of
+from platform.study.result.result import RecipeResult, StudyResult
+from trainers.records.journal import StudyHeader
+from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.spec.layout import Layout
+
+DAY_S = 86400.0
+PARTS = {
+    "compute": ("compute_s",),
+    "attention": ("attention_s",),
+    "optimizer": ("optimizer_s",),
+    "waiting for the host": ("host_s",),
+    "communication": ("tensor_s", "pipeline_s", "data_s"),
+    "pipeline bubbles": ("bubble_s",),
+}
+"""Parts of a predicted step by the name they are reported under."""
+NOTED = 0.005
+"""Share of a step by which two layouts' parts must differ to be reported."""
+AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
+
+
+def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
+    """Returns sentences for each recipe with a winner, then on what the search cost."""
+    header = result.header
+    winners = [each for each, _ in result.winners]
+    cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
+    lines_of = [
+        [*axes_worth(each.measurements, each.winner), *reasons_for_winner(each, forecaster)] for each in winners
+    ]
+    if len(winners) == 1:
+        saved = (
+            "a miniature's answer saves no training time"
+            if header.miniature
+            else f"over {cost_saving(winners[0], header)}"
+        )
+        return [*lines_of[0], f"{cost}; {saved}."]
+    sentences: list[str] = []
+    for each, lines in zip(winners, lines_of, strict=True):
+        sentences += [f"Of {each.recipe.label}:", *lines]
+        sentences += [] if header.miniature else [f"Over {cost_saving(each, header)}."]
+    return [*sentences, f"{cost}."] if sentences else []
+
+
+def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) -> list[str]:
+    """Returns for each axis how its values compare between measurements that differ in nothing else.
+
+    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. Where it speaks against
+    the winner's value, the sentence says how the winner itself compares.
+    """
+    timed = [each for each in measurements if each.outcome in TIMED and each.tokens_per_s and not each.repeat]
+    ratios: dict[tuple[str, Any, Any], list[float]] = {}
+    for axis, a, b, ratio in _pairs(timed):
+        if (axis, b, a) in ratios:
+            ratios[axis, b, a].append(1 / ratio)
+        else:
+            ratios.setdefault((axis, a, b), []).append(ratio)
+    sentences: dict[str, tuple[float, list[str]]] = {}
+    for (axis, value, other), ratios_of in ratios.items():
+        ratio = statistics.median(ratios_of)
+        fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
+        pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
+        remark = "" if winner is None else _of_winner(winner, axis, fast, slow, timed)
+        words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{remark})"
+        most, phrases = sentences.get(axis, (0.0, []))
+        sentences[axis] = (max(most, gain), [*phrases, words])
+    of = " of the miniature" if timed and timed[0].miniature else ""
+    return [
+        f"{axis.replace('_', '-')}{of}, all else equal: {'; '.join(words)}."
+        for axis, (_, words) in sorted(sentences.items(), key=lambda each: -each[1][0])
+    ]
+
+
+def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
+    """Returns how the winner, where it has the `slow` value of the axis, compares with the `fast` one; else ""."""
+    place, point = AXES.index(axis), _axes(winner)
+    if point[place] != slow:
+        return ""
+    speed = {_axes(each): each.tokens_per_s or 0.0 for each in timed}
+    beside = (*point[:place], fast, *point[place + 1 :])
+    if beside not in speed:
+        return ", without the winner"
+    return ", the other way round for the winner" if speed[beside] < speed.get(point, 0.0) else ""
+
+
+def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
+    """Returns how far the winner is ahead of the best other layout, what its step saves by the cost model, and both
+    memories.
+    """
+    best, second = result.winner, result.runner_up
+    if best is None or second is None or not best.tokens_per_s or not second.tokens_per_s:
+        return []
+    # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
+    searched = best
+    if not second.repeat:
+        same = (each for each in result.measurements if (each.layout, each.batch) == (best.layout, best.batch))
+        searched = next((each for each in same if not each.repeat), best)
+    ahead = speed_of(searched) / second.tokens_per_s - 1
+    name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
+    name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
+    words = f"The winner is {ahead:.1%} ahead of {name}" + (" by the search's figures" if searched is not best else "")
+    below = 1 - best.tokens_per_s / second.tokens_per_s
+    if below > 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
+        words = f"The winner's last run came out {below:.1%} below the figure of {name}"
+        words += f", which it was {ahead:.1%} ahead of in the search" if ahead > 0 else ""
+    elif ahead < 0:  # or above it, where the machine was busy with the search's own
+        words = f"The winner's last run came out {-below:.1%} above the figure of {name}"
+        words += f", which it was {-ahead:.1%} behind in the search"
+    prediction = forecaster.of([best, second])
+    if prediction is not None and (parts := _parts(prediction.step)):
+        step_s = prediction.step.total_s
+        predicted_lead = float(step_s[1] / step_s[0]) - 1
+        side = "ahead" if predicted_lead >= 0 else "behind"
+        words += f"; the cost model has it {abs(predicted_lead):.1%} {side}: of that step"
+        words += f" {', '.join(parts)}"
+    if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
+        words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"
+    return [words + "."]
+
+
+def _parts(step: StepTime) -> list[str]:
+    """Returns what the first of two predicted steps spends more or less than the second, as shares of the second."""
+    total_s = float(step.total_s[1])
+    more = {
+        part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / total_s
+        for part, fields in PARTS.items()
+    }
+    return [
+        f"{abs(share):.1%} {'less' if share < 0 else 'more'} on {part}"
+        for part, share in sorted(more.items(), key=lambda each: -abs(each[1]))
+        if abs(share) >= NOTED
+    ]
+
+
+def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
+    """Returns how long the planned run takes with the winner, and what that saves over the median of what ran."""
+    best = result.winner
+    assert best is not None and best.tokens_per_s
+    speeds = [each.tokens_per_s for each in result.measurements if each.outcome in TIMED and each.tokens_per_s]
+    middle = statistics.median(speeds)
+    tokens, devices = header.tokens, best.num_devices
+    plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
+    device = header.cluster.device_word
+    words = f"{count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
+    if other_days < plan_days * (1 + NOTED):
+        return words
+    return f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
+
+
+def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
+    """Yields axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
+
+    Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
+    each.
+    """
+    rows = [_axes(each) for each in timed]
+    for place, axis in enumerate(AXES):
+        groups: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
+        for row, each in zip(rows, timed, strict=True):
+            assert each.tokens_per_s
+            other_values = (*row[:place], *row[place + 1 :])
+            groups.setdefault(other_values, []).append((row[place], each.tokens_per_s))
+        for group in groups.values():
+            for (a, speed), (b, other) in itertools.combinations(group, 2):
+                if a != b:
+                    yield axis, a, b, speed / other
+
+
+def _axes(measurement: Measurement) -> tuple[Any, ...]:
+    return *(getattr(measurement.layout, axis) for axis in AXES[:-1]), measurement.batch.micro_batch

@@ -1,0 +1,98 @@
+"""The notes under a recipe's table: short reasons, what was skipped, and what marks mean."""
+
+from collections.abc import Sequence
+
+from platform.common import text
+from platform.report.summary import shortfall_gib
+from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.spec.cluster import Cluster
+
+_MOST_SKIPPED = 6
+"""Number of reasons for skipping that are listed; the rest is counted."""
+_MOST_NAMED = 3
+"""Number of layouts that are named with the reason they share; of more, one is named and the others are counted."""
+
+
+def short_reason(measurement: Measurement, cluster: Cluster) -> str:
+    """Returns why there is no figure, in a few words."""
+    # An OOM without sizes is a kill for want of host memory.
+    if measurement.outcome is not Outcome.OOM or measurement.asked_gib is None:
+        words = " ".join(measurement.reason.split())
+        return words if len(words) <= 160 else words[:157] + "..."
+    parts = [measurement.phase.replace("_", " and ")] if measurement.phase else []
+    if measurement.rank is not None:
+        parts.append(f"rank {measurement.rank}")
+    parts.append(f"asked {text.figure(measurement.asked_gib)} GiB")
+    if measurement.allocated_gib is not None:
+        parts.append(f"held {text.figure(measurement.allocated_gib)}")
+    missing = shortfall_gib(measurement, cluster)
+    if missing:
+        parts.append(f"{text.figure(missing)} too many")
+    return ", ".join(parts)
+
+
+def skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
+    """Returns how many points were skipped, then a line for each reason with the points that it holds for."""
+    if not skipped:
+        return []
+    reasons: dict[str, list[Measurement]] = {}
+    for row in skipped:
+        reasons.setdefault(" ".join(row.reason.split()), []).append(row)
+    layouts = len({row.layout.id for row in skipped})
+    lines = [f"Skipped: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
+    for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
+        lines.append(f"  {_points(rows)}: {reason}")
+    num_more = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
+    return [*lines, f"  {text.plural(num_more, 'point')} for other reasons, see --json"] if num_more else lines
+
+
+def _points(rows: Sequence[Measurement]) -> str:
+    """Returns the points' layouts, each with its micro-batches; of many layouts the first, and how many others."""
+    by_layout: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_layout.setdefault(row.layout.id, []).append(row)
+    named = [
+        f"{of[0].layout.label}, MBS {', '.join(str(row.batch.micro_batch) for row in of)}" for of in by_layout.values()
+    ]
+    if len(named) <= _MOST_NAMED:
+        return "; ".join(named)
+    num_points = len(rows) - len(next(iter(by_layout.values())))
+    return f"{named[0]}, and {text.plural(num_points, 'point')} of {len(named) - 1} other layouts"
+
+
+def notes(
+    measured: Sequence[Measurement], best: Measurement | None, omitted: Sequence[str], titles: Sequence[str]
+) -> list[str]:
+    lines: list[str] = []
+    if best is not None:
+        lines.append("* the winner")
+    slow = sum(row.outcome is Outcome.SLOW for row in measured)
+    if slow:
+        lines.append(f"slow ({text.plural(slow, 'row')}): stopped early, as the most it could reach was below the best")
+    if beside := [row for row in measured if row.most_others_gib]:
+        lines.append(f"Other processes held memory of the GPUs: {_points(beside)}")
+    for row in measured:
+        if row.outcome not in TIMED and row.reason:
+            point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
+            winner = (best and best.tokens_per_s) or float("inf")
+            times = (row.tokens_per_s or 0.0) / winner
+            speed = f" ({times:.2f} times as fast as the winner)" if times > 1 else ""
+            lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}{speed}")
+    if "runs" in titles:
+        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in titles)
+        lines.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
+    if any(row.step_time_derived for row in measured):
+        lines.append("~ derived from the parts of a step with fewer micro-steps")
+    legend = {
+        "±%": "±%: half the distance of the step time's quartiles.",
+        "TFLOP/s": "TFLOP/s: model FLOPs, recomputation not counted.",
+        "% of peak": "% of peak: of the measured matmul peak.",
+        "GiB": "GiB: most allocated, on the fullest device.",
+    }
+    if measured:
+        lines.append(
+            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in omitted))
+        )
+    if omitted:
+        lines.append(f"Left out at this width: {', '.join(omitted)}.")
+    return lines

@@ -1,0 +1,257 @@
+"""Two pictures of a recipe's measurements: speed against memory, and layouts against micro-batches."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform.common.text import figure, plural
+from platform.report.image_formats import FORMATS
+from platform.study.atomic_write import replacing
+from platform.study.result.result import RecipeResult
+from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.spec import engines
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SPEED_MEMORY, HEAT_MAP = "speed-memory", "heat-map"
+
+COLORS = {
+    Outcome.OK: "#0f766e",
+    Outcome.THRASH: "#e9b44c",
+    Outcome.SLOW: "#9ca3af",
+    Outcome.OOM: "#b91c1c",
+    Outcome.SKIPPED: "#d1d5db",
+}
+"""Colour by outcome; outcomes not listed are other failures."""
+_FAILED = "#7c3aed"
+_INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
+_MARKERS = dict(zip(engines.names(), "soD^vP", strict=False))
+"""Marker of the dots by engine; other engines have round ones."""
+_MOST_ROWS = 40
+"""Number of layouts in a heat map that ran, the fastest ones; the rest is counted."""
+_MOST_NEVER_RUN = 3
+"""Number of layouts in a heat map that never ran; the rest is counted."""
+_EDGE_IN, _HEAD_IN = 0.1, 0.8
+"""Inches left free at the sides of a picture, and those at its top for its title and the two smaller lines below."""
+_MOST_NAMED = 500
+"""Number of dots up to which micro-batches stand beside them; more would not be readable."""
+_LABEL = (0.022, 0.022)
+"""Size of a dot's label, as shares of the axes."""
+
+
+def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "", form: str = FORMATS[0]) -> list[Path]:
+    """Draws both pictures of one recipe's measurements into `folder`, in the format `form`, and returns their paths;
+    none where nothing was tried.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    points = [point.representative for point in result.points]
+    paths = [folder / f"{name}{suffix}.{form}" for name in (SPEED_MEMORY, HEAT_MAP)]
+    if all(each.outcome is Outcome.SKIPPED for each in points):
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return []
+    # Imported here: what only reads a study need not wait for it.
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = _rows(points)
+    row_ids = {layout.id for layout in rows}
+    cells = [each for each in points if each.layout.id in row_ids]
+    best, recipe = result.winner, result.recipe
+    mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
+    of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
+    draws: tuple[tuple[str, tuple[float, float], str, Callable[[Axes], None]], ...] = (
+        ("Speed against memory", (9.0, 5.6), "", lambda axes: _speed_memory(axes, points, best, cluster)),
+        (
+            "Layouts by micro-batch: tokens/s",
+            _heat_map_in(cells, rows),
+            "\n".join(_heat_map_notes(cells, points)),
+            lambda axes: _heat_map(axes, cells, rows, best),
+        ),
+    )
+    for path, (title, (width, height), notes, draw_panel) in zip(paths, draws, strict=True):
+        engine = ConstrainedLayoutEngine(w_pad=_EDGE_IN, rect=(0, 0, 1, 1 - _HEAD_IN / height))
+        picture = Figure(figsize=(width, height), dpi=130, layout=engine)
+        axes = picture.subplots()
+        left = _EDGE_IN / width
+        picture.text(left, 1 - 0.1 / height, title, va="top", fontsize=12, fontweight="bold", color=_INK)
+        picture.text(left, 1 - 0.4 / height, of_what, va="top", fontsize=8, color=_FAINT)
+        if notes:
+            picture.supxlabel(notes, x=left, ha="left", fontsize=8, color=_FAINT)
+        draw_panel(axes)
+        with replacing(path) as part:
+            picture.savefig(part, format=form)
+    return paths
+
+
+def _rows(points: Sequence[Measurement]) -> list[Layout]:
+    """Returns the layouts, the fastest first, then those without a figure, and a few that never ran."""
+    speed: dict[str, tuple[bool, bool, float]] = {}
+    for each in points:
+        rank = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
+        speed[each.layout.id] = max(rank, speed.get(each.layout.id, rank))
+    layouts = {each.layout.id: each.layout for each in points}
+    order = sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)
+    num_ran = sum(has_run for has_run, _, _ in speed.values())
+    return [*order[:num_ran][:_MOST_ROWS], *order[num_ran:][:_MOST_NEVER_RUN]]
+
+
+def _heat_map_in(cells: Sequence[Measurement], rows: Sequence[Layout]) -> tuple[float, float]:
+    """Returns the size of a heat map in inches: room for the longest label and for each cell's two lines."""
+    columns = len({each.batch.micro_batch for each in cells})
+    longest = max(len(layout.label) for layout in rows)
+    return max(8.0, 0.6 + 0.062 * longest + 1.05 * columns), _HEAD_IN + 1.0 + 0.36 * len(rows)
+
+
+def _speed(measurement: Measurement) -> float:
+    """Returns tokens/s; 0 where there is none that can be drawn."""
+    speed = measurement.tokens_per_s
+    return speed if speed is not None and math.isfinite(speed) else 0.0
+
+
+def _color(measurement: Measurement) -> str:
+    return COLORS.get(measurement.outcome, _FAILED)
+
+
+def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement | None, cluster: Cluster) -> None:
+    """Draws a dot for each point that ran; those that ran out of memory stand on the base line at the memory they
+    needed.
+    """
+    from matplotlib.lines import Line2D
+
+    limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
+    timed = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
+    ladders: dict[str, list[Measurement]] = {}
+    dots_by_style: dict[tuple[str, str], list[Measurement]] = {}
+    for each in sorted(timed, key=lambda m: m.batch.micro_batch):
+        ladders.setdefault(each.layout.id, []).append(each)
+        dots_by_style.setdefault((_MARKERS.get(each.layout.rules.name, "o"), _color(each)), []).append(each)
+    for ladder in ladders.values():
+        axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
+    for (marker, color), dots in dots_by_style.items():
+        axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
+    crashed = [each for each in points if each.outcome is Outcome.OOM]
+    for each in crashed:
+        held_gib = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
+        needed = limit if held_gib is None else held_gib + (each.asked_gib or 0.0)
+        axes.plot(needed, 0, "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
+    if best is not None and best.peak_allocated_gib is not None:
+        axes.plot(best.peak_allocated_gib, _speed(best), "o", mfc="none", mec=_INK, ms=13, zorder=4)
+    axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.15 * max((_speed(each) for each in timed), default=1.0))
+    _name_dots(axes, timed if len(timed) <= _MOST_NAMED else (), best)
+    ringed = f"\nringed: the winner, {best.layout.label}, micro-batch {best.batch.micro_batch}" if best else ""
+    axes.set_xlabel(f"GiB allocated at most, on the fullest device; dashed: the limit, {figure(limit)} GiB{ringed}")
+    axes.set_ylabel("tokens/s, all devices; small figures: micro-batch")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    _plain(axes)
+    axes.grid(True, color=_GRID, lw=0.6)
+    outcomes = list(dict.fromkeys(each.outcome for each in (*timed, *crashed)))
+    labels = sorted({each.layout.rules.name for each in timed})
+    axes.legend(
+        handles=[
+            *(
+                Line2D([], [], ls="", marker="x" if o is Outcome.OOM else "o", color=COLORS.get(o, _FAILED), label=o)
+                for o in sorted(outcomes)
+            ),
+            *(Line2D([], [], ls="", marker=_MARKERS.get(e, "o"), mfc="none", mec=_FAINT, label=e) for e in labels),
+        ],
+        loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
+    )  # fmt: skip
+
+
+def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:
+    """Writes each dot's micro-batch beside it, the winner's outside of its ring, without overlaps."""
+    width, height = axes.get_xlim()[1], axes.get_ylim()[1]
+    label_places: list[tuple[float, float]] = []
+    for each in sorted(dots, key=lambda dot: dot is not best):
+        at = (each.peak_allocated_gib or 0.0, _speed(each))
+        if any(abs(at[0] - x) < _LABEL[0] * width and abs(at[1] - y) < _LABEL[1] * height for x, y in label_places):
+            continue
+        label_places.append(at)
+        axes.annotate(
+            str(each.batch.micro_batch), at, xytext=(9 if each is best else 5, -3), textcoords="offset points",
+            fontsize=7, color=_FAINT,
+        )  # fmt: skip
+
+
+def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[float]]:
+    return [each.peak_allocated_gib or 0.0 for each in measurements], [_speed(each) for each in measurements]
+
+
+def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
+    """Draws a cell for each point: its speed as shade and figure, or its outcome in a word."""
+    from matplotlib.patches import Rectangle
+
+    columns = sorted({each.batch.micro_batch for each in cells})
+    at = {layout.id: row for row, layout in enumerate(rows)}
+    fastest = max((_speed(each) for each in cells if each.outcome in TIMED), default=0.0)
+    for each in cells:
+        x, y = columns.index(each.batch.micro_batch), at[each.layout.id]
+        timed = each.outcome in TIMED
+        share = _speed(each) / fastest if timed and fastest else 1.0
+        # Shades of one color for times that count; every other outcome has its own and, where it crashed, hatching.
+        hatch = "" if _speed(each) or each.outcome is Outcome.SKIPPED else "////"
+        axes.add_patch(
+            Rectangle(
+                (x - 0.49, y - 0.48),
+                0.98,
+                0.96,
+                fc=COLORS[Outcome.OK] if timed else _color(each),
+                alpha=0.15 + 0.85 * share**3,
+                ec="none",
+                lw=0,
+            )
+        )
+        if hatch:
+            axes.add_patch(
+                Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fill=False, hatch=hatch, ec=(1, 1, 1, 0.35), lw=0)
+            )
+        speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
+        speed = f"({speed})" if each.outcome is Outcome.SLOW and speed else speed
+        word = {Outcome.OK: "", Outcome.SLOW: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
+        light = share > 0.9 if timed else bool(hatch)
+        axes.text(
+            x, y, f"{speed}\n{word}".strip(), ha="center", va="center", fontsize=7.5, linespacing=0.95,
+            color="white" if light else _INK, fontweight="bold" if word == "OOM" else "normal",
+        )  # fmt: skip
+        if best is not None and (each.layout, each.batch) == (best.layout, best.batch):
+            axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, ec=_INK, lw=2, zorder=4))
+    axes.set_xticks(range(len(columns)), [str(each) for each in columns])
+    axes.set_yticks(range(len(rows)), [layout.label for layout in rows], fontsize=8)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    # Above, where the fastest are: the lower rows of many are a screen away.
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("micro-batch")
+    _plain(axes)
+
+
+def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
+    """Yields the notes below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
+    derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
+    slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
+    yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"
+    measured_layouts = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
+    missing = {each.layout.id for each in points} - {each.layout.id for each in cells}
+    if slower := missing & measured_layouts:
+        yield f"left out: {plural(len(slower), 'layout')} that ran slower or crashed"
+    if never := missing - measured_layouts:
+        yield f"left out: {plural(len(never), 'layout')} that never ran"
+
+
+def _plain(axes: "Axes") -> None:
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_INK, length=0, labelsize=8)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=_FAINT, fontsize=8)

@@ -1,0 +1,130 @@
+"""The state of a search, as a value and as a line of text."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from platform.common.text import duration, figure, plural
+from platform.report.summary import pipeline_words
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchProgress:
+    """The state of a search."""
+
+    trial: int
+    """Number of layouts that the search has tried, the running one included; one that is tried again counts once."""
+    num_trials: int | None
+    """Layouts that the search may try; None where the searcher has no plan."""
+    final_run: int = 0
+    """Number of the last trial among those after the search, from 1; 0 while the search goes on."""
+    layout: Layout | None
+    """The running trial's layout; None between trials."""
+    batch: BatchPoint | None
+    """The running rung; None before the trial's first."""
+    incumbent: Measurement | None
+    """The incumbent of the recipe that is being searched."""
+    outcomes: Counter[Outcome]
+    elapsed_s: float
+    left_s: float | None
+    """Seconds that the time budget leaves; None without one."""
+    gpu_s: float
+    gpu_left_s: float | None = None
+    """Device seconds that the budget leaves; None without one."""
+    device: str = "GPU"
+    """The name of a device in sentences."""
+    title: str = ""
+    """The space, and the devices it is searched on."""
+    recipe: str = ""
+    """The recipe that is being searched, by what distinguishes it; "" where there is only one."""
+    ladder: tuple[int, ...] = ()
+    """The running trial's micro-batches."""
+    profiles: bool = False
+    """Whether the running trial profiles instead of measuring."""
+    rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
+    """Outcome of the running trial's finished rungs, by micro-batch."""
+    running_s: float = 0.0
+    """Seconds that the running trial has taken."""
+    to_go: str = ""
+    """Estimated time of the remaining trials, from those so far; "" before the first ended."""
+    last: tuple[Measurement, ...] = ()
+    """The last measurements, in order; no more than a screen holds."""
+    predicted: tuple[str, ...] = ()
+    """The cost model's prediction of each of `last`; empty where it does not know the device."""
+    model_error: str = ""
+    """The model's error so far; "" where unknown."""
+    miniature: bool = False
+
+
+def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
+    """Returns the number of measurements by outcome."""
+    return Counter(each.outcome for each in measurements)
+
+
+def progress_line(progress: SearchProgress) -> str:
+    """Returns the line, without a line end."""
+    of = "" if progress.num_trials is None else f"/{progress.num_trials}"
+    parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of}"]
+    if progress.layout is not None:
+        starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
+        rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
+        parts[0] += f": {progress.layout.label}, {rung}"
+    parts.append(f"best{progress.recipe and f' of {progress.recipe}'}: {best_point(progress.incumbent)}")
+    parts.append(_outcomes(progress.outcomes))
+    parts.append(spent(progress))
+    line = " | ".join(parts)
+    return f"[miniature] {line}" if progress.miniature else line
+
+
+def measurement_line(measurement: Measurement) -> str:
+    """Returns one finished batch point: outcome first, then what was run and its figure or reason."""
+    point = f"{measurement.layout.label}, MBS {measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
+    mark = "[miniature] " if measurement.miniature else ""
+    parts = [f"{mark}{measurement.outcome.value}: {point}"]
+    if measurement.tokens_per_s is not None:
+        tilde = "~" if measurement.step_time_derived else ""
+        parts.append(f"{figure(measurement.tokens_per_s)}{tilde} tokens/s")
+    if measurement.peak_allocated_gib is not None:
+        parts.append(f"{figure(measurement.peak_allocated_gib)} GiB{pipeline_words(measurement)}")
+    if measurement.most_others_gib:
+        parts.append(f"other processes held {figure(measurement.most_others_gib)} GiB of a GPU")
+    if measurement.outcome is not Outcome.OK and measurement.reason:
+        words = " ".join(measurement.reason.split())
+        parts.append(words if len(words) <= 200 else words[:197] + "...")
+    return " | ".join(parts)
+
+
+def spent(progress: SearchProgress) -> str:
+    """Returns time and device seconds so far, and what the budgets leave."""
+    time = duration(progress.elapsed_s)
+    if progress.left_s is not None:
+        time += f", {duration(progress.left_s)} left"
+    gpu = f"{figure(progress.gpu_s)} {progress.device}-s"
+    return f"{time} | {gpu}" if progress.gpu_left_s is None else f"{time} | {gpu}, {figure(progress.gpu_left_s)} left"
+
+
+def best_point(best: Measurement | None) -> str:
+    """Returns the incumbent's speed and description."""
+    if best is None or best.tokens_per_s is None:
+        return "none yet"
+    point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
+    return f"{figure(best.tokens_per_s)}{'~' if best.step_time_derived else ''} tokens/s ({point})"
+
+
+def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
+    """Returns the words of the recipe's label that not all `others` have; all of them where that leaves none."""
+    words = recipe.label.split(", ")
+    shared = set(words).intersection(*(each.label.split(", ") for each in others))
+    return ", ".join(word for word in words if word not in shared) or recipe.label
+
+
+def _outcomes(outcomes: Counter[Outcome]) -> str:
+    num_measured = sum(number for outcome, number in outcomes.items() if outcome is not Outcome.SKIPPED)
+    if not num_measured and not outcomes[Outcome.SKIPPED]:
+        return "nothing measured yet"
+    each = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
+    return f"{plural(num_measured, 'measurement')}: {each}"

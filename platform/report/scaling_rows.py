@@ -1,0 +1,107 @@
+"""Measured days, device-days, efficiency and cost against the number of devices, from the journals of several studies.
+
+Each number of devices has a winner of its own: the fastest layout on two is seldom that on four.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from platform.report.summary import cost_of, days_of, nearest
+from platform.study.result.coverage import Coverage
+from platform.study.result.result import StudyResult
+from trainers.records.measurement import Measurement
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingRow:
+    """One recipe on one number of devices."""
+
+    study: str
+    recipe: Recipe
+    num_devices: int
+    tokens: float
+    price_per_gpu_h: float | None
+    best: Measurement | None
+    """The winner; None where nothing fits or nothing was measured yet."""
+    reason: str = ""
+    """Reason why there is no winner; empty where there is one."""
+    coverage: Coverage | None = None
+    """Share of the layouts that were tried; None where the journal does not state what was planned."""
+    efficiency: float | None = None
+    """Tokens/s a device over that on the fewest devices that have a winner."""
+    runs: int = 0
+    """Number of runs in fresh processes that its figures rest on; 0 where they are the search's own."""
+    gate: str = ""
+    """The numerics gate's verdict on the winner, `passed` or `failed`; "" where there is none."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens/s of all devices together."""
+        return None if self.best is None else self.best.tokens_per_s
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether there is a winner whose step time is derived from fewer micro-steps."""
+        return self.best is not None and self.best.step_time_derived
+
+    @property
+    def days(self) -> float | None:
+        """Days for the token budget; None for a miniature too."""
+        return None if self.best is None else days_of(self.best, self.tokens)
+
+    @property
+    def device_days(self) -> float | None:
+        """Days times devices."""
+        return None if self.days is None else self.days * self.num_devices
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the token budget, in the user's currency."""
+        return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
+
+
+def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
+    """Returns a row for each recipe and study, the recipes in the studies' order, devices ascending."""
+    rows_of: dict[str, list[ScalingRow]] = {}
+    for result in sorted(results, key=lambda each: each.header.cluster.num_devices):
+        header = result.header
+        for of_recipe in result.of_study:
+            best, verdict = of_recipe.winner, of_recipe.gate
+            closest = None if best else nearest(of_recipe.judged, header.cluster)
+            reason = (
+                "" if best else "nothing was measured" if closest is None else closest.reason or closest.outcome.value
+            )
+            if still_open := of_recipe.unresolved:
+                labels = " and ".join(each.main_run.layout.label for each in still_open)
+                reason = f"not resolved between {labels}: the machine was disturbed"
+            row = ScalingRow(
+                study=header.name,
+                recipe=of_recipe.recipe,
+                num_devices=header.cluster.num_devices,
+                tokens=header.tokens,
+                price_per_gpu_h=header.price_per_gpu_h,
+                best=best,
+                reason=reason,
+                coverage=of_recipe.coverage,
+                runs=len(of_recipe.ranking[0].runs) if best else 0,
+                gate="" if verdict is None else "passed" if verdict.passed else "failed",
+            )
+            rows_of.setdefault(row.recipe.id, []).append(row)
+    return [row for group in rows_of.values() for row in _with_efficiency(group)]
+
+
+def _with_efficiency(group: Sequence[ScalingRow]) -> list[ScalingRow]:
+    rates = [row.tokens_per_s / row.num_devices for row in group if row.tokens_per_s]
+    return [
+        dataclasses.replace(row, efficiency=row.tokens_per_s / row.num_devices / rates[0] if row.tokens_per_s else None)
+        for row in group
+    ]
+
+
+def by_recipe(rows: Sequence[ScalingRow]) -> list[list[ScalingRow]]:
+    """Returns the rows of each recipe, the recipes in the order of their first rows."""
+    groups: dict[str, list[ScalingRow]] = {}
+    for row in rows:
+        groups.setdefault(row.recipe.id, []).append(row)
+    return list(groups.values())

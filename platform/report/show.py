@@ -1,0 +1,42 @@
+"""Prints a study's result on standard output: a table with its verdicts, or one JSON object."""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.report.accumulations import render_accumulations
+from platform.report.batches import render_batches
+from platform.report.forecast import forecaster_of
+from platform.report.json_report import as_json
+from platform.report.lessons import lessons
+from platform.report.profile_table import render_profiles
+from platform.report.summary import verdicts
+from platform.report.terminal import render
+from platform.study.result.result import StudyResult
+
+_PLAIN_WIDTH = 200
+"""Width of the table where standard output is not a terminal."""
+
+
+def table_width() -> int:
+    """Returns the width that a table on standard output may have."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+
+
+def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None:
+    """Prints a study's result: table, verdicts and files, or the JSON object alone."""
+    if as_object:
+        print(json.dumps(as_json(result), allow_nan=False))
+        return
+    width = table_width()
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for table in (render, render_batches, render_accumulations, render_profiles):
+        print(table(result, width=width, color=color), end="")
+    for sentence in [*verdicts(result), *lessons(result, forecaster_of(result.header))]:
+        print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
+    if files:
+        print("Files:", *files, sep="\n  ")

@@ -1,0 +1,228 @@
+"""The winner's sentence, or the point that came nearest where nothing fits, and the verdicts."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from platform.common.text import count, figure, stages
+from platform.report.disturbance import disturbance_sentences, others_held, unresolved_sentence
+from platform.study.result.coverage import Coverage
+from platform.study.result.ranking import speed_of
+from platform.study.result.result import RecipeResult, StudyResult
+from trainers.records.journal import Peak
+from trainers.records.measurement import Measurement, Outcome, days_for_tokens
+from trainers.spec.cluster import Cluster
+from trainers.spec.float8 import float8_sentence
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import timed_accumulations
+
+_NEARNESS = (
+    Outcome.THRASH,
+    Outcome.SLOW,
+    Outcome.DIVERGED,
+    Outcome.OOM,
+    Outcome.HUNG,
+    Outcome.FAILED,
+    Outcome.SKIPPED,
+)
+"""Outcomes by how near a point came to a result, nearest first."""
+_MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
+
+_GOES_ON = "--resume goes on, where a budget ended it with a larger one"
+
+_LAGS = 0.05
+"""Share below the median from which a device's matmul peak counts as lagging."""
+
+
+def days_of(measurement: Measurement, tokens: float) -> float | None:
+    """Returns the days that training on `tokens` takes. None without a speed, and for a miniature, which nobody trains
+    that long.
+    """
+    speed = measurement.tokens_per_s
+    return None if not speed or measurement.miniature else days_for_tokens(tokens, speed)
+
+
+def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> float | None:
+    """Returns the cost of these days, in the currency of the price of a device hour. None without a price too."""
+    days = days_of(measurement, tokens)
+    return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
+
+
+def winner_sentence(
+    best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, of: Coverage | None = None
+) -> str:
+    """Returns the winner in one sentence. `tokens` is the budget for which days, and with a price their cost, are
+    counted, except for a miniature; `of` states how many layouts were tried.
+    """
+    assert best.tokens_per_s is not None
+    tilde = "~" if best.step_time_derived else ""
+    shares = [f"{tilde}{figure(best.tokens_per_s_per_gpu)} a device"]
+    if best.model_tflops_per_gpu is not None:
+        shares.append(f"{figure(best.model_tflops_per_gpu)} TFLOP/s")
+    if best.share_of_matmul_peak is not None:
+        shares.append(f"{best.share_of_matmul_peak:.1%} of the measured matmul peak")
+    if best.share_of_datasheet_peak is not None:
+        shares.append(f"{best.share_of_datasheet_peak:.1%} of the data sheet's")
+    memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
+    memory += pipeline_words(best)
+    days, paid = days_of(best, tokens), cost_of(best, tokens, price_per_gpu_h)
+    budget = "" if days is None else f"; {figure(days)} days for {count(tokens)} tokens"
+    budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
+    mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
+    devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
+    of_tried = f"of {of.words} tried " if of else ""
+    global_batch_text = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
+    return (
+        f"Fastest {of_tried}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
+        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{global_batch_text}:"
+        f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
+    )
+
+
+def pipeline_words(measurement: Measurement) -> str:
+    """Returns, for a pipeline, which stage has most memory and the bubble, measured and with equal stages, or why it is
+    not measured; "" otherwise.
+    """
+    if not measurement.pipeline_bubble_by_formula:
+        return ""
+    bubble, stage_text = measurement.pipeline_bubble, stages(measurement.memory_stages)
+    stage_text = f" on {stage_text}" if stage_text else ""
+    measured = "" if bubble is None else f"{bubble:.1%} beside "
+    by_formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
+    layout, micro_steps = measurement.layout, measurement.batch.grad_accum
+    timed_whole = bubble is None and len(timed_accumulations(layout, micro_steps)) == 1
+    reason = f", not measured with as few as {micro_steps} micro-batches" if timed_whole else ""
+    return f"{stage_text}, a bubble of {measured}{by_formula}{reason}"
+
+
+def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
+    """Returns the GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where
+    unknown.
+    """
+    held_gib = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
+    if held_gib is None or measurement.asked_gib is None:
+        return None
+    limit = cluster.device_memory_gib if measurement.cap_gib is None else measurement.cap_gib
+    return max(0.0, held_gib + measurement.asked_gib - limit)
+
+
+def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
+    """Returns the point that came nearest to a result where none is `ok`; None where nothing was tried."""
+
+    def distance(each: Measurement) -> tuple[int, float, float]:
+        rank = len(_NEARNESS) if each.outcome is Outcome.OK else _NEARNESS.index(each.outcome)
+        missing = shortfall_gib(each, cluster) if each.outcome is Outcome.OOM else 0.0
+        return rank, math.inf if missing is None else missing, -speed_of(each)
+
+    return min(measurements, key=distance, default=None)
+
+
+def nearest_sentence(
+    recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster, of: Coverage | None = None
+) -> str:
+    """Returns a sentence for a recipe without a winner; `of` states how many layouts were tried."""
+    closest = nearest(measurements, cluster)
+    if closest is None:
+        return f"Nothing was measured for {recipe.label}: {_GOES_ON}."
+    reason = closest.reason or closest.outcome.value
+    missing = shortfall_gib(closest, cluster) if closest.outcome is Outcome.OOM else None
+    lacked = f", {figure(missing)} GiB too many" if missing else ""
+    is_partial = of is not None and bool(of.not_tried)
+    fits = "Nothing that was tried fits" if is_partial else "Nothing fits"
+    opening = fits if closest.outcome in _MEMORY else "Nothing has won"
+    return (
+        f"{opening} for {recipe.label} on {cluster.label_under(closest.cap_gib)}."
+        f" Nearest: {closest.layout.label} at micro-batch {closest.batch.micro_batch},"
+        f" {closest.outcome.value} ({reason}){lacked}."
+        + (f" Tried were {of.words}: {_GOES_ON}." if of is not None and is_partial else "")
+    )
+
+
+def verdicts(result: StudyResult) -> list[str]:
+    """Returns for each recipe its winner with the evidence, what is not resolved, or what came nearest."""
+    sentences: list[str] = []
+    header, end = result.header, result.history.end
+    for each in result.of_study:
+        best = each.winner
+        if each.unresolved:
+            sentences.append(unresolved_sentence(each.unresolved, each.recipe))
+        elif best is None:
+            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster, each.coverage))
+        else:
+            price = header.price_per_gpu_h
+            sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
+            sentences += evidence(each)
+        if held := others_held(each.measurements):
+            sentences.append(
+                f"Other processes held {held}: their times may not be the layouts' own. End those processes and search"
+                " anew; --resume keeps these times."
+            )
+        sentences += float8_sentences(each, result)
+    if end is not None and end.left_out:
+        sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
+    return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
+
+
+def float8_sentences(of: RecipeResult, result: StudyResult) -> Iterator[str]:
+    """Yields what a recipe in FP8 gains and costs, and which layers are in FP8; nothing for other recipes."""
+    if not (layers := float8_sentence(of.recipe)):
+        return
+    if price := result.float8_price(of):
+        yield price.sentence
+    else:
+        yield (
+            f"What {of.recipe.compute_precision} costs in loss is not known, since bf16 was not searched beside it:"
+            f" --set compute_precision=bf16,{of.recipe.compute_precision} searches both."
+        )
+    yield layers
+    if result.header.cluster.device_kind == "cpu":
+        yield "CPUs emulate FP8: their speeds say nothing of it."
+
+
+def evidence(result: RecipeResult) -> list[str]:
+    """Returns the evidence for the winner of one recipe: its runs, the next best, its numerics."""
+    sentences: list[str] = []
+    first, best = result.winning_point, result.winner
+    if first is None or best is None:
+        return []
+    if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
+        sentences.append(
+            f"Over {len(first.runs)} runs in fresh processes: median {figure(first.median_tokens_per_s)} tokens/s,"
+            f" standard deviation {figure(first.std_tokens_per_s)},"
+            f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
+        )
+    sentences += [comparison.sentence for comparison in result.comparisons[:2]]
+    sentences += disturbance_sentences(result)
+    if result.gate is not None:
+        sentences.append(result.gate.sentence)
+    elif result.has_curves:
+        sentences.append(
+            "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."
+        )
+    elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
+        sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
+    if reasons := ", ".join(best.held_back_by):
+        num_held_back = sum(map(bool, best.held_back))
+        sentences.append(
+            f"Clocks were lowered in {num_held_back} of {len(best.held_back)} windows of its run: {reasons}."
+        )
+    if best.most_others_gib:
+        num_beside = sum(gib > 0 for gib in best.others_gib)
+        sentences.append(
+            f"Other processes held up to {figure(best.most_others_gib)} GiB of a GPU in {num_beside} of"
+            f" {len(best.others_gib)} windows of its run."
+        )
+    if best.idle_devices:
+        sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
+    return sentences
+
+
+def lag(peak: Peak, cluster: Cluster) -> str:
+    """Returns a sentence on devices that are slower than the others, "" where none is."""
+    if cluster.device_kind == "cpu":
+        return ""  # CPU workers share their cores with all else that runs: a slow one tells nothing
+    slow = [rank for rank, tflops in enumerate(peak.by_device) if tflops < (1 - _LAGS) * peak.tflops]
+    if not slow:
+        return ""
+    nodes = dict(enumerate(f" on node {address}" for address in peak.nodes))
+    lagging = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
+    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {lagging}."

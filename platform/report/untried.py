@@ -1,0 +1,52 @@
+"""Shows the layouts that were not tried: lines of the table, and fields of `--json`."""
+
+from typing import Any
+
+from platform.common.text import figure, plural
+from platform.study.result.coverage import Coverage
+from trainers.records.journal import PlannedLayout
+from trainers.spec.codec import to_json
+
+_MOST_LISTED = 6
+"""Number of untried layouts that are listed; the rest is counted."""
+
+
+def not_tried_lines(coverage: Coverage | None) -> list[str]:
+    """Returns the table's lines on the layouts that were not tried; empty where all were."""
+    if coverage is None or not coverage.not_tried:
+        return []
+    listed, more = coverage.not_tried[:_MOST_LISTED], len(coverage.not_tried[_MOST_LISTED:])
+    predicted = any(each.tokens_per_s is not None for each in coverage.not_tried)
+    remark = "" if predicted else " (none is predicted: the cost model has no such device)"
+    lines = [f"Not tried: {len(coverage.not_tried)} of {plural(coverage.num_layouts, 'layout')}{remark}."]
+    lines += [f"  {each.layout.label}{_predicted(each)}" for each in listed]
+    return [*lines, f"  and {more} more, see --json"] if more else lines
+
+
+def _predicted(planned: PlannedLayout) -> str:
+    if planned.tokens_per_s is None:
+        return ""
+    figures = f"predicted {figure(planned.tokens_per_s)} tokens/s, {figure(planned.peak_gib)} GiB"
+    return f", MBS {planned.micro_batch}: {figures}"
+
+
+def coverage_json(coverage: Coverage | None) -> dict[str, Any]:
+    """Returns the same as fields of `--json`; null where the journal does not state what was planned."""
+    if coverage is None:
+        return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
+    return {
+        "layouts_tried": coverage.num_tried,
+        "layouts_planned": coverage.num_layouts,
+        "not_tried": [_json(each) for each in coverage.not_tried],
+    }
+
+
+def _json(planned: PlannedLayout) -> dict[str, Any]:
+    return {
+        "layout": {"id": planned.layout.id, "label": planned.layout.label, **to_json(planned.layout)},
+        "micro_batches": list(planned.micro_batches),
+        "predicted_micro_batch": planned.micro_batch,
+        "predicted_tokens_per_s": planned.tokens_per_s,
+        "predicted_step_time_s": planned.step_time_s,
+        "predicted_gib": planned.peak_gib,
+    }

@@ -1,0 +1,74 @@
+"""The estimated time of final trials, from what the study has measured."""
+
+import dataclasses
+
+from trainers.measuring.ladder import timed_accum
+from trainers.records.job import GateSize, Timing
+from trainers.records.measurement import Measurement
+
+UNKNOWN_SLOWDOWN = 2.5
+"""Assumed step time of a reference that has not run, over the winner's. BLOOM-7b1 on an H200: 2.3, eager
+attention and plain loss against flex and chunked (docs/lab/2026-11-22.md).
+"""
+PROFILED_STEPS = 8
+"""Steps of a profiling trial (`trainers.profiling.profiled_steps`), of which the first may compile."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmationCosts:
+    """Estimated seconds of final trials."""
+
+    start_s: float
+    """Seconds of a trial beyond its steps: processes, imports, building the model, the end; 0 before the first
+    trial.
+    """
+    trial_s: float
+    """Seconds of a short trial of one rung, from its start to the next one's; 0 before the first."""
+    cold_s: float = 0.0
+    """Seconds beyond `start_s` that the next trial takes to start, where it is its session's first."""
+    timing: Timing
+
+    def repeat_s(self, of: Measurement) -> float:
+        """Returns the seconds of a finalist's run: the steps of the search's own run `of` it, in a separate trial."""
+        return self.start_s + sum(of.step_times_s)
+
+    def ready_s(self, of: Measurement) -> float:
+        """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as `of`
+        did.
+        """
+        return self.start_s + sum(of.step_times_s[: of.warmup_steps])
+
+    def measuring_s(self, best: Measurement) -> float:
+        """Returns the seconds of the windows of a winner's last run: at least three timed steps, and before them one to
+        warm up where they have more micro-steps than the search's.
+        """
+        # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
+        step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
+        warm_up_s = 0.0 if self.timing.whole_steps else step_s
+        return warm_up_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
+
+    def run_s(self, best: Measurement) -> float:
+        """Returns the seconds of a winner's last run, without its numerics gate."""
+        return self.ready_s(best) + self.measuring_s(best)
+
+    def profile_s(self, of: Measurement) -> float:
+        """Returns the seconds of a trial that profiles `of`: those of a short one, unless rungs have fixed steps; then
+        those of the few steps that are profiled, which have few micro-steps where these can be timed.
+        """
+        if not self.timing.fixes_steps:
+            return self.trial_s
+        accum = of.batch.grad_accum
+        share = 1.0 if of.last_micro_step_s is None else timed_accum(accum) / accum
+        return self.start_s + sum(of.step_times_s[:1]) + (PROFILED_STEPS - 1) * share * (of.step_time_s or 0.0)
+
+    def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
+        """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference without
+        one is assumed to be slower than the winner `best`.
+        """
+        speed = of.tokens_per_s if of is not None else None
+        speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN
+        return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
+
+
+UNLIMITED = ConfirmationCosts(start_s=0.0, trial_s=0.0, timing=Timing())
+"""Costs where no budget limits the final trials."""

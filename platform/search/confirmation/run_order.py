@@ -1,0 +1,84 @@
+"""The order of runs after the search: the finalists' in turn, and the winner's last. Pure."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from platform.study.result.ranking import PointRuns, points, speed_of
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+
+FINALISTS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmationRun:
+    """A further run of a batch point, in separate processes."""
+
+    point: Measurement
+    repeat: int
+    is_winner_run: bool = False
+    """Whether it is the winner's last run: long, at the largest accumulation."""
+
+
+AttemptedRuns = frozenset[tuple[str, BatchPoint, int]]
+"""(layout id, batch point, repeat) of runs without a result, which are not repeated."""
+
+
+def repeats_left(
+    measurements: Sequence[Measurement],
+    *,
+    repeats: int,
+    most: int | None = FINALISTS,
+    attempted: AttemptedRuns = frozenset(),
+) -> list[ConfirmationRun]:
+    """Returns the remaining runs of one recipe's finalists, the next one first.
+
+    The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
+    B C), so that drift over time affects all equally. A point that was lost in one run has no further ones.
+    """
+    of_search = [each for each in points(measurements) if each.search and each.search.outcome is Outcome.OK]
+    of_search.sort(key=lambda point: -speed_of(_search(point)))
+    finalists = of_search[:most]
+    remaining_runs: list[ConfirmationRun] = []
+    for repeat in range(1, repeats + 1):
+        for point in finalists if repeat % 2 else reversed(finalists):
+            search = _search(point)
+            has_lost_run = any(run.outcome is not Outcome.OK for run in point.runs)
+            is_done = has_lost_run or any(run.repeat == repeat for run in point.runs)
+            if not is_done and (search.layout.id, search.batch, repeat) not in attempted:
+                remaining_runs.append(ConfirmationRun(point=search, repeat=repeat))
+    return remaining_runs
+
+
+def contenders_run(
+    contenders: Sequence[PointRuns], *, after: int, most: int, attempted: AttemptedRuns = frozenset()
+) -> ConfirmationRun | None:
+    """Returns the next run of the contenders, which run in turn: one round of runs for each number above `after`, the
+    first that not all of them had; None after `most` rounds.
+
+    A contender that joins late begins with the current round of the others, since runs with one number must follow each
+    other in time.
+    """
+    rounds = [run.repeat for point in contenders for run in point.runs if run.repeat > after]
+    first = max(rounds, default=after + 1)
+    for repeat in range(first, after + most + 1):
+        for point in contenders if repeat % 2 else reversed(contenders):
+            of = point.search or point.main_run
+            had = any(run.repeat == repeat for run in point.runs)
+            if not had and (of.layout.id, of.batch, repeat) not in attempted:
+                return ConfirmationRun(point=of, repeat=repeat)
+    return None
+
+
+def last_run(best: PointRuns | None, *, repeats: int, attempted: AttemptedRuns = frozenset()) -> ConfirmationRun | None:
+    """Returns the last run of the leading point, after its `repeats`; None where it has had one."""
+    if best is None or best.search is None:
+        return None
+    search, last = best.search, repeats + 1
+    had = any(run.repeat == last for run in best.runs) or (search.layout.id, search.batch, last) in attempted
+    return None if had else ConfirmationRun(point=search, repeat=last, is_winner_run=True)
+
+
+def _search(point: PointRuns) -> Measurement:
+    assert point.search is not None
+    return point.search

@@ -1,0 +1,306 @@
+"""The course of the final trials: the finalists' runs, the winner's last with its gate, then the gate's reference."""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Collection, Sequence
+
+from platform.common.text import duration, plural
+from platform.search.confirmation.confirmation_costs import UNLIMITED, ConfirmationCosts
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.run_order import ConfirmationRun, contenders_run, repeats_left
+from platform.search.confirmation.winner_run import WinnerRuns
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.study.history import History
+from platform.study.keys import of_recipe
+from platform.study.result import gate as gates
+from platform.study.result.ranking import points, winner
+from platform.study.result.tie_break import contenders, named_winner, unresolved
+from search_spaces.candidate import Candidate
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.recipe import Recipe
+
+GATE_MARGIN = 1.1
+"""Time that must be left for a gate, as a multiple of its estimate: without the reference's curves a gate is worth
+nothing, and it cannot be cut short.
+"""
+RESERVE_MARGIN = 1.2
+"""Time that other trials reserve for a gate, as a multiple of its estimate: the trial before it may take longer than
+earlier ones.
+"""
+MOST_GATED = 2 / 3
+"""Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
+MOST_UNGATED = 1 / 2
+"""Share of a budget that the last run alone may take."""
+MOST_OF_RUNS = 1 / 3
+"""Share of a budget up to which a search also reserves time for the finalists' runs."""
+MOST_ROUNDS = 6
+"""Rounds of the contenders' runs in one session; another session has as many."""
+SURE_ROUNDS = 3
+"""Rounds that only a budget cuts short: it takes three or four before intervals over pairs are narrow enough to tell
+layouts 10 % apart. Without a budget a further round begins only where all rounds together take no longer than the
+search's own trials did.
+"""
+
+
+class ConfirmationScheduler:
+    """Returns the final trials of a study one after another, from its journal; remembers only which trials of this
+    session left nothing, so that they are not repeated for ever.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], rules: ConfirmationRules) -> None:
+        self.rules = rules
+        self._candidates = candidates
+        self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
+        self._started: dict[tuple[object, ...], ConfirmationTrial] = {}
+        self._closing = WinnerRuns(candidates, rules, self._started)
+        self._rounds_before: dict[str, int] = {}
+        """By recipe id: the number of the last round before this session."""
+
+    def next(
+        self, history: History, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED, *, anew: bool = True
+    ) -> ConfirmationTrial | None:
+        """Returns the next final trial, None when there is none; the same trial until it has `started`.
+
+        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it, with
+        `anew` all those of another winner. A winner's last run includes the gate if `left_s` suffices for both and for
+        the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine was disturbed,
+        the contenders first run in turn until the fastest of them is resolved.
+        """
+        for recipe in self._recipes:
+            runs = self._repeats_left(recipe, history)
+            if runs and self._fits(runs[0], history, left_s, costs, anew=anew):
+                return _trial_of(runs[0])
+            if unresolved(of_recipe(recipe, history)):
+                run = self._contenders_run(recipe, history, left_s, costs)
+                if run is not None and left_s >= costs.repeat_s(run.point):
+                    return _trial_of(run, contends=True)
+                continue  # nobody knows yet whose last run and gate are worth their time
+            if (trial := self._within(recipe, history, left_s, costs)) is not None:
+                return trial
+        return None
+
+    def profile(
+        self, history: History, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED
+    ) -> ConfirmationTrial | None:
+        """Returns the profiling trial of the first winner without a profile for which `left_s` is more than enough,
+        where profiles are asked for; it runs once `next` returns None. Finalists' runs without time for them do not
+        delay it; a gate does, since what has not passed it may be no winner.
+        """
+        # A winner's gate that was given and left nothing is missing all the same.
+        others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
+        missing = WinnerRuns(self._candidates, self.rules, others)
+        for recipe, best in self._unprofiled(history):
+            trial = ConfirmationTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
+            closing = missing.next(recipe, history)
+            has_time = left_s > costs.profile_s(best)
+            if has_time and trial.key not in self._started and not (closing and closing.gate):
+                return trial
+        return None
+
+    def _contenders_run(
+        self, recipe: Recipe, history: History, left_s: float, costs: ConfirmationCosts
+    ) -> ConfirmationRun | None:
+        """Returns the contenders' next run in this session; without a budget, `left_s` infinite, within the search's
+        time.
+        """
+        order = contenders(of_recipe(recipe, history))
+        after = self.rules.repeats + 1  # the number of a last run
+        before = self._rounds_before.setdefault(
+            recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
+        )
+        most = MOST_ROUNDS + max(0, before - after)
+        run = contenders_run(order, after=after, most=most, attempted=self._closing.attempted_runs(recipe))
+        if run is None:
+            return None
+        rounds = range(max(before, after) + 1, run.repeat)
+        begins = not any(each.repeat == run.repeat for point in order for each in point.runs)
+        if begins and math.isinf(left_s) and len(rounds) >= SURE_ROUNDS:
+            round_s = sum(costs.repeat_s(point.search or point.main_run) for point in order)
+            if history.trials_s(recipe, rounds) + round_s > history.trials_s(recipe, range(1)):
+                return None
+        return run
+
+    def reserve_s(self, history: History, costs: ConfirmationCosts, whole_s: float, *, anew: bool = True) -> float:
+        """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
+        have run, and with `anew`, for those of another winner, which would need all of them.
+
+        It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
+        a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
+        the finalists' runs it is at most a third of the budget. It is zero while the final runs `wait`.
+        """
+        if self.wait(history):
+            return 0.0
+        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if anew and history.finals_begun else ())
+        profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
+        if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
+            closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
+        else:
+            closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
+        runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
+        runs_s = sum(costs.repeat_s(run.point) for run in runs)
+        return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
+
+    def wait(self, history: History) -> bool:
+        """Returns whether the search continues before any final run: until each recipe was tried, and until each point
+        was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
+        """
+        every_point = self.rules.finalists is None
+        tried_recipes = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        return any(
+            (every_point or each.recipe not in tried_recipes) and history.missing(each) for each in self._candidates
+        )
+
+    def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, begin_s: float = 0.0) -> str:
+        """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
+        With `costs`, also about how many seconds such a session needs, `begin_s` of them before its first trial.
+        """
+        waits = self.wait(history)
+        missing: list[str] = []
+        for recipe in self._recipes:
+            anew = ConfirmationScheduler(
+                self._candidates, self.rules
+            )  # what left nothing for want of time is missing too
+            of = f" of {recipe.label}" if len(self._recipes) > 1 else ""
+            if runs := anew._repeats_left(recipe, history):
+                points = len({(run.point.layout.id, run.point.batch) for run in runs})
+                missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
+            if open_ := unresolved(of_recipe(recipe, history)):
+                missing.append(f"further runs of {len(open_)} contenders{of}{self._rounds_words(recipe, history)}")
+                continue
+            closing = anew._closing.next(recipe, history)
+            if closing is None:
+                continue
+            run_s, gate_s = anew._closing.need_s(recipe, history, costs)
+            seconds = RESERVE_MARGIN * gate_s + run_s
+            duration_text = (
+                f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+            )
+            if closing.rungs:
+                best = winner(of_recipe(recipe, history))
+                is_winner = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
+                description = (
+                    "the winner's last run"
+                    if is_winner
+                    else "the last run of a point that was faster than the winner's"
+                )
+                description += " with the numerics gate" if closing.gate else ""
+            else:
+                description = (
+                    "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
+                )
+                description += " and the winner's last run" if run_s else ""
+            missing.append(f"{description}{of}{duration_text}")
+        return ", ".join(missing)
+
+    def _rounds_words(self, recipe: Recipe, history: History) -> str:
+        """Returns how long the contenders' rounds of all sessions took beside the search's trials; "" before the
+        first.
+        """
+        spent_s = history.trials_s(recipe, range(self.rules.repeats + 2, sys.maxsize))
+        searched = duration(history.trials_s(recipe, range(1)))
+        return f" (those so far took {duration(spent_s)}, the search {searched})" if spent_s else ""
+
+    def started(self, trial: ConfirmationTrial) -> None:
+        """Marks `trial` as run: it is not returned again, whatever its outcome."""
+        self._started[trial.key] = trial
+
+    def allow_retry(self, trial_key: tuple[object, ...]) -> None:
+        """Allows the trial to be returned again, after it died without a result or did not start."""
+        self._started.pop(trial_key, None)
+
+    def barred(self, history: History) -> list[Measurement]:
+        """Returns a failed run for every point of a layout whose curves differ from the reference's, so that it cannot
+        win.
+        """
+        barred: list[Measurement] = []
+        for recipe in self._recipes:
+            for layout in {each.layout for each in history.gates if each.recipe == recipe}:
+                verdict = gates.verdict_on(layout, recipe, history.gates)
+                if verdict is None or verdict.passed:
+                    continue
+                able = [point for point in points(of_recipe(recipe, history)) if point.main_run.layout == layout]
+                barred += [
+                    Measurement(
+                        recipe=recipe,
+                        layout=layout,
+                        batch=point.main_run.batch,
+                        outcome=Outcome.FAILED,
+                        trial_id=point.main_run.trial_id,
+                        repeat=point.decisive[-1].repeat + 1,
+                        phase="gate",
+                        reason=verdict.sentence,
+                        cap_gib=point.main_run.cap_gib,
+                    )
+                    for point in able
+                    if point.speeds
+                ]
+        return barred
+
+    def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
+        """Returns the winners whose profile is asked for and missing."""
+        recipes = self._recipes if self.rules.profile else ()
+        winners = [(recipe, named_winner(of_recipe(recipe, history))) for recipe in recipes]
+        return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
+
+    def _repeats_left(self, recipe: Recipe, history: History) -> list[ConfirmationRun]:
+        rules = self.rules
+        return repeats_left(
+            of_recipe(recipe, history),
+            repeats=rules.repeats,
+            most=rules.finalists,
+            attempted=self._closing.attempted_runs(recipe),
+        )
+
+    def _fits(
+        self, run: ConfirmationRun, history: History, left_s: float, costs: ConfirmationCosts, *, anew: bool
+    ) -> bool:
+        """Returns whether there is time for a finalist's run and what follows it, including gates where they fit
+        without the run; with `anew`, all that another winner needs.
+        """
+        if math.isinf(left_s):
+            return True
+        profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
+        run_s, gate_s = self._needs_s(history, costs)
+        gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
+        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,) if anew else ())
+        after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
+        return left_s >= costs.cold_s + costs.repeat_s(run.point) + after_s
+
+    def _within(
+        self, recipe: Recipe, history: History, left_s: float, costs: ConfirmationCosts
+    ) -> ConfirmationTrial | None:
+        """Returns the next closing trial of the recipe's winner for which there is time: a gate only together with its
+        reference's, and after the time of other winners' last runs.
+        """
+        trial = self._closing.next(recipe, history)
+        if trial is None or math.isinf(left_s):
+            return trial
+        best = winner(of_recipe(recipe, history))
+        assert best is not None, "nothing follows without a winner"
+        run_s, gate_s = self._closing.need_s(recipe, history, costs)
+        if trial.gate:
+            gates_left_s = left_s - (self._needs_s(history, costs)[0] - run_s)
+            if gates_left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0):
+                only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
+                trial = self._closing.next(recipe, history, gated=False)
+                if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
+                    trial = self._closing.next(recipe, history, run=False)
+        if trial is None or (not trial.gate and left_s < run_s):
+            return None
+        reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
+        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
+
+    def _needs_s(
+        self, history: History, costs: ConfirmationCosts, anew: Collection[Recipe] = ()
+    ) -> tuple[float, float]:
+        """Returns the sum of `Closing.need_s` over recipes; with `anew`, for another winner."""
+        needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
+        return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
+
+
+def _trial_of(run: ConfirmationRun, *, contends: bool = False) -> ConfirmationTrial:
+    point = run.point
+    return ConfirmationTrial(
+        recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat, contends=contends
+    )

@@ -1,0 +1,152 @@
+"""The closing trials of a winner: its last run, its numerics gate, the gate's reference, and how long each may take."""
+
+from collections.abc import Mapping, Sequence
+
+from platform.search.confirmation.confirmation_costs import ConfirmationCosts
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.run_order import AttemptedRuns, last_run
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.study.history import History
+from platform.study.result import gate as gates
+from platform.study.result.float8_price import compared
+from platform.study.result.ranking import by_speed, ranked, winner
+from search_spaces.candidate import Candidate
+from trainers.records.measurement import Measurement
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+MOST_REFERENCES = 3
+"""Number of layouts tried as the numerics gate's reference before a winner goes without one."""
+
+
+class WinnerRuns:
+    """The closing trials of each recipe's winner; `started` are those that this session has run, whatever their
+    outcome.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        rules: ConfirmationRules,
+        started: Mapping[tuple[object, ...], ConfirmationTrial],
+    ) -> None:
+        self._candidates = candidates
+        self._compared = compared({each.recipe for each in candidates})
+        self._rules = rules
+        self._started = started
+
+    def next(
+        self, recipe: Recipe, history: History, *, gated: bool = True, run: bool = True
+    ) -> ConfirmationTrial | None:
+        """Returns the winner's next closing trial: its last run with its gate, then the gate's reference; without gates
+        where not `gated`, without the last run where not `run`.
+
+        Without repeats no other point has run again: if the last run puts the winner behind the figure that the search
+        has of another point, that point has its last run too.
+        """
+        measured = of_recipe(recipe, history)
+        best, gate = winner(measured), self._rules.gate if gated else None
+        if best is None:
+            return None
+        if gate and has_curves(best, history) and (layout := self._reference(best, history)) is not None:
+            return ConfirmationTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
+        leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
+        for point in leading if run else ():
+            last = last_run(point, repeats=self._rules.repeats, attempted=self.attempted_runs(recipe))
+            needed_gate = gate if gate and self._needs_gate(point.main_run, history) else None
+            if last is not None and (needed_gate or self._needs_timing(point.main_run)):
+                return ConfirmationTrial(
+                    recipe=recipe,
+                    layout=last.point.layout,
+                    rungs=(last.point.batch,),
+                    repeat=last.repeat,
+                    is_winner_run=True,
+                    gate=needed_gate,
+                )
+        gate_trial = ConfirmationTrial(
+            recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_winner_run=True, gate=gate
+        )
+        return gate_trial if gate and self._needs_gate(best, history) and gate_trial.key not in self._started else None
+
+    def need_s(
+        self, recipe: Recipe, history: History, costs: ConfirmationCosts, *, anew: bool = False
+    ) -> tuple[float, float]:
+        """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
+        and the reference's add. With `anew`, of all of them, since another winner may take its place.
+        """
+        best = winner(of_recipe(recipe, history))
+        if best is None:
+            return 0.0, 0.0
+        closing = None if anew else self.next(recipe, history)
+        runs = self._needs_timing(best) if anew else self.next(recipe, history, gated=False) is not None
+        run_s = costs.run_s(best) if runs else 0.0
+        gate = self._rules.gate if anew else closing and closing.gate
+        if not gate:
+            return run_s, 0.0
+        reference_s = self.reference_s(best, history, costs)
+        if closing and not closing.is_winner_run:
+            return run_s, reference_s
+        winner_gate_s = costs.gate_s(gate, best, of=best)
+        if not runs:  # its trial is counted nowhere else
+            winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
+        return run_s, winner_gate_s + reference_s
+
+    def reference_s(self, best: Measurement, history: History, costs: ConfirmationCosts) -> float:
+        """Returns the estimated seconds of the reference's gate, 0 where none is to run."""
+        layout = self._reference(best, history)
+        if self._rules.gate is None or layout is None:
+            return 0.0
+        reference_points = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
+        reference_run = reference_points[0].main_run if reference_points else None
+        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, of=reference_run)
+
+    def attempted_runs(self, recipe: Recipe) -> AttemptedRuns:
+        """Returns the recipe's closing runs that this session has run."""
+        trials = [trial for trial in self._started.values() if trial.recipe == recipe and trial.rungs]
+        return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
+
+    def _needs_timing(self, best: Measurement) -> bool:
+        """Returns whether a winner is timed once more, leaving gates aside."""
+        return self._rules.repeats > 0 or best.step_time_derived
+
+    def _needs_gate(self, best: Measurement, history: History) -> bool:
+        """Returns whether the winner's curves are still missing. A layout that is itself the plainest needs none,
+        unless they show what FP8 costs in loss.
+        """
+        if has_curves(best, history):
+            return False
+        order = gates.references(best.recipe, self._candidates, history.measurements)
+        return bool(order) and (order[0] != best.layout or best.recipe in self._compared)
+
+    def _reference(self, best: Measurement, history: History) -> Layout | None:
+        """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
+        gate, recipe = self._rules.gate, best.recipe
+        finished_gates = {
+            (each.steps, each.sequences)
+            for each in history.gates
+            if each.recipe == recipe and each.is_reference and each.layout != best.layout
+        }
+        if gate is None or (gate.steps, gate.sequences) in finished_gates:
+            return None
+        tried_layouts = {
+            trial.layout
+            for trial in self._started.values()
+            if trial.recipe == recipe and trial.gate and not trial.is_winner_run
+        }
+        order = gates.references(recipe, self._candidates, history.measurements)
+        untried_layouts = [layout for layout in order if layout not in tried_layouts and layout != best.layout]
+        return untried_layouts[0] if untried_layouts and len(tried_layouts) < MOST_REFERENCES else None
+
+
+def has_curves(best: Measurement, history: History) -> bool:
+    """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
+    count.
+    """
+    return any(
+        each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
+    )
+
+
+def of_recipe(recipe: Recipe, history: History) -> list[Measurement]:
+    """Returns the recipe's measurements."""
+    return [each for each in history.measurements if each.recipe == recipe]

@@ -1,0 +1,137 @@
+"""The searching phase: what the searcher runs next, what it learns, and which layouts are suspected to fail."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from platform.search.loop.jobs import TrialSettings, make_job, misfits_of_layout
+from platform.search.loop.study_log import StudyLog
+from platform.searchers import RungSearcher, Searcher
+from platform.study.keys import key_of
+from platform.study.result.ranking import winner
+from search_spaces.candidate import Candidate
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+
+Work = tuple[Candidate, tuple[BatchPoint, ...]]
+"""A candidate with the rungs that its trial is to climb."""
+
+
+class Exploration:
+    """A searcher with the log that it learns from."""
+
+    def __init__(
+        self, searcher: Searcher[Candidate], candidates: Sequence[Candidate], log: StudyLog, settings: TrialSettings
+    ) -> None:
+        self._searcher, self._log, self._settings = searcher, log, settings
+        self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
+        self._candidates = {candidate.key: candidate for candidate in candidates}
+        self._suggested: Candidate | None = None
+        """The searcher's last suggestion."""
+        self._passed_over: set[str] = set()
+        """Keys of candidates whose trials are too long for the time that is left."""
+        self._suspects: list[Measurement] = []
+        """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
+        cluster works.
+        """
+        for candidate in candidates:
+            if self._rung_searcher or not log.history.missing(candidate):
+                self._update(candidate)
+
+    @property
+    def why_stopped(self) -> str:
+        """Reason why `next` returns nothing more."""
+        return self._searcher.why_stopped
+
+    @property
+    def has_passed_over(self) -> bool:
+        """Whether candidates were passed over."""
+        return bool(self._passed_over)
+
+    def next(self) -> Work | None:
+        """Returns what to run next: the searcher's suggestion, after its end rungs between for the best layouts; None
+        for nothing.
+        """
+        while (candidate := self._searcher.suggest()) is not None:
+            if self._rung_searcher:
+                candidate = dataclasses.replace(candidate, refine=False)
+            if missing := self._log.history.missing(candidate):
+                self._suggested = candidate
+                return candidate, _points(candidate, missing)
+            self._update(candidate)
+        self.blame_suspects()
+        return self._refinement(self._rung_searcher) if self._rung_searcher else None
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Makes the searcher go on without the candidate for the rest of the session, which has no time for its
+        trial.
+        """
+        self._passed_over.add(candidate.key)
+        planned = self._candidates.get(candidate.key, candidate)
+        self._searcher.update(planned, self._log.history.measured(candidate.key))
+
+    def trial_ended(self, key: str, *, interrupted: bool) -> None:
+        """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
+        asked again, it returns these, those between the largest that ran and the first that did not.
+        """
+        candidate, suggested = self._candidates.get(key), self._suggested
+        if candidate is None:
+            return
+        if interrupted or suggested is None or suggested.key != key or not self._log.history.missing(suggested):
+            self._update(candidate)
+
+    def suspect(self, failed: Measurement) -> None:
+        """Records that a layout's trials died without a result, to be marked as failed once the cluster is known to
+        work.
+        """
+        self._suspects.append(failed)
+        candidate = self._candidates.get(key_of(failed))
+        if candidate is not None:
+            self._searcher.update(candidate, (*self._log.history.measured(candidate.key), failed))
+
+    def is_suspect(self, key: str) -> bool:
+        """Returns whether the candidate is suspected to fail."""
+        return any(key_of(each) == key for each in self._suspects)
+
+    def blame_suspects(self) -> None:
+        """Settles the suspects as failed, since the cluster works."""
+        self._log.settle(self._suspects)
+        self._suspects.clear()
+
+    def _update(self, candidate: Candidate) -> None:
+        """Updates the searcher with the candidate's settled rungs and all its measurements."""
+        history = self._log.history
+        missing = history.missing(candidate)
+        settled = tuple(each for each in candidate.micro_batches if each not in missing)
+        if settled:
+            settled_candidate = dataclasses.replace(candidate, micro_batches=settled)
+            self._searcher.update(settled_candidate, history.measured(candidate.key))
+
+    def _refinement(self, searcher: RungSearcher[Candidate]) -> Work | None:
+        """Returns rungs between for the best layout of each recipe, once a searcher of single rungs has ended."""
+        for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
+            best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
+            candidate = self._candidates.get(key_of(best)) if best else None
+            if candidate is None or candidate.key in self._passed_over:
+                continue
+            if rungs := self._rungs_between(candidate, searcher.held_back(candidate)):
+                self._suggested = None
+                return candidate, _points(candidate, rungs)
+        return None
+
+    def _rungs_between(self, candidate: Candidate, held_back: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the rungs `held_back`, except those that do not fit by the layout's line of memory, and
+        those between the largest that ran and the first that does not fit.
+        """
+        history = self._log.history
+        job = make_job(
+            candidate, _points(candidate, held_back), None, history=history, settings=self._settings, stop_at_s=None
+        )
+        self._log.settle(misfits_of_layout(job, history, self._settings))
+        measured = history.measured(candidate.key)
+        skipped = {each.batch.micro_batch for each in measured if each.outcome is Outcome.SKIPPED}
+        rungs = {each.batch.micro_batch for each in measured}.union(held_back) - skipped
+        return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
+
+
+def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:
+    return tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in rungs)

@@ -1,0 +1,153 @@
+"""Makes a trial's `Job` from the study so far, and the measurement of a trial that ended without a result."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from platform.cost_model.hardware import datasheet_tflops
+from platform.cost_model.ordering import known_columns
+from platform.cost_model.predict import predict
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.study.history import History
+from platform.study.result.ranking import winner
+from search_spaces.candidate import Candidate
+from trainers.measuring.ladder import misfits, with_headroom_gib
+from trainers.records.job import Job, MemoryPoint, Timing
+from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.spec.batch import BatchPoint, divides
+from trainers.spec.cluster import Cluster
+
+GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+"""Micro-batches considered for the reference of a numerics gate, which has no rungs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialSettings:
+    """Settings that all trials of a study share."""
+
+    cluster: Cluster
+    cpus_per_worker: float
+    recorder: str
+    commit: str
+    cap_gib: float | None
+    timing: Timing
+    nodes: tuple[str, ...] = ()
+    """Ray's ids of the nodes that workers may use; empty for all."""
+    hang_floor_s: float = 60.0
+    first_step_s: float = 300.0
+    rules: ConfirmationRules | None
+    """The steps a winner goes through after the search; None for none."""
+
+    @property
+    def limit_gib(self) -> float:
+        """GiB of a device's memory that a process may use."""
+        return min(self.cluster.device_memory_gib, self.cap_gib or self.cluster.device_memory_gib)
+
+
+def make_job(
+    candidate: Candidate,
+    rungs: tuple[BatchPoint, ...],
+    final: ConfirmationTrial | None,
+    *,
+    history: History,
+    settings: TrialSettings,
+    stop_at_s: float | None,
+) -> Job:
+    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it ends at `stop_at_s`
+    by the driver's monotonic clock (None: no limit).
+    """
+    repeat = final.repeat if final else 0
+    # Where every point is asked for, none is cut short.
+    race = final is None and not (settings.rules and settings.rules.finalists is None)
+    best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
+    memory_measurements = memory_points(history.measured(candidate.key))
+    ladder = dataclasses.replace(
+        candidate, micro_batches=tuple(sorted({each.micro_batch for each in (*memory_measurements, *rungs)}))
+    )
+    # Not their count: a trial whose first line was lost still has its later ones in the journal.
+    number = history.last_trial_number + 1
+    return Job(
+        trial_id=f"t{number:04d}",
+        recorder=settings.recorder,
+        recipe=candidate.recipe,
+        layout=candidate.layout,
+        engine_source=history.header.engines.get(candidate.layout.rules.name, "") if history.header else "",
+        rungs=rungs,
+        cluster=settings.cluster,
+        cpus_per_worker=settings.cpus_per_worker,
+        nodes=settings.nodes,
+        repeat=repeat,
+        is_winner_run=final is not None and final.is_winner_run,
+        gate=final and final.gate,
+        gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,
+        profile=final and final.profile,
+        incumbent_tokens_per_s=best and best.tokens_per_s,
+        known_memory=memory_measurements if race else (),
+        predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        cap_gib=settings.cap_gib,
+        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
+        datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
+        stop_at_s=stop_at_s,
+        commit=settings.commit,
+        timing=settings.timing,
+        hang_floor_s=settings.hang_floor_s,
+        first_step_s=settings.first_step_s,
+    )
+
+
+def gate_micro_batch_of(candidate: Candidate, history: History, settings: TrialSettings) -> int:
+    """Returns the largest micro-batch that the candidate surely has memory for: one that ran, or whose prediction is at
+    most half of the memory.
+
+    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host, which took 45 of the
+    378 s of a search of GPT-2 on an H200; a micro-batch that is too large would cost its whole trial.
+    """
+    recipe, layout = candidate.recipe, candidate.layout
+    even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
+    predicted = predicted_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
+    measured = history.measured(candidate.key)
+    timed_sizes = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
+    refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)
+    sizes = {1, *timed_sizes, *(size for size, gib in predicted if gib <= settings.limit_gib / 2)}
+    return max(size for size in sizes if size < refused or size == 1)
+
+
+def misfits_of_layout(job: Job, history: History, settings: TrialSettings) -> tuple[Measurement, ...]:
+    """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped without a trial, each
+    reported once.
+
+    Such a line is more accurate for a rung than a prediction, whose error all layouts share.
+    """
+    limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
+    measured_batches = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
+    refused = misfits(job, job.known_memory, job.rungs, limit_gib)
+    return tuple(dataclasses.replace(each, trial_id="") for each in refused if each.batch not in measured_batches)
+
+
+def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:
+    """Returns the measurement that stands for a rung whose trials died without a result."""
+    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a message")
+
+
+def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
+    """Returns the candidate's micro-batches with their predicted peak memory; none for a GPU the cost model does not
+    know.
+    """
+    columns = known_columns([candidate], cluster, cap_gib)
+    if columns is None:
+        return ()
+    return tuple(zip(candidate.micro_batches, predict(columns).memory.allocated_gib.tolist(), strict=True))
+
+
+def memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
+    """Returns the memory peaks of the measurements that have them."""
+    return tuple(
+        MemoryPoint(
+            micro_batch=m.batch.micro_batch,
+            forward_backward_gib=m.peak_forward_backward_gib,
+            optimizer_gib=m.peak_optimizer_gib,
+        )
+        for m in measured
+        if m.peak_forward_backward_gib is not None and m.peak_optimizer_gib is not None
+    )

@@ -1,0 +1,331 @@
+"""The search loop: which trial runs next, and what its end means. It knows neither Ray nor how a trial runs."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from platform.search.confirmation.confirmation_costs import ConfirmationCosts
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.scheduler import ConfirmationScheduler
+from platform.search.loop import policy
+from platform.search.loop.budget import Budget, Spending
+from platform.search.loop.exploration import Exploration, Work
+from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
+from platform.search.loop.phase import Decision, SearchEnd, SessionPhase, phase_of
+from platform.search.loop.policy import Kind, Next
+from platform.search.loop.study_log import StudyLog
+from platform.search.loop.trial_time import least_trial_s
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.searchers import Searcher
+from platform.study.history import History
+from platform.study.study import Study
+from search_spaces.candidate import Candidate
+from trainers.records.job import Job
+from trainers.records.journal import TrialEnd, TrialStart, TrialState
+from trainers.records.measurement import ENDS_LADDER, Measurement
+from trainers.spec.batch import BatchPoint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Running:
+    """The trial in flight."""
+
+    job: Job
+    key: str
+    """The candidate's key."""
+    final: ConfirmationTrial | None
+    """None for a trial of the search."""
+
+
+class SearchLoop:
+    """One session of a study, from its journal on. `next_job` and `ended` alternate; one trial runs at a time."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        candidates: Sequence[Candidate],
+        searcher: Searcher[Candidate],
+        budget: Budget,
+        settings: TrialSettings,
+        spent_s: float = 0.0,
+        shared_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins with `spent_s` already used by this session, of which `shared_s` also served the sessions before it.
+
+        Budgets are counted by the monotonic `clock`: the time of day may be set back by hours.
+        """
+        self.study = study
+        self.settings = settings
+        self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
+        self.phase = SessionPhase.SEARCHING
+        """The last decision's phase."""
+        self.fault = ""
+        """The cluster's fault that ended the session."""
+        # All that the journal holds, this session's first line too: it settles what a killed session left open.
+        self._log = StudyLog(study)
+        self._search = Exploration(searcher, candidates, self._log, settings)
+        self._search_end: SearchEnd | None = None
+        """None while the search goes on."""
+        self._finals = (
+            ConfirmationScheduler(candidates, settings.rules)
+            if settings.rules
+            else ConfirmationScheduler((), ConfirmationRules())
+        )
+        self._resumes_finals = self.history.ends_in_finals or bool(self.history.left_out)
+        """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
+        further candidates are tried, except those that final runs wait for.
+        """
+        self._keeps_for_another = True
+        """Whether time is kept for all final runs of another winner, which the next trial may make: not in a session
+        that would then run nothing, as would each further one of its budget.
+        """
+        self._running: _Running | None = None
+        self._ends: list[policy.Ended] = []
+        self._begin_s = spent_s + shared_s
+        """Seconds that a session takes from its start to its first trial."""
+
+    @property
+    def history(self) -> History:
+        """The study's history."""
+        return self._log.history
+
+    @property
+    def why_ended(self) -> str:
+        """Reason why the search runs no further trial; "" while it continues."""
+        return self.fault or (self._search_end.why if self._search_end else "")
+
+    @property
+    def tried_all(self) -> bool:
+        """Whether the search ended because the searcher has nothing more to try."""
+        return self._search_end is not None and self._search_end.tried_all
+
+    @property
+    def running(self) -> Job | None:
+        """The trial in flight."""
+        return self._running.job if self._running else None
+
+    def running_id(self) -> str | None:
+        """Returns the id of the trial in flight."""
+        running = self._running
+        return running.job.trial_id if running else None
+
+    @property
+    def left_out(self) -> str:
+        """The final runs that are missing, with about how many seconds a further session needs; "" for none, and where
+        a fault ended the search, which then goes on before any of them.
+        """
+        if self.fault and self._search_end is None:
+            return ""
+        return self._finals.left_out(self.history, self._costs, self._begin_s + self._cold_s)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something settled is not yet in the journal."""
+        return self._log.has_unwritten
+
+    def next_job(self) -> Job | None:
+        """Returns the next trial, recorded as started; None when the session is over (`why_ended` states why)."""
+        decision = self.decide()
+        job = decision.job
+        if job is None:
+            self._log.write()
+            return None
+        key = f"{job.recipe.id}-{job.layout.id}"
+        self._log.record(
+            TrialStart(
+                trial_id=job.trial_id,
+                key=key,
+                recipe=job.recipe,
+                layout=job.layout,
+                micro_batches=tuple(batch.micro_batch for batch in job.rungs),
+                repeat=job.repeat,
+                profiles=job.profile,
+            )
+        )
+        self._running = _Running(job=job, key=key, final=decision.final)
+        self.spending.begin(job.layout.world_size, searches=decision.phase is SessionPhase.SEARCHING)
+        return job
+
+    def decide(self) -> Decision:
+        """Returns the next decision without beginning a trial or writing anything. Rungs without hope are settled as
+        skipped, and points of a layout that failed its numerics gate, in this session or one that was cut right then,
+        as failed.
+        """
+        self._log.refresh()
+        self._log.settle(self._finals.barred(self.history))
+        decision = self._decision()
+        self.phase = decision.phase
+        return decision
+
+    def _decision(self) -> Decision:
+        if self.fault:
+            return Decision(phase=SessionPhase.FAULTED)
+        if self._resumes_finals and not self._finals.wait(self.history):
+            if decision := self._final_decision():
+                return decision
+            self._resumes_finals = False
+        decision = self._search_decision() or self._final_decision() or self._profile_decision()
+        if decision is None and self._keeps_for_another and not self._ends:
+            self._keeps_for_another, self._search_end = False, None
+            return self._decision()
+        return decision or Decision(phase=SessionPhase.ENDED)
+
+    def _search_decision(self) -> Decision | None:
+        """Returns the next trial of the search; None once it is over."""
+        if self._search_end is None:
+            reserve_s = self._reserve_s()
+            work, self._search_end = self._next_work(reserve_s)
+            if work is not None:
+                return Decision(phase=SessionPhase.SEARCHING, job=self._job(*work, leave_s=reserve_s))
+            self._search.blame_suspects()
+        return None
+
+    def _next_work(self, reserve_s: float) -> tuple[Work | None, SearchEnd | None]:
+        """Returns what the search runs next, or why it ends. A lack of work counts before any budget.
+
+        Where trials are not equally long, one that is too long for what is left of a budget is passed over for a
+        shorter one.
+        """
+        history, timing = self.history, self.settings.timing
+        # The time for another winner's final runs may still be given up, and what is passed over does not come back.
+        is_settled = bool(self._ends) or not (self._keeps_for_another and history.finals_begun)
+        while (work := self._search.next()) is not None:
+            reason = self.spending.why_over(trial_s=least_trial_s(*work, history, timing), reserve_s=reserve_s)
+            if not reason:
+                return work, None
+            has_time = not self.spending.why_over(trial_s=history.start_s, reserve_s=reserve_s)
+            if not (is_settled and has_time and timing.fixes_steps):
+                return None, SearchEnd(why=reason, tried_all=False)
+            self._search.pass_over(work[0])
+        if self._search.has_passed_over:
+            reason = self.spending.why_over(trial_s=math.inf, reserve_s=reserve_s)
+            return None, SearchEnd(why=reason, tried_all=False)
+        return None, SearchEnd(why=self._search.why_stopped, tried_all=True)
+
+    def _reserve_s(self) -> float:
+        """Returns the seconds of a budget that the search reserves for the final runs."""
+        whole_s = self.spending.whole_s
+        if math.isinf(whole_s):
+            return 0.0
+        return self._finals.reserve_s(self.history, self._costs, whole_s, anew=self._keeps_for_another)
+
+    def _final_decision(self) -> Decision | None:
+        """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
+        gate.
+        """
+        left_s = self.spending.time_left_s()
+        return self._decision_on(self._finals.next(self.history, left_s, self._costs, anew=self._keeps_for_another))
+
+    def _profile_decision(self) -> Decision | None:
+        """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
+        return self._decision_on(self._finals.profile(self.history, self.spending.time_left_s(), self._costs))
+
+    def _decision_on(self, trial: ConfirmationTrial | None) -> Decision | None:
+        if trial is None:
+            return None
+        self._finals.started(trial)
+        micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
+        candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
+        job = self._job(candidate, trial.rungs, trial, leave_s=trial.leave_s)
+        return Decision(phase=phase_of(trial), job=job, final=trial)
+
+    def _job(
+        self,
+        candidate: Candidate,
+        rungs: tuple[BatchPoint, ...],
+        final: ConfirmationTrial | None = None,
+        *,
+        leave_s: float,
+    ) -> Job:
+        stop_at_s = self.spending.stop_at_s(leave_s)
+        return make_job(candidate, rungs, final, history=self.history, settings=self.settings, stop_at_s=stop_at_s)
+
+    @property
+    def _cold_s(self) -> float:
+        """Seconds that a session's first trial takes beyond others' to start."""
+        return self.history.first_start_s - self.history.start_s
+
+    @property
+    def _costs(self) -> ConfirmationCosts:
+        history, timing = self.history, self.settings.timing
+        cold_s = 0.0 if self._ends else self._cold_s
+        return ConfirmationCosts(start_s=history.start_s, trial_s=history.trial_s, cold_s=cold_s, timing=timing)
+
+    def ended(
+        self,
+        *,
+        state: TrialState,
+        reason: str,
+        started: bool = True,
+        rank: int | None = None,
+        nodes: Sequence[str] = (),
+        lost_nodes: Collection[str] = (),
+    ) -> None:
+        """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost_nodes` no longer answer.
+
+        `state` is "interrupted" if time ran out before the end of its ladder, and "failed" if a process is gone, that
+        of `rank` if known. `policy` decides what follows: without a verdict in the journal it was a silent death, and a
+        trial whose workers never `started` still has to run.
+        """
+        assert self._running is not None, "no trial is running"
+        running, self._running = self._running, None
+        job, key = running.job, running.key
+        wall_s, gpu_s = self.spending.end()
+        self._log.refresh()
+        trial_measurements = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
+        end = policy.end_of(
+            (key, job.repeat),
+            next((m for m in trial_measurements if m.outcome in ENDS_LADDER), None),
+            state=state,
+            reason=reason,
+            started=started,
+            measures=bool(job.rungs) or job.is_winner_run,
+            rank=rank,
+            nodes=nodes,
+            lost_nodes=lost_nodes,
+        )
+        self._ends.append(end)
+        follows = policy.follows(self._ends)
+        # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
+        cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not trial_measurements
+        if running.final is not None and (follows is Next.RETRY or cut_by_gate):
+            self._finals.allow_retry(running.final.key)
+        if follows is Next.GIVEN_UP:
+            self._give_up(running, trial_measurements, end.reason)
+        elif not end.kind.unexplained:
+            self._search.blame_suspects()
+        self.fault = policy.fault(self._ends)
+        missing = follows is Next.RETRY or state == "interrupted" or self._search.is_suspect(key)
+        self._record_end(running, end, missing=missing, wall_s=wall_s, gpu_s=gpu_s)
+        if running.final is None and follows is not Next.RETRY:
+            self._search.trial_ended(key, interrupted=state == "interrupted")
+
+    def _record_end(self, running: _Running, end: policy.Ended, *, missing: bool, wall_s: float, gpu_s: float) -> None:
+        """Records the end of a trial that leaves the rungs `missing`."""
+        line = TrialEnd(
+            trial_id=running.job.trial_id,
+            key=running.key,
+            state="failed" if end.kind is Kind.UNSTARTED else "interrupted" if missing else "done",
+            wall_s=wall_s,
+            gpu_s=gpu_s,
+            reason=end.reason,
+            fault="" if end.kind is Kind.RAN else end.kind,
+            node=end.node,
+        )
+        self._log.record(line)
+        self._log.refresh()
+
+    def _give_up(self, running: _Running, trial_measurements: Sequence[Measurement], reason: str) -> None:
+        """Marks the layout as failed where the cluster is known to work, else once that is known."""
+        measured_batches = {m.batch for m in trial_measurements}
+        batch = next((each for each in running.job.rungs if each not in measured_batches), None)
+        if batch is None:
+            return
+        failed = failed_measurement(running.job, batch, reason)
+        if running.final is None:
+            self._search.suspect(failed)
+        else:  # the point itself ran before
+            self._log.settle([failed])

@@ -1,0 +1,56 @@
+"""Ends a search whose trial never starts.
+
+A thread watches without calling Ray: if Ray is stuck, the main thread is stuck too.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from platform.common.text import duration
+
+START_S = 600.0
+"""Seconds a trial may take until its workers first report: twice the limit that its own process gives them
+(`trainers.trial.trainable.START_S`), since that process has to be placed and started first.
+"""
+_POLL_S = 2.0
+
+
+@contextlib.contextmanager
+def starts(running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None]) -> Generator[None]:
+    """Calls `on_overdue`, once and from another thread, with a sentence when the `running` trial does not start.
+
+    A trial has started when its id is in the recorder's file `state`.
+    """
+    is_over = threading.Event()
+    threading.Thread(target=_watch_start, args=(running, state, on_overdue, is_over), name="start", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def _watch_start(
+    running: Callable[[], str | None], state: Path, on_overdue: Callable[[str], None], is_over: threading.Event
+) -> None:
+    trial_id, since_s = None, time.monotonic()
+    while not is_over.wait(_POLL_S):
+        if (now := running()) != trial_id:
+            trial_id, since_s = now, time.monotonic()
+        if trial_id is None or trial_id in _started(state):
+            since_s = time.monotonic()
+        elif (waited_s := time.monotonic() - since_s) > START_S:
+            on_overdue(
+                f"no worker of trial {trial_id} reported within {duration(waited_s)} of its start (`ray status`)"
+            )
+            return
+
+
+def _started(state: Path) -> set[str]:
+    try:
+        return set(json.loads(state.read_text())["standing"])
+    except FileNotFoundError:  # before the first word of any trial
+        return set()

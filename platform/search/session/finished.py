@@ -1,0 +1,47 @@
+"""Decides from its journal whether a study has anything left to run, which is faster than starting Ray."""
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.cluster.nodes import ClusterHandle
+from platform.cluster.probing import probe_store
+from platform.search.loop.budget import Budget
+from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.loop import SearchLoop
+from platform.search.setup.request import SearchRequest
+from platform.search.setup.study_setup import setup_of
+from platform.study.study import Study
+
+
+def finished_reason(study: Study, request: SearchRequest) -> str:
+    """Returns why a session of any budget on the study's devices would neither run nor record anything, with these
+    devices; "" where it would. Writes nothing.
+
+    It is "" too if the last session did not end by itself, if it left contenders unresolved, whose runs continue, and
+    if there are probes, which are found by what nodes report.
+
+    Raises:
+        InputError: nothing of the request can run on such devices.
+    """
+    _, history = study.follow()
+    header, end = history.header, history.end
+    is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
+    if header is None or not is_finished or (study.path.parent / probe_store.FOLDER).exists():
+        return ""
+    subject = setup_of(request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
+    loop = SearchLoop(
+        study=study,
+        candidates=subject.plan.candidates,
+        searcher=searchers.create(request.searcher, subject.problem),
+        budget=Budget(),
+        settings=TrialSettings(
+            cluster=subject.cluster,
+            cpus_per_worker=1.0,
+            recorder="",
+            commit="",
+            cap_gib=subject.cap_gib,
+            timing=subject.timing,
+            rules=subject.rules,
+        ),
+    )
+    if not loop.decide().phase.is_terminal or loop.has_unwritten:
+        return ""
+    return f"on {subject.cluster.label}: {loop.why_ended}"

@@ -1,0 +1,85 @@
+"""The first line of a study's journal, and the checks that a study may go on here."""
+
+import uuid
+
+from platform.common import checkout
+from platform.common.errors import InputError
+from platform.search.setup.planning import same_devices
+from platform.search.setup.study_setup import StudySetup
+from platform.study.history import History
+from platform.tracking.mirror import display_uri
+from trainers.records.journal import StudyHeader
+from trainers.spec import engines
+from trainers.spec.codec import to_json
+
+
+def header_of(name: str, subject: StudySetup, *, searcher: str, uri: str) -> StudyHeader:
+    """Returns the first line of a new study."""
+    return StudyHeader(
+        name=name,
+        space=subject.space.name,
+        recipes=subject.recipes,
+        cluster=subject.cluster,
+        tokens=subject.request.tokens,
+        price_per_gpu_h=subject.request.price_per_gpu_h,
+        miniature=subject.miniature,
+        cap_gib=subject.cap_gib,
+        seed=subject.request.seed,
+        searcher=searcher,
+        options=to_json(subject.request.options),
+        engines=_engines_of(subject),
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+        mlflow_uri=display_uri(uri),
+        study_id=uuid.uuid4().hex[:12],
+    )
+
+
+def _engines_of(subject: StudySetup) -> dict[str, str]:
+    """Returns the engines outside this project that the study runs, each with the hash of its source."""
+    names = sorted({each.layout.rules.name for each in subject.plan.candidates})
+    return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
+
+
+def check_engines(header: StudyHeader) -> None:
+    """Refuses to resume with engines outside this project that are missing or have changed since the study began.
+
+    Raises:
+        InputError: one cannot be imported, or its source has changed.
+    """
+    for name, begun_with in header.engines.items():
+        try:
+            now = engines.source_hash(name)
+        except ValueError as error:
+            raise InputError(f"{error}: the study measured it, put its module back on the path") from error
+        if now != begun_with:
+            raise InputError(
+                f"engine {name} has changed since the study began (its source was {begun_with}, is {now}):"
+                " undo that change, or start a new study"
+            )
+
+
+def check_same(history: History, subject: StudySetup) -> None:
+    """Refuses to mix figures of different devices, recipes or layouts: the journal holds only the path of a given file,
+    whose content may have changed.
+
+    Raises:
+        InputError: the devices, a recipe or the layout file differ.
+    """
+    assert history.header is not None
+    recorded, present = history.header.cluster, subject.cluster
+    if not same_devices(recorded, present):
+        raise InputError(f"the study ran on {recorded.label}, here is {present.label}: start a new study")
+    recipe_ids = {recipe.id for recipe in history.header.recipes}
+    if new := next((recipe for recipe in subject.recipes if recipe.id not in recipe_ids), None):
+        raise InputError(
+            f"the study's space or files now give another recipe than at its start ({new.label}): undo that change, or"
+            " start a new study"
+        )
+    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
+    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
+    if subject.request.fixed is not None and other is not None:
+        raise InputError(
+            f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
+            " new study"
+        )

@@ -1,0 +1,119 @@
+"""The beginning of a session, before it knows a cluster: creates or opens the study and reads the request."""
+
+import dataclasses
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from platform.cluster import leftovers
+from platform.common.errors import InputError
+from platform.common.output import print_line
+from platform.search.session.header import check_engines
+from platform.search.setup.options import SearchOptions, options_of
+from platform.search.setup.request import SearchRequest, read_request, resumed
+from platform.study.backup import Backup
+from platform.study.group import is_group
+from platform.study.history import History
+from platform.study.study import Study, check_name, fresh_name, is_study
+from platform.study.trust import check_owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OpenStudy:
+    """A session whose study is locked and whose request is known."""
+
+    options: SearchOptions
+    """The options, including those that a resumed study keeps."""
+    request: SearchRequest
+    study: Study | None
+    """None in a dry run of a new study, which has no folder."""
+    history: History = dataclasses.field(default_factory=History)
+    """The records of earlier sessions."""
+    leftover: leftovers.Note | None = None
+    """The note that a killed driver left on the cluster."""
+    copy: Backup | None = None
+    """The second copy of the study's journal."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier session began the study."""
+        return self.history.header is not None
+
+    def copying(self) -> AbstractContextManager[None]:
+        """Copies the journal while the context lasts, where a second place for it is given."""
+        return self.copy.following(self.study.journal) if self.copy and self.study else nullcontext()
+
+
+def with_resumption(options: SearchOptions) -> SearchOptions:
+    """Returns the options; where `--auto-resume` is given and the study of `--name` exists, those that resume it.
+
+    Raises:
+        InputError: there is no name to look for.
+    """
+    name = options.name
+    if not options.auto_resume or options.resume is not None:
+        return options
+    if name is None:
+        raise InputError("--auto-resume goes on with the study of a name: give --name")
+    check_name(name)
+    folder = options.studies / name
+    is_begun = is_study(folder) or is_group(folder)
+    if not is_begun and options.copy_to is not None:
+        is_begun = Backup(options.copy_to, name).is_begun
+    return dataclasses.replace(options, resume=name) if is_begun else options
+
+
+@contextmanager
+def opened(options: SearchOptions) -> Generator[OpenStudy]:
+    """Yields the session that the options ask for and closes its study at the end.
+
+    Raises:
+        InputError: a user's mistake.
+    """
+    opening = _resumed(options, options.resume) if options.resume is not None else _new(options)
+    try:
+        yield opening
+    finally:
+        if opening.study is not None:
+            opening.study.close()
+
+
+def _new(options: SearchOptions) -> OpenStudy:
+    if options.name is not None:
+        check_name(options.name)
+    request = read_request(options)
+    if options.dry_run:
+        return OpenStudy(options=options, request=request, study=None)
+    name = options.name or fresh_name(options.studies, request.space.name)
+    copy = None if options.copy_to is None else Backup(options.copy_to, name)
+    if copy is not None and copy.is_begun:
+        raise InputError(
+            f"a study {name!r} exists already in {copy.place}: continue it with --resume {name}, or choose another name"
+        )
+    return OpenStudy(options=options, request=request, study=Study.create(options.studies, name), copy=copy)
+
+
+def _resumed(options: SearchOptions, name: str) -> OpenStudy:
+    if options.name is not None and options.name != name:
+        raise InputError(f"--resume {name} goes on under its own name: leave out --name")
+    copy = None if options.copy_to is None else Backup(options.copy_to, name)
+    if copy is not None and (remark := copy.fetch(options.studies)):
+        print_line(remark)
+    study, history, remark = Study.resume(options.studies, name, trusted=options.trust)
+    try:
+        if remark:
+            print_line(remark)
+        leftover = leftovers.read_note(study.path)
+        if leftover and (remark := leftovers.sweep(leftover)):
+            print_line(remark)
+        assert history.header is not None
+        check_engines(history.header)
+        begun_with = options_of(history.header)
+        options = resumed(options, begun_with)
+        check_owner(begun_with.files(), trusted=options.trust)
+        if begun_with.learn_from is not None and options.study.learn_from is None:
+            print_line("The study that it learned from is gone: it goes on with what it measured itself.")
+        request = read_request(options)
+        return OpenStudy(options=options, request=request, study=study, history=history, leftover=leftover, copy=copy)
+    except BaseException:
+        study.close()
+        raise

@@ -1,0 +1,222 @@
+"""One session of a study, from the options to the exit code."""
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+
+import platform.searchers as searchers
+from platform.cluster import leftovers, preflight
+from platform.cluster.connection import CPU_WORKERS, connected
+from platform.cluster.nodes import ClusterHandle
+from platform.cluster.probing import probe_store, slow_nodes
+from platform.common import checkout
+from platform.common.errors import ClusterError
+from platform.common.output import print_line
+from platform.common.signals import interruptible
+from platform.common.text import plural
+from platform.report.endings import verdict
+from platform.search.loop.budget import Budget
+from platform.search.session import finished, output
+from platform.search.session.dry_run import show_dry_run
+from platform.search.session.header import check_same, header_of
+from platform.search.session.open_study import OpenStudy, opened
+from platform.search.session.session_run import SessionRun
+from platform.search.setup.options import SearchOptions
+from platform.search.setup.planning import SearchPlan
+from platform.search.setup.request import SearchRequest
+from platform.search.setup.study_setup import StudySetup, setup_of
+from platform.study.history import History
+from platform.study.study import Study
+from platform.tracking.mirror import Mirror, check_uri, default_uri
+from platform.train import safety
+from search_spaces.space import Space
+from trainers.records.journal import Resume
+from trainers.records.measurement import Outcome
+from trainers.spec.support import not_installed
+
+_UNSAFE = 1
+"""Exit code where `--safe` refuses the winner, the same as where nothing fits."""
+
+
+def search(
+    options: SearchOptions, *, place: ClusterHandle | None = None, place_s: float = 0.0, is_printed: bool = True
+) -> int:
+    """Begins or resumes a study; returns the exit code.
+
+    It runs on the cluster of `place`, which took `place_s` to connect to; without one it connects for the time of the
+    search. The result is printed if `shown`.
+
+    Raises:
+        InputError: a user's mistake, found before anything starts.
+        ClusterError: Ray cannot be started, or every trial failed for reasons of its own.
+    """
+    began_s = time.monotonic()
+    gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
+    with opened(options) as opening, opening.copying():
+        study, request, options = opening.study, opening.request, opening.options
+        is_over = study is not None and place is None and not opening.leftover and not options.safe
+        if study and is_over and (reason := finished.finished_reason(study, request)):
+            return _show_finished(opening, study, uri, reason, is_printed=is_printed)
+        if study:
+            searchers.preload(request.searcher)
+        with nullcontext(place) if place else connection(options, request) as place, interruptible():
+            if study:
+                preflight.check(place.nodes, study.path)
+            place = without_slow_nodes(options, request, place)
+            subject = _subject(opening, place)
+            budget = _budget(options, subject.space)
+            if study is None or options.dry_run:
+                show_dry_run(subject, budget, opening.history, as_object=options.json)
+                return 0 if subject.plan.candidates else 1
+            _record_beginning(study, opening, subject, uri)
+            if not finished.finished_reason(study, request):
+                _start_workers(subject, place)
+            mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
+            code, fault = SessionRun(
+                study,
+                subject,
+                place,
+                budget,
+                began_s=began_s,
+                place_s=place_s,
+                leftover=opening.leftover,
+                mirror=mirror,
+                result=end,
+            ).run()
+            why_unsafe = safety.unsafe_reason(place, study.path) if options.safe and not code else ""
+        leftovers.remove_note(study.path)
+        end.show()
+        if fault:
+            raise ClusterError(fault)
+        if why_unsafe:
+            print_line(f"The winner is not safe to train: {why_unsafe}")
+            return _UNSAFE
+        return code
+
+
+def _record_beginning(study: Study, opening: OpenStudy, subject: StudySetup, uri: str) -> None:
+    """Writes the session's first line into the journal."""
+    if opening.is_resumed:
+        study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
+    else:
+        study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
+
+
+def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
+    """Shows the result of a study that has nothing left to run; returns the exit code."""
+    print_line(f"{_reused(opening.history)} nothing is left to run {reason}.")
+    if opening.options.dry_run:
+        return 0
+    mirror, end = _ending(opening, study, uri, opening.options, is_printed=is_printed)
+    mirror.start()
+    end.show()
+    return verdict(end.result)[0]
+
+
+def _subject(opening: OpenStudy, place: ClusterHandle) -> StudySetup:
+    """Returns what the session searches on the cluster of `place`.
+
+    Raises:
+        InputError: nothing of it can run there, or a resumed study ran on something else.
+    """
+    request, history = opening.request, opening.history
+    subject = setup_of(request, place, probe_store.find(opening.options.studies, place))
+    if subject.miniature and subject.space.name != request.space.name:
+        print_line(_of_miniature(request.space, subject.space))
+    elif subject.space.summary != request.space.summary:
+        print_line(
+            f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32."
+        )
+    if subject.space.assumption:
+        print_line(f"{subject.space.assumption}.")
+    points = [(each.recipe, each.layout) for each in subject.plan.candidates]
+    if sentence := not_installed(points, subject.space.optional_axes, subject.cluster):
+        print_line(sentence)
+    for sentence in subject.knowledge.sentences:
+        print_line(sentence)
+    if opening.is_resumed:
+        check_same(history, subject)
+        print_line(_rest_sentence(history, subject.plan))
+    return subject
+
+
+@contextmanager
+def connection(
+    options: SearchOptions, request: SearchRequest, num_devices: int | None = None
+) -> Generator[ClusterHandle]:
+    """Yields the cluster that the options name, with at least `num_devices` (default: the request's)."""
+    with connected(
+        options.address,
+        cpu_workers=_cpu_workers(request),
+        num_gpus=num_devices or request.wanted_devices,
+        wait_s=options.wait_for_gpus,
+        start=not options.dry_run,
+    ) as place:
+        for sentence in preflight.remarks(place.nodes):
+            print_line(sentence)
+        yield place
+
+
+def without_slow_nodes(options: SearchOptions, request: SearchRequest, place: ClusterHandle) -> ClusterHandle:
+    """Returns `place` without its slow nodes where the options ask for that.
+
+    Raises:
+        ClusterError: no node would be left, or the probe failed.
+    """
+    if not options.exclude_slow or options.dry_run:
+        return place
+    return slow_nodes.without_slow(place, options.studies, _cpu_workers(request))
+
+
+def _cpu_workers(request: SearchRequest) -> int:
+    """Returns the number of workers on a cluster without GPUs: the space's, or more where the user asks for more."""
+    return max((request.space.miniature or request.space).num_workers or CPU_WORKERS, request.num_devices or 0)
+
+
+def _of_miniature(space: Space, miniature: Space) -> str:
+    return (
+        f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
+        f" {miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
+        f" {space.recipe.model.name} itself, which python -m platform.plan predicts."
+    )
+
+
+def _rest_sentence(history: History, plan: SearchPlan) -> str:
+    num_left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
+    remaining_text = f"{plural(num_left, 'layout')} to complete" if num_left else "every layout was tried"
+    return f"{_reused(history)} {remaining_text}."
+
+
+def _reused(history: History) -> str:
+    measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
+    return f"Kept {plural(measured, 'measurement')} of the journal;"
+
+
+def _ending(
+    opening: OpenStudy, study: Study, uri: str, options: SearchOptions, *, is_printed: bool
+) -> tuple[Mirror, output.SessionOutput]:
+    """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
+    mirror = Mirror(study.path, uri, study.from_start())
+    as_object = options.json if is_printed else None
+    return mirror, output.SessionOutput(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
+
+
+def _budget(options: SearchOptions, space: Space) -> Budget:
+    """Returns the user's budget, or the space's own where none is given."""
+    budget = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
+    if budget == Budget() and space.time_budget_s is not None:
+        return Budget(time_s=space.time_budget_s, of_space=True)
+    return budget
+
+
+def _start_workers(subject: StudySetup, place: ClusterHandle) -> None:
+    """Starts the first trial's processes while Tune starts, where its nodes are known."""
+    from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
+
+    if subject.cluster.num_nodes == len(place.nodes):
+        workers_of = {node.id: subject.cluster.devices_per_node for node in place.nodes}
+        prestart.ask_first(workers_of, place.cpus_per_worker)

@@ -1,0 +1,249 @@
+"""`--learn-from`: what the journals of old studies teach a new one, and which measurements no longer hold."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+from platform.search.setup.planning import same_devices
+from platform.searchers.problem import Earlier
+from platform.study.folder import is_path, located
+from platform.study.history import History
+from platform.study.journal import JOURNAL, Tail, describe_newer
+from platform.study.keys import key_of
+from platform.study.plain_files import refuse_links
+from platform.study.study import find, is_study, names
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
+from trainers.records.journal import StudyHeader
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.cluster import Cluster
+from trainers.spec.codec import identity
+from trainers.spec.optional_kernels import packages_of
+from trainers.spec.recipe import Recipe
+
+TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
+"""Outcomes that are evidence of a layout's time or memory."""
+PACKAGES = ("torch", "transformers")
+"""Packages whose versions change figures, like those that an engine names and those of optional kernels."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Old:
+    """An old study that was read."""
+
+    header: StudyHeader
+    measurements: tuple[Measurement, ...]
+    """The search's own runs that have an outcome in `TEACH`."""
+    num_unread: int = 0
+    """Lines of its journal that this version cannot use."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OldStudies:
+    """One old study or several, the oldest first."""
+
+    studies: tuple[Old, ...]
+    unusable: tuple[str, ...] = ()
+    """A clause for each study of a folder that teaches nothing here, with its reason."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Knowledge:
+    """The parts of old studies that hold for this one."""
+
+    earlier: tuple[Earlier[Candidate], ...] = ()
+    """The old layouts with their measured rungs, in the journals' order."""
+    sentences: tuple[str, ...] = ()
+    """Sentences for the user on what holds and what does not."""
+
+
+def folders_of(studies: Path, text: str) -> list[Path]:
+    """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = located(studies, text)
+    path = folder[0] / folder[1]
+    if is_path(text) and path.is_dir() and not is_study(path) and (study_names := names(path)):
+        return [path / name for name in study_names]
+    return [find(*folder)]
+
+
+def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
+    """Returns what the studies in these folders teach a search of `space`; of several, some may teach nothing.
+
+    Raises:
+        InputError: none of them can be used; of one study, why.
+    """
+    usable: list[Old] = []
+    unusable: list[str] = []
+    for path in folders:
+        try:
+            usable.append(read_old(path, space))
+        except InputError as error:
+            if len(folders) == 1:
+                raise
+            unusable.append(f"{path.name}: {error}")
+    if not usable:
+        raise InputError(
+            f"none of the {len(folders)} studies in {folders[0].parent} teaches a search of {space.name}, for one"
+            f" {unusable[0]}"
+        )
+    return OldStudies(studies=tuple(sorted(usable, key=lambda old: old.header.at)), unusable=tuple(unusable))
+
+
+def read_old(path: Path, space: Space) -> Old:
+    """Returns the study in folder `path`, for a search of `space` or of its miniature.
+
+    Raises:
+        InputError: it has no readable first line, was written by a newer version, or is of another model.
+    """
+    refuse_links(path)
+    tail = Tail(path / JOURNAL)
+    history = History(tail.read())
+    header = history.header
+    if header is None and tail.newer:
+        raise InputError(describe_newer(path, tail.newer))
+    if header is None:
+        raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
+    models = {identity(each.model) for variant in (space, space.miniature) if variant for each in variant.recipes}
+    if not models & {identity(each.model) for each in header.recipes}:
+        theirs = ", ".join(dict.fromkeys(each.model.name for each in header.recipes))
+        raise InputError(
+            f"space {space.name} trains {space.recipe.model.name}, got --learn-from a study of another model"
+            f" ({header.name}: {theirs}): leave it out, or name a study of that model"
+        )
+    teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
+    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
+
+
+def common_knowledge(
+    old: OldStudies,
+    *,
+    recipes: Sequence[Recipe],
+    cluster: Cluster,
+    cap_gib: float | None,
+    versions: Mapping[str, str],
+    commit: str,
+) -> Knowledge:
+    """Returns what holds of all studies, by `applicable_knowledge`; the newest study decides on a point of several."""
+    each = [
+        applicable_knowledge(study, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
+        for study in old.studies
+    ]
+    points: dict[str, dict[int, Measurement]] = {}
+    for knowledge in each:
+        for earlier in knowledge.earlier:
+            rungs: dict[int, Any] = {result.batch.micro_batch: result for result in earlier.results}
+            points.setdefault(earlier.candidate.key, {}).update(rungs)
+    sentences = [sentence for knowledge in each for sentence in knowledge.sentences]
+    if old.unusable:
+        sentences.append(f"Nothing is learned from {len(old.unusable)} of the studies: {'; '.join(old.unusable)}.")
+    return Knowledge(
+        earlier=tuple(_earlier([*rungs.values()]) for rungs in points.values()), sentences=tuple(sentences)
+    )
+
+
+def applicable_knowledge(
+    old: Old,
+    *,
+    recipes: Sequence[Recipe],
+    cluster: Cluster,
+    cap_gib: float | None,
+    versions: Mapping[str, str],
+    commit: str,
+) -> Knowledge:
+    """Returns what of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
+
+    Figures of another recipe, other devices, another cap of their memory or other versions do not apply. Figures of
+    another commit do, and a sentence names it.
+    """
+    reasons: Counter[str] = Counter()
+    layouts: dict[str, list[Measurement]] = {}
+    commits: dict[str, None] = {}
+    for each in old.measurements:
+        reason = (
+            _other_devices(old.header.cluster, cluster)
+            or _other_recipe(each.recipe, recipes)
+            or _other_cap(each.cap_gib, cap_gib)
+            or _other_versions(each, old.header, versions)
+        )
+        if reason:
+            reasons[reason] += 1
+            continue
+        layouts.setdefault(key_of(each), []).append(each)
+        commits[each.conditions.commit if each.conditions else old.header.commit] = None
+    earlier = tuple(_earlier(group) for group in layouts.values())
+    return Knowledge(earlier=earlier, sentences=_sentences(old, reasons, [*commits], commit))
+
+
+def _earlier(measured: Sequence[Measurement]) -> Earlier[Candidate]:
+    rungs = {each.batch.micro_batch: each for each in sorted(measured, key=lambda each: each.batch.micro_batch)}
+    first = measured[0]
+    return Earlier(
+        candidate=Candidate(recipe=first.recipe, layout=first.layout, micro_batches=tuple(rungs)),
+        results=tuple(rungs.values()),
+    )
+
+
+def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: str) -> tuple[str, ...]:
+    name, num = old.header.name, len(old.measurements)
+    holds = num - reasons.total()
+    sentences = [
+        f"Learns from {name} ({old.header.at[:10]}): {holds or 'none'} of {plural(num, 'measurement')}"
+        f" {'hold' if holds > 1 else 'holds'} here."
+    ]
+    if reasons:
+        sentences.append(
+            f"What no longer holds: {'; '.join(f'{count} {reason}' for reason, count in reasons.most_common())}."
+        )
+    if old.num_unread:
+        sentences.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
+    if others := [each for each in commits if each != commit]:
+        sentences.append(f"It was measured at commit {', '.join(others)}, here is {commit}: it is used all the same.")
+    return tuple(sentences)
+
+
+def _other_devices(old: Cluster, new: Cluster) -> str:
+    return "" if same_devices(old, new) else f"on {old.label} (here {new.label})"
+
+
+def _other_recipe(recorded: Recipe, recipes: Sequence[Recipe]) -> str:
+    """Returns how the recipe differs from the nearest recipe of the new study."""
+    if recorded.id in {each.id for each in recipes}:
+        return ""
+    differ = [
+        [
+            (name, getattr(recorded, name), getattr(each, name))
+            for name in (field.name for field in dataclasses.fields(Recipe) if not field.metadata.get("cosmetic"))
+            if getattr(recorded, name) != getattr(each, name)
+        ]
+        for each in recipes
+    ]
+    nearest = min(differ, key=len, default=[])
+    differences = (
+        f"{name} {old.name if name == 'model' else old} (here {new.name if name == 'model' else new})"
+        for name, old, new in nearest
+    )
+    return f"with {', '.join(differences)}"
+
+
+def _other_cap(old: float | None, new: float | None) -> str:
+    def cap_text(cap: float | None) -> str:
+        return "none" if cap is None else f"{cap:g} GiB"
+
+    return "" if old == new else f"with device memory cap {cap_text(old)} (here {cap_text(new)})"
+
+
+def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
+    """Returns which packages have other versions; where a measurement states none, those of its study count."""
+    old_versions = measured.conditions.versions if measured.conditions else header.versions
+    used = (*PACKAGES, *measured.layout.rules.packages, *packages_of(measured.recipe, measured.layout))
+    differ = [(each, old_versions.get(each, "unknown"), versions.get(each, "missing")) for each in used]
+    differences = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
+    return f"with {', '.join(differences)}" if differences else ""

@@ -1,0 +1,147 @@
+"""Plans what a search tries of a space on a cluster, and what it leaves out and why."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.cost_model.columns import Columns
+from platform.cost_model.memory import lower_bound
+from platform.cost_model.ordering import likely_best_first
+from platform.cost_model.predict import predict
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from search_spaces.candidate import Candidate, RejectedLayout
+from trainers.host.failures import size
+from trainers.measuring.ladder import timed_accum
+from trainers.records.job import Timing
+from trainers.records.measurement import Measurement, Outcome
+from trainers.records.probe import Probe
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import refusal
+
+TRIAL_S = {"cuda": 18.0, "cpu": 16.0}
+"""Seconds to start and end a trial: 13 to 25 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchPlan:
+    """Candidates with the rungs that may fit, and what is skipped."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: tuple[Measurement, ...]
+    """Layouts that cannot run and rungs that cannot fit, with outcome `skipped` and the reason."""
+    columns: Columns | None = None
+    """A row for each rung of each candidate, in order; None where the cost model does not know the devices."""
+
+    def num_final(self, rules: ConfirmationRules) -> int:
+        """Returns the number of trials after the search, where no winner is overtaken: finalists' runs, the winner's
+        last run, gates.
+        """
+        recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
+        return sum(rules.num_trials(num_points) for num_points in recipes.values())
+
+    def expected_s(
+        self, candidates: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: ConfirmationRules
+    ) -> float:
+        """Returns estimated seconds of the `candidates`, with each trial's start and each rung's warm-up and
+        windows, and of all final runs, whose points take as long as the mean of all.
+
+        The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
+        """
+        start_s, rungs_s = TRIAL_S[cluster.device_kind], self._rungs_s(timing)
+        mean_s = sum(rungs_s.values()) / max(1, len(rungs_s))
+        recipes = len({candidate.recipe for candidate in self.candidates})
+        trying_s = len(candidates) * start_s + sum(rungs_s.get(each, mean_s) for each in _rungs(candidates))
+        final_s = self.num_final(rules) * (start_s + mean_s)
+        return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
+
+    def _rungs_s(self, timing: Timing) -> dict[tuple[str, int], float]:
+        """Returns estimated seconds of each rung's warm-up and windows, by its candidate's key and micro-batch."""
+        rungs = _rungs(self.candidates)
+        steps_s = [0.0] * len(rungs)
+        if timing.fixes_steps and self.columns is not None:
+            accums = [batch.grad_accum for each in self.candidates for batch in each.batch_points()]
+            shares = [timed_accum(each, all_micro_steps=timing.whole_steps) / each for each in accums]
+            steps_s = (timing.num_steps * np.array(shares) * predict(self.columns).step.total_s).tolist()
+        return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, steps_s, strict=True)}
+
+
+def num_rungs(candidates: Sequence[Candidate]) -> int:
+    """Returns the number of batch points of all candidates."""
+    return len(_rungs(candidates))
+
+
+def _rungs(candidates: Sequence[Candidate]) -> list[tuple[str, int]]:
+    """Returns the key and the micro-batch of each batch point of all candidates, in order."""
+    return [(each.key, micro_batch) for each in candidates for micro_batch in each.micro_batches]
+
+
+def make_plan(
+    candidates: Sequence[Candidate],
+    rejected: Sequence[RejectedLayout],
+    cluster: Cluster,
+    cap_gib: float | None,
+    probe: Probe | None = None,
+) -> SearchPlan:
+    """Returns the plan: drops what an engine refuses here and every rung whose lower bound of memory exceeds device or
+    cap, and orders the rest by its prediction, with the figures of `probe`.
+    """
+    planned: list[Candidate] = []
+    skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
+    limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
+    for candidate in candidates:
+        recipe, layout = candidate.recipe, candidate.layout
+        if (reason := refusal(recipe, layout, cluster)) is not None:
+            skipped.append(_skip(recipe, layout, candidate.micro_batches[0], reason, cap_gib))
+            continue
+        fits: list[int] = []
+        for batch in candidate.batch_points():
+            bound = lower_bound(recipe, layout, batch)
+            if bound.total_gib <= limit_gib:
+                fits.append(batch.micro_batch)
+            else:
+                reason = f"needs {bound.sentence}; a device has {size(limit_gib)}"
+                skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
+        if fits:
+            planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
+    ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
+    return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
+
+
+def part_of(cluster: Cluster, num_devices: int) -> Cluster:
+    """Returns `num_devices` of the cluster's devices, on as few nodes as they fit.
+
+    Raises:
+        ValueError: the cluster has fewer, or they do not fill whole nodes.
+    """
+    per_node = cluster.devices_per_node
+    if num_devices > cluster.num_devices:
+        raise ValueError(f"{num_devices} devices are asked for, the cluster has {cluster.num_devices}")
+    if num_devices <= per_node:
+        return dataclasses.replace(cluster, num_nodes=1, devices_per_node=num_devices)
+    if num_devices % per_node:
+        raise ValueError(f"{num_devices} devices do not fill nodes of {per_node}: give a multiple of {per_node}")
+    return dataclasses.replace(cluster, num_nodes=num_devices // per_node)
+
+
+def same_devices(first: Cluster, second: Cluster) -> bool:
+    """Returns whether figures of the two clusters may stand in one table: equal devices, equal number, equal
+    placement.
+    """
+    return (first.device, first.num_nodes, first.devices_per_node) == (
+        second.device,
+        second.num_nodes,
+        second.devices_per_node,
+    )
+
+
+def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:
+    accum = recipe.grad_accum or max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
+    batch = BatchPoint(micro_batch=micro_batch, grad_accum=accum)
+    return Measurement(
+        recipe=recipe, layout=layout, batch=batch, outcome=Outcome.SKIPPED, reason=reason, cap_gib=cap_gib
+    )

@@ -1,0 +1,278 @@
+"""The complete request: the options of a new study, or those that a resumed one began with."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import search_spaces
+import search_spaces.changes as changes
+from platform.common.errors import InputError
+from platform.search.setup import old_studies
+from platform.search.setup.options import SearchOptions, StudyOptions
+from platform.study.layout_file import LayoutFile, read_layout
+from search_spaces.candidate import Candidate, RejectedLayout
+from search_spaces.degrees import refilled
+from search_spaces.space import Space
+from trainers import data
+from trainers.spec.batch import BatchPoint, divides
+from trainers.spec.codec import identity
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
+
+_COUNTS = (1, 2, 4, 8, 16)
+"""Numbers of devices on which it is checked that anything runs, where the number is not given."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchRequest:
+    """The subject of a study, before the cluster is known."""
+
+    space: Space
+    changes: tuple[str, ...]
+    """The changes of `--set`; `space` has them, its miniature not yet."""
+    fixed: LayoutFile | None
+    """The one layout to measure, from `--layout`."""
+    old: old_studies.OldStudies | None
+    """The studies to learn from, from `--learn-from`."""
+    searcher: str
+    seed: int
+    cap_gib: float | None
+    num_devices: int | None
+    """The number of `--gpus`; None to follow the space or the cluster."""
+    tokens: float
+    repeats: int | None
+    """Runs in fresh processes of each finalist; None for the space's own number."""
+    steps: int | None
+    """Timed optimizer steps of each point; None for as many as fill a rung."""
+    whole_steps: bool
+    """Whether timed steps have all micro-steps of the recipe's step, so that none is derived."""
+    every_point: bool
+    """Whether the space's named points are measured exactly as given, without cutting any short."""
+    price_per_gpu_h: float | None
+    profile: bool
+    """Whether the winner is profiled at the end; not kept, since a study may be resumed for it."""
+    options: StudyOptions
+    """The options that the request was read from, for the journal."""
+
+    @property
+    def wanted_devices(self) -> int | None:
+        """Devices that a trial takes; None for all of the cluster."""
+        fixed = None if self.fixed is None else self.fixed.layout.world_size
+        return self.num_devices or fixed or self.space.num_workers
+
+    def on(self, space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
+        """Returns the candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
+
+        Raises:
+            InputError: nothing can run on so many devices.
+        """
+        try:
+            if self.fixed is None:
+                return space.candidates(num_devices)
+            layout, batch = self.fixed.layout, self.fixed.batch
+            if self.num_devices is not None:
+                layout = refilled(layout, num_devices)
+            if layout.world_size > num_devices:
+                raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
+            named_micro_batches = sorted({point.micro_batch for point in space.points})
+            micro_batches = (batch.micro_batch,) if batch else space.micro_batches or named_micro_batches
+            refine = space.refine and batch is None and not space.points
+            return tuple(_one_layout(recipe, layout, micro_batches, refine) for recipe in space.recipes), ()
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def read_request(options: SearchOptions) -> SearchRequest:
+    """Returns the request of a new study.
+
+    Raises:
+        InputError: no such space, axis, value, file or data; one sentence.
+    """
+    study = options.study
+    if options.profile and options.dry_run:
+        raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
+    fixed = read_layout(Path(study.layout)) if study.layout else None
+    try:
+        space = _space(study, fixed)
+        for recipe in space.recipes:
+            data.source(recipe)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error}") from error
+    request = SearchRequest(
+        space=space,
+        changes=study.set,
+        fixed=fixed,
+        old=_old(options, space),
+        # The guided search ends when no further point is worth its cost, and leaves out what must run out of memory.
+        searcher="sweep" if study.all and study.searcher == "guided" else study.searcher,
+        seed=study.seed,
+        cap_gib=study.device_memory_gib,
+        num_devices=study.gpus[0] if study.gpus else None,
+        tokens=study.tokens or space.tokens,
+        repeats=study.repeats,
+        steps=study.steps,
+        whole_steps=study.whole_steps,
+        every_point=study.all,
+        price_per_gpu_h=study.price_per_gpu_h,
+        profile=options.profile,
+        options=study,
+    )
+    if options.resume is None:
+        _check_runs(request)
+    return request
+
+
+def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
+    """Returns the space that the options name, with the changes that they ask for.
+
+    Raises:
+        ValueError: there is no such space, axis, value or point.
+    """
+    space = None if study.space is None else search_spaces.load(study.space)
+    if fixed is not None:
+        _check_changes(fixed, study)
+    if fixed is not None and fixed.recipe is not None:
+        space = _space_of(fixed, fixed.recipe, space, str(study.layout))
+    elif space is None:
+        raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
+    else:
+        space = space.with_changes(study.set)
+    if study.all and not space.points:
+        raise InputError(f"--all measures named points, and space {space.name} has none: leave it out")
+    path = study.data
+    if path is None:
+        return space
+    if any(change.axis == "data" for change in changes.parse(study.set)):
+        raise InputError(f"--data {path} and --set data name the data twice: leave out one of them")
+    return _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
+
+
+def _check_runs(request: SearchRequest) -> None:
+    """Refuses what no engine runs on any cluster, or on the given number of devices.
+
+    Raises:
+        InputError: there is nothing else.
+    """
+    num_devices = request.wanted_devices
+    reasons: list[str] = []
+    for count in _COUNTS if num_devices is None else (num_devices,):
+        space = dataclasses.replace(request.space, num_workers=count)
+        try:
+            candidates, _ = request.on(space, count)
+        except InputError:
+            if num_devices is not None:
+                raise
+            continue
+        for each in candidates:
+            if (reason := standing_refusal(each.recipe, each.layout, count)) is None:
+                return
+            reasons.append(reason)
+    if reasons:
+        raise InputError(f"nothing of space {request.space.name} can run: {reasons[0]}")
+
+
+def resumed(options: SearchOptions, stored: StudyOptions) -> SearchOptions:
+    """Returns the options with which the study began (`stored`), with the budgets and the address of now.
+
+    If the study that it learned from is gone, that option is dropped.
+
+    Raises:
+        InputError: an option is given that a resumed study keeps as it was.
+    """
+    if changed := options.study.differences(stored):
+        raise InputError(f"a resumed study keeps {', '.join(changed)}: leave it out, or start a new study")
+    if stored.learn_from is not None:
+        try:
+            old_studies.folders_of(options.studies, stored.learn_from)
+        except InputError:
+            stored = dataclasses.replace(stored, learn_from=None)
+    return dataclasses.replace(options, study=stored)
+
+
+def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
+    """Returns the studies of `--learn-from`, without the one that is resumed.
+
+    Raises:
+        InputError: it cannot be used, or the searcher learns nothing from it.
+    """
+    study = options.study
+    if study.learn_from is None:
+        return None
+    if study.searcher != "guided":
+        raise InputError(
+            f"--learn-from teaches the guided searcher alone, got --searcher {study.searcher}: leave out one of them"
+        )
+    if study.all:
+        raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
+    folders = old_studies.folders_of(options.studies, study.learn_from)
+    itself = Path(options.resume).name if options.resume else None
+    others = [path for path in folders if path.name != itself]
+    return old_studies.read_old_studies(others, space) if others else None
+
+
+def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
+    """Refuses a `--set` that the layout file overrules, since it would change nothing.
+
+    Raises:
+        InputError: there is one.
+    """
+    if fixed.recipe is not None and options.set:
+        raise InputError(
+            f"the layout file {options.layout} holds its own recipe, which --set does not change, got --set"
+            f' {options.set[0]}: leave out --set, or take "recipe" and "batch" out of the file and name a space'
+        )
+    for text, change in zip(options.set, changes.parse(options.set), strict=True):
+        if change.kind in ("layout", "point") or (change.kind == "micro_batch" and fixed.batch is not None):
+            raise InputError(
+                f"the layout file {options.layout} fixes the layout, and the batch where it holds one, got --set"
+                f" {text}: leave it out, or search a space without --layout"
+            )
+
+
+def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path: str) -> Space:
+    """Returns the space of a layout file that holds its recipe: that recipe alone, without a miniature.
+
+    If a space is named too, its own statements on time and memory apply, or its miniature's.
+
+    Raises:
+        InputError: the named space is of another model.
+    """
+    if named_space is None:
+        return Space(
+            name="layout",
+            summary="one layout from a file",
+            recipe=recipe,
+            axes={"engine": (fixed.layout.engine,)},
+            micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
+        )
+    for space in (named_space, named_space.miniature):
+        if space is not None and identity(recipe.model) in {identity(each.model) for each in space.recipes}:
+            return dataclasses.replace(space, recipe=recipe, further_recipes=(), assumed=(), miniature=None)
+    raise InputError(
+        f"space {named_space.name} trains {named_space.recipe.model.name}, got a layout file with a recipe of another"
+        f" model ({path}: {recipe.model.name}): leave out the space, or name that model's"
+    )
+
+
+def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], refine: bool) -> Candidate:
+    """Returns `layout` with those micro-batches that divide the global batch.
+
+    Raises:
+        ValueError: none does.
+    """
+    ladder = tuple(each for each in sorted(micro_batches) if divides(recipe, layout, each))
+    if not ladder:
+        BatchPoint.of(recipe, layout, micro_batches[0])  # says why
+    return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)
+
+
+def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
+    return dataclasses.replace(
+        space,
+        recipe=change(space.recipe),
+        further_recipes=tuple(change(recipe) for recipe in space.further_recipes),
+        miniature=None if space.miniature is None else _every_recipe(space.miniature, change),
+    )

@@ -1,0 +1,155 @@
+"""The subject of a study on a given cluster: the space or its miniature, its plan, how rungs are timed."""
+
+import dataclasses
+import math
+
+from platform.cluster.nodes import ClusterHandle
+from platform.common import checkout
+from platform.common.errors import InputError
+from platform.cost_model.ordering import known_columns
+from platform.search.setup.confirmation_rules import FINALISTS, ConfirmationRules
+from platform.search.setup.old_studies import Knowledge, common_knowledge
+from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
+from platform.search.setup.request import SearchRequest
+from platform.searchers.problem import Problem, TrialCosts
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
+from trainers.records.job import GateSize, Timing
+from trainers.records.probe import Probe
+from trainers.spec.cluster import Cluster
+from trainers.spec.recipe import Recipe
+
+TIMINGS = {
+    "cuda": Timing(peak_s=5.0),
+    # Small models on cores that others use too: many short windows say more than few long ones.
+    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
+}
+GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
+"""Size of the gate by kind of device: on CPUs twenty steps of 32 sequences take longer than a miniature's whole
+search.
+"""
+GATE_TOKENS = 32_768
+"""Tokens of a gate's step, with at least `FEWEST_SEQUENCES`: those of the 32 sequences of length 1,024 with which
+`benchmarks.gate_faults` detected each of its faults on a GPU. Longer sequences need fewer of them.
+"""
+FEWEST_SEQUENCES = 8
+"""Least sequences of a gate's step; it has two for each device at least, so that gradients are accumulated."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudySetup:
+    """The subject of a study, once the cluster is known."""
+
+    request: SearchRequest
+    space: Space
+    """The request's space, or its miniature."""
+    cluster: Cluster
+    """The devices of a trial."""
+    cap_gib: float | None
+    plan: SearchPlan
+    probe: Probe | None = None
+    knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
+    """Lessons of old studies, where any are given."""
+
+    @property
+    def problem(self) -> Problem[Candidate]:
+        """The searcher's problem. A miniature is never trained at length, so it has no planned tokens."""
+        costs = TrialCosts(
+            num_devices=self.cluster.num_devices,
+            start_s=TRIAL_S[self.cluster.device_kind],
+            rung_s=1.5 * self.timing.rung_s,
+            steps=self.timing.num_whole_steps,
+            device=self.cluster.device_word,
+        )
+        problem = Problem(
+            candidates=self.plan.candidates,
+            seed=self.request.seed,
+            costs=costs,
+            tokens=None if self.miniature else self.request.tokens,
+            earlier=self.knowledge.earlier,
+        )
+        columns = self.plan.columns
+        if problem.earlier:
+            columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
+        return dataclasses.replace(problem, columns=columns)
+
+    @property
+    def miniature(self) -> bool:
+        """Whether a miniature runs in place of the requested model."""
+        return self.recipes[0].model.miniature_of is not None
+
+    @property
+    def timing(self) -> Timing:
+        """The timing of rungs on this kind of device."""
+        request = self.request
+        return dataclasses.replace(
+            TIMINGS[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
+        )
+
+    @property
+    def rules(self) -> ConfirmationRules:
+        """The final runs of a winner."""
+        size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
+        longest = max(each.seq_len for each in self.recipes)
+        sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
+        every_point = self.request.every_point
+        return ConfirmationRules(
+            repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
+            finalists=None if every_point else FINALISTS,
+            profile=self.request.profile,
+            # As many sequences as go evenly over any data-parallel degree.
+            gate=dataclasses.replace(size, sequences=math.ceil(sequences / devices) * devices),
+        )
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes, each with a winner of its own, the space's reference first; named points may leave that one
+        out.
+        """
+        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
+        return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
+
+
+def setup_of(request: SearchRequest, place: ClusterHandle, probe: Probe | None) -> StudySetup:
+    """Returns the subject of the request on the cluster of `place`.
+
+    Raises:
+        InputError: nothing of it can run there.
+    """
+    space = request.space
+    if not place.has_gpus and space.miniature is not None:
+        try:
+            space = space.miniature.with_changes(request.changes)
+        except ValueError as error:
+            raise InputError(
+                f"{error}, which stands in for {space.name} where no node has a GPU: leave out what it cannot take, or"
+                f" predict {space.name} itself with python -m platform.plan"
+            ) from error
+    if request.num_devices is not None:
+        space = space.on_workers(request.num_devices)
+    num_devices = dataclasses.replace(request, space=space).wanted_devices
+    try:
+        cluster = part_of(place.cluster, num_devices or place.cluster.num_devices)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    candidates, rejected = request.on(space, cluster.num_devices)
+    cap_gib = request.cap_gib or space.device_memory_gib
+    subject = StudySetup(
+        request=request,
+        space=space,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
+        probe=probe,
+    )
+    if request.old is None:
+        return subject
+    knowledge = common_knowledge(
+        request.old,
+        recipes=subject.recipes,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+    )
+    return dataclasses.replace(subject, knowledge=knowledge)

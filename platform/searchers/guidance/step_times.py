@@ -1,0 +1,79 @@
+"""Corrects predicted step times by measured ones, and tracks the fastest step of each recipe."""
+
+import math
+
+import numpy as np
+
+from platform.cost_model.columns import Array
+from platform.cost_model.regression import TIME, Learned, Prior, learn, teachers
+from platform.searchers.guidance.points import PointArrays
+from platform.searchers.problem import Observation
+from trainers.records.measurement import TIMED, Outcome
+
+UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
+"""Prior of a log step time without a prediction."""
+UNKNOWN_LEAD = math.log(2.0)
+"""Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
+
+
+class StepTimes:
+    """A study's knowledge of step times, in log seconds; `Fitting` has that of memory."""
+
+    def __init__(self, points: PointArrays) -> None:
+        self._points = points
+        self._log_step_s: dict[int, float] = {}
+        """Measured step time by point."""
+        self._idle_share: dict[int, float] = {}
+        """Share of the step in which a device waited, by point."""
+        self.incumbents: dict[int, float] = {}
+        """Fastest measured step time by group."""
+
+    def learn(self, point: int, result: Observation, tokens_per_step: int) -> bool:
+        """Adds the point's measurement to the regression; returns whether it has a time that counts."""
+        log_step_s = _log_step_s(result, tokens_per_step)
+        if log_step_s is None:
+            return False
+        self._log_step_s[point] = log_step_s
+        busy = result.utilization_pct
+        self._idle_share[point] = 0.0 if busy is None or not math.isfinite(busy) else 1 - busy / 100
+        return True
+
+    def lead(self, group: int, result: Observation, tokens_per_step: int) -> None:
+        """Makes the result its group's incumbent if it is the fastest."""
+        log_step_s = _log_step_s(result, tokens_per_step)
+        if log_step_s is not None and result.outcome is Outcome.OK:
+            self.incumbents[group] = min(self.incumbents.get(group, math.inf), log_step_s)
+
+    def groups(self) -> set[int]:
+        """Returns the groups that have a measured time."""
+        return {int(self._points.group[point]) for point in self._log_step_s}
+
+    def reference(self, group: int, speed: Array) -> float:
+        """Returns the log speed of the group's incumbent; where it has none, the best of its points' `speed` less
+        `UNKNOWN_LEAD`.
+        """
+        incumbent = self.incumbents.get(group)
+        return float(np.max(speed)) - UNKNOWN_LEAD if incumbent is None else -incumbent
+
+    def posterior(self) -> Learned:
+        """Returns the regression over the residuals of the step times; where they are many, over a part of them that
+        favours those near the fastest.
+        """
+        points = self._points
+        index = np.array(sorted(self._log_step_s), dtype=np.int64)
+        measured = np.array([self._log_step_s[point] for point in index])
+        fastest = np.full(int(points.group.max()) + 1, np.inf)
+        np.minimum.at(fastest, points.group[index], measured)
+        chosen = teachers(measured - fastest[points.group[index]])
+        index, measured = index[chosen], measured[chosen]
+        idle_share = np.array([self._idle_share[int(point)] for point in index])
+        prior = TIME if points.predicted else UNPREDICTED
+        return learn(points, index, measured - points.log_step_s[index], prior, idle_share)
+
+
+def _log_step_s(result: Observation, tokens_per_step: int) -> float | None:
+    """Returns the logarithm of the measured step time; None where no time counts."""
+    speed = result.tokens_per_s
+    if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
+        return None
+    return math.log(tokens_per_step / speed)

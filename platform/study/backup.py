@@ -1,0 +1,220 @@
+"""A second copy of a study's journal, in a folder or at an address such as s3://BUCKET/PREFIX, that outlives a node.
+
+The journal of the study's folder stays the truth. Its finished lines are copied as it grows; on another machine the
+study goes on from the copy. One search at a time writes a copy: one that finds another's lines there copies no more.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from platform.common.errors import InputError, one_line
+from platform.common.output import print_line
+from platform.common.text import plural
+from platform.study.atomic_write import replacing
+from platform.study.folder import user_path
+from platform.study.journal import JOURNAL
+from platform.study.lock import acquire
+from platform.study.plain_files import read_plain
+
+EVERY_S = 10.0
+"""Seconds between two reads of the journal: the most that the copy loses when a machine is lost."""
+_PROBE = ".layout-search"
+
+
+class _Files(Protocol):
+    """Files of the copy by name. A failure raises an OSError."""
+
+    def size(self, name: str) -> int:
+        """Returns the file's size in bytes, 0 where it does not exist."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Returns the file's content, empty where it does not exist."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replaces the file by `data`; a reader sees all of it or the old content."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes the file."""
+        ...
+
+
+class _Folder:
+    """Files in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def size(self, name: str) -> int:
+        path = self._path / name
+        return path.stat().st_size if path.exists() else 0
+
+    def read(self, name: str) -> bytes:
+        path = self._path / name
+        return path.read_bytes() if path.exists() else b""
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durably=True) as part:
+            part.write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+
+class _Objects:
+    """Objects at an address that pyarrow supports (s3://, gs://, abfs://); an object appears once it is complete."""
+
+    def __init__(self, address: str) -> None:
+        from pyarrow import fs
+
+        self._files, root = fs.FileSystem.from_uri(address)
+        self._root = root.rstrip("/")
+
+    def size(self, name: str) -> int:
+        return self._files.get_file_info(f"{self._root}/{name}").size or 0
+
+    def read(self, name: str) -> bytes:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return b""
+
+    def write(self, name: str, data: bytes) -> None:
+        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(data)
+
+    def remove(self, name: str) -> None:
+        self._files.delete_file(f"{self._root}/{name}")
+
+
+class Backup:
+    """The copy of one study's journal, PLACE/NAME/journal.jsonl."""
+
+    def __init__(self, place: str, name: str) -> None:
+        """Opens the place, checks that it can be written, and reads what the copy holds.
+
+        Raises:
+            InputError: it is no folder and no address that pyarrow knows, or cannot be written or read.
+        """
+        self.place = without_secrets(place)
+        self.name = name
+        self._path = f"{name}/{JOURNAL}"
+        try:
+            self._files: _Files = _Objects(place) if "://" in place else _Folder(user_path(place).absolute())
+            self._files.write(_PROBE, b"\n")
+            self._files.remove(_PROBE)
+            self._copied = self._files.read(self._path)
+        except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+            raise InputError(
+                f"--copy-to {self.place} cannot be used ({one_line(error)[:300]}): give a folder, or an address such as"
+                " s3://BUCKET/PREFIX, and the credentials that its service reads"
+            ) from error
+        self._is_others = self._has_failed = False
+        self._taking = threading.Lock()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the copy holds a journal."""
+        return bool(self._copied)
+
+    def fetch(self, studies: Path) -> str:
+        """Updates the journal in `studies` from the copy where it is behind or missing; returns a sentence on it, ""
+        for none.
+
+        Raises:
+            InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
+        """
+        folder = studies / self.name
+        local = _finished(folder / JOURNAL)
+        if local.startswith(self._copied):
+            return ""
+        if not self._copied.startswith(local):
+            raise InputError(
+                f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
+                " two searches that resumed it: move one of them away"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        lock = acquire(folder)
+        try:
+            with replacing(folder / JOURNAL, durably=True) as part:
+                part.write_bytes(self._copied)
+        finally:
+            os.close(lock)
+        new = len(self._copied.splitlines()) - len(local.splitlines())
+        return f"{plural(new, 'line')} of {self.name} came from {self.place}."
+
+    @contextlib.contextmanager
+    def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
+        """Copies `journal` as it grows, from another thread, and the rest at the end.
+
+        A copy that fails is reported and tried again: the journal itself has the lines.
+        """
+        is_over = threading.Event()
+
+        def follow() -> None:
+            while not is_over.wait(every_s):
+                self.take(journal)
+
+        thread = threading.Thread(target=follow, name="copy", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            self.take(journal, last=True)
+
+    def take(self, journal: Path, *, last: bool = False) -> None:
+        """Copies the new complete lines of `journal`; nothing once another search wrote the copy."""
+        with self._taking:
+            self._take(journal, last=last)
+
+    def _take(self, journal: Path, *, last: bool) -> None:
+        try:
+            lines = _finished(journal)
+            if self._is_others or len(lines) == len(self._copied):
+                return
+            if self._files.size(self._path) != len(self._copied):
+                self._is_others = True
+                print_line(
+                    f"Another search wrote the copy of {self.name} in {self.place}: this one copies no more; its own"
+                    " folder has all lines."
+                )
+                return
+            self._files.write(self._path, lines)
+            self._copied, self._has_failed = lines, False
+        except (OSError, InputError) as error:
+            if last or not self._has_failed:
+                remedy = "its own folder has all lines" if last else "it is tried again"
+                print_line(
+                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}):"
+                    f" {remedy}."
+                )
+            self._has_failed = True
+
+
+def without_secrets(place: str) -> str:
+    """Returns an address without user, password and query, which may hold keys."""
+    if "://" not in place:
+        return place
+    parts = urlsplit(place)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _finished(journal: Path) -> bytes:
+    """Returns the journal's complete lines."""
+    data = read_plain(journal)
+    return data[: data.rfind(b"\n") + 1]

@@ -1,0 +1,84 @@
+"""The folder of a search repeated on several numbers of devices, which names the studies that belong together.
+
+Each number has an ordinary study of its own beside it, `NAME-4gpu` for four. Their journals are the truth; this folder
+holds what they have in common, `scaling.json`, and what is made of them.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.study.atomic_write import replacing
+from platform.study.plain_files import read_plain
+from trainers.spec.codec import from_json, to_json
+
+SCALING = "scaling.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyGroup:
+    """The content of `scaling.json`."""
+
+    counts: tuple[int, ...]
+    """Numbers of devices, ascending."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """The options that all the studies share, as in `platform.search.setup.options.StudyOptions`."""
+    argv: tuple[str, ...] = ()
+    """The same options as arguments, in files of the first versions."""
+
+
+def member(name: str, count: int) -> str:
+    """Returns the name of the study on `count` devices."""
+    return f"{name}-{count}gpu"
+
+
+def is_group(folder: Path) -> bool:
+    """Returns whether `folder` belongs to a search on several numbers of devices and not to a study."""
+    return (folder / SCALING).is_file()
+
+
+def write_group(folder: Path, several: StudyGroup) -> None:
+    """Creates the folder with its file.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    with replacing(folder / SCALING) as part:
+        part.write_text(json.dumps(to_json(several), indent=1) + "\n", encoding="utf-8")
+
+
+def read_group(folder: Path) -> StudyGroup:
+    """Returns the content of the folder's file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return from_json(StudyGroup, json.loads(read_plain(folder / SCALING)))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
+
+
+def members_of(folder: Path) -> list[Path]:
+    """Returns the folders of all studies in the search on several numbers of devices that includes the study in
+    `folder`.
+    """
+    name, _, last = folder.name.rpartition("-")
+    common = folder.parent / name
+    if not name or not last.endswith("gpu") or not is_group(common):
+        return []
+    try:
+        several = read_group(common)
+    except InputError:
+        return []
+    members = [folder.parent / member(name, count) for count in several.counts]
+    return members if folder in members else []

@@ -1,0 +1,52 @@
+"""Reports how much of the plan a study has tried, and which layouts are left with their predictions."""
+
+import dataclasses
+from typing import Any
+
+from platform.common.text import plural
+from platform.study.history import History
+from trainers.records.journal import PlannedLayout
+from trainers.records.measurement import Outcome
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """The layouts of one recipe: how many were tried, and those that were not."""
+
+    num_tried: int
+    not_tried: tuple[PlannedLayout, ...]
+    """Layouts that were not tried, in the plan's order."""
+
+    @property
+    def num_layouts(self) -> int:
+        """Number of layouts, without those that are known not to run."""
+        return self.num_tried + len(self.not_tried)
+
+    @property
+    def words(self) -> str:
+        """The coverage in words, such as "4 of 8 layouts", or "8 layouts" where all were tried."""
+        of = f"{self.num_tried} of " if self.not_tried else ""
+        return f"{of}{plural(self.num_layouts, 'layout')}"
+
+
+def coverage(history: History, recipe: Recipe) -> Coverage | None:
+    """Returns how many of the recipe's layouts were tried; None where the journal does not state what was planned.
+
+    A layout all of whose planned rungs are known not to run is not counted.
+    """
+    if history.planned is None:
+        return None
+    group = [each for each in history.measurements if each.recipe.id == recipe.id]
+    tried_layouts = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
+    skipped = {(each.layout, each.batch.micro_batch) for each in group if each.outcome is Outcome.SKIPPED}
+    untried = [
+        each for each in history.planned.layouts if each.recipe == recipe.id and each.layout not in tried_layouts
+    ]
+    return Coverage(
+        num_tried=len(tried_layouts), not_tried=tuple(each for each in untried if not _is_skipped(each, skipped))
+    )
+
+
+def _is_skipped(planned: PlannedLayout, skipped: set[tuple[Any, int]]) -> bool:
+    return all((planned.layout, each) in skipped for each in planned.micro_batches)

@@ -1,0 +1,84 @@
+"""Compares a recipe in FP8 with the same recipe in bf16: the ratio of speeds and the change in loss."""
+
+import dataclasses
+import statistics
+from collections.abc import Collection, Sequence
+
+from platform.common.text import figure
+from trainers.records.journal import GateCurves
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Float8Price:
+    """The winner in FP8 compared with that in bf16; None where a figure was not measured."""
+
+    precision: str
+    speed_ratio: float | None
+    """Tokens/s of the FP8 winner over tokens/s of the bf16 winner."""
+    steps: int = 0
+    """Steps of the numerics gate over which losses are compared; 0 where one of the two recipes has no gate curve."""
+    sequences: int = 0
+    mean_loss_change: float | None = None
+    """Mean relative change of the loss over the gate's steps; above 0 where FP8's loss is higher."""
+    last_loss_change: float | None = None
+    """Relative change of the loss at the gate's last step; above 0 where FP8's loss is higher."""
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as one sentence."""
+        return f"{self.precision} beside bf16: {self._speed}; {self._loss}."
+
+    @property
+    def _speed(self) -> str:
+        if self.speed_ratio is None:
+            return "no two winners to compare in speed"
+        if self.speed_ratio < 1:
+            return f"slower, {figure(self.speed_ratio)} times bf16's tokens/s, so that bf16 is the better recipe here"
+        return f"{figure(self.speed_ratio)} times bf16's tokens/s"
+
+    @property
+    def _loss(self) -> str:
+        if self.mean_loss_change is None or self.last_loss_change is None:
+            return "what it costs in loss is not known, since one of the two has no curve of the numerics gate"
+        return (
+            f"over the numerics gate's {self.steps} steps of {self.sequences} sequences its loss differs by"
+            f" {100 * self.mean_loss_change:+.2g} % in the mean and"
+            f" {100 * self.last_loss_change:+.2g} % at the last step"
+        )
+
+
+def in_bf16(recipe: Recipe) -> Recipe:
+    """Returns the recipe with bf16 products."""
+    return dataclasses.replace(recipe, compute_precision="bf16")
+
+
+def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
+    """Returns the FP8 recipes that are searched together with the same recipe in bf16, and these bf16 recipes."""
+    pairs = [{each, in_bf16(each)} for each in recipes if each.float8_scaling and in_bf16(each) in recipes]
+    return frozenset[Recipe]().union(*pairs)
+
+
+def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
+    """Returns the price of an FP8 recipe; the winner's curves in `gates` count first, else the reference's."""
+    for curves in _curves(recipe, gates):
+        for bf16_curves in _curves(in_bf16(recipe), gates):
+            if (curves.steps, curves.sequences) == (bf16_curves.steps, bf16_curves.sequences) and all(
+                map(bool, bf16_curves.losses)
+            ):
+                changes = [
+                    loss / bf16_loss - 1 for loss, bf16_loss in zip(curves.losses, bf16_curves.losses, strict=True)
+                ]
+                return Float8Price(
+                    precision=recipe.compute_precision,
+                    speed_ratio=speed_ratio,
+                    steps=curves.steps,
+                    sequences=curves.sequences,
+                    mean_loss_change=statistics.fmean(changes),
+                    last_loss_change=changes[-1],
+                )
+    return Float8Price(precision=recipe.compute_precision, speed_ratio=speed_ratio)
+
+
+def _curves(recipe: Recipe, gates: Sequence[GateCurves]) -> list[GateCurves]:
+    return sorted((each for each in reversed(gates) if each.recipe == recipe), key=lambda each: each.is_reference)

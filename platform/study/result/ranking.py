@@ -1,0 +1,229 @@
+"""Ranks a recipe's points and states how certain that is, by runs in separate processes where there are any."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from trainers.measuring.intervals import interval
+from trainers.records.measurement import Measurement, Outcome
+
+TIE_WIDTH = 0.03
+"""Two points are tied only where the interval of their ratio is narrower than this."""
+
+DISTURBED = 0.10
+"""Share by which runs in separate processes may differ from the search's figure on a quiet machine."""
+
+Resolution = Literal["faster", "tie", "not resolved"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PointRuns:
+    """One batch point with all its runs."""
+
+    search: Measurement | None
+    """The search's own run."""
+    runs: tuple[Measurement, ...]
+    """The runs in separate processes, by number."""
+
+    @property
+    def decisive(self) -> tuple[Measurement, ...]:
+        """The runs that the point is judged by: separate ones, the search's where there are none."""
+        return self.runs or ((self.search,) if self.search else ())
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Tokens/s of the decisive runs; empty where one of them is not `ok`, so that the point cannot win."""
+        runs = self.decisive
+        if any(run.outcome is not Outcome.OK or not math.isfinite(speed_of(run)) for run in runs):
+            return ()
+        return tuple(speed_of(run) for run in runs)
+
+    @property
+    def median_tokens_per_s(self) -> float | None:
+        """Median over the decisive runs; of an even number, the lower of the two in the middle."""
+        return statistics.median_low(self.speeds) if self.speeds else None
+
+    @property
+    def std_tokens_per_s(self) -> float | None:
+        """Standard deviation over runs; None for fewer than two."""
+        return statistics.stdev(self.speeds) if len(self.speeds) > 1 else None
+
+    @property
+    def interval_tokens_per_s(self) -> tuple[float, float] | None:
+        """95 % interval of the mean over runs; None for fewer than two."""
+        return interval(self.speeds) if len(self.speeds) > 1 else None
+
+    @property
+    def search_tokens_per_s(self) -> float:
+        """The search's own figure; the median of the runs where there is none."""
+        return speed_of(self.search) if self.search else self.median_tokens_per_s or -math.inf
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was disturbed in the search or in the runs: their median differs from the search's figure
+        by more than its interval over windows and by more than 10 %.
+        """
+        if self.search is None or not self.runs or not self.speeds or not speed_of(self.search) > 0:
+            return False
+        return abs(statistics.median_low(self.speeds) / speed_of(self.search) - 1) > self.search_margin
+
+    @property
+    def search_margin(self) -> float:
+        """Share by which others may differ from the search's figure on a quiet machine: 10 %, or half of its 95 %
+        interval over windows where that is wider.
+        """
+        windows_s = self.search.windows_s if self.search else ()
+        low_s, high_s = interval(windows_s) if len(windows_s) > 1 else (0.0, 0.0)
+        return max(DISTURBED, (high_s - low_s) / (low_s + high_s) if low_s + high_s else 0.0)
+
+    @property
+    def all(self) -> tuple[Measurement, ...]:
+        """The search's run, and the later ones."""
+        return (*((self.search,) if self.search else ()), *self.runs)
+
+    @property
+    def typical(self) -> Measurement:
+        """The run of median speed; where a run failed, that one."""
+        lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        if lost_runs:
+            return lost_runs[-1]
+        middle = statistics.median_low(speed_of(run) for run in self.decisive)
+        return next(run for run in self.decisive if speed_of(run) == middle)
+
+    @property
+    def main_run(self) -> Measurement:
+        """The run that stands for the point: the one of longest accumulation, the middle one among equals; the one of
+        median speed where the longest differs from it by more than on a quiet machine.
+        """
+        longest = max(run.measured_grad_accum for run in self.decisive)
+        runs = [run for run in self.decisive if run.measured_grad_accum == longest]
+        middle = statistics.median_low(speed_of(run) for run in runs)
+        median = self.median_tokens_per_s
+        if median is not None and abs(middle / median - 1) > DISTURBED:
+            return self.typical
+        return next(run for run in runs if speed_of(run) == middle)
+
+    @property
+    def representative(self) -> Measurement:
+        """The run that stands for the point where each point is shown once; where runs failed, the last that did."""
+        failed = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        return failed[-1] if failed else self.main_run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The best point compared with another one, over the runs that both have."""
+
+    other: Measurement
+    ratio: float
+    """Throughput of the best point over this one's: the geometric mean over pairs of runs."""
+    low: float
+    high: float
+    """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
+    resolution: Resolution
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as one sentence."""
+        name = f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
+        faster = f"{self.ratio - 1:+.1%} against it, 95 % interval {self.low - 1:+.1%} to {self.high - 1:+.1%}"
+        match self.resolution:
+            case "faster":
+                return f"Faster than {name}: {faster}."
+            case "tie":
+                return f"Tied with {name}: {faster}."
+            case "not resolved":
+                return f"Not resolved against {name}: {faster}; a larger --repeats may resolve it."
+
+
+def speed_of(measurement: Measurement) -> float:
+    """Returns tokens/s, minus infinity where there is none."""
+    return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
+
+
+def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """Returns the runs of each batch point of one recipe, in order of first appearance."""
+    runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
+    for each in measurements:
+        runs_of_point.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
+    return [
+        PointRuns(
+            search=next((run for run in runs if not run.repeat), None),
+            runs=tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat)),
+        )
+        for runs in runs_of_point.values()
+    ]
+
+
+def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """Returns the points of one recipe that may win, the fastest first by their medians alone."""
+    return [point for _, point in _with_medians(points(measurements))]
+
+
+def _with_medians(of_recipe: Sequence[PointRuns]) -> list[tuple[float, PointRuns]]:
+    able = ((point.median_tokens_per_s, point) for point in of_recipe)
+    return sorted(((median, point) for median, point in able if median is not None), key=lambda pair: -pair[0])
+
+
+def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """Returns the points of one recipe that may win, the fastest first."""
+    return rank(points(measurements))
+
+
+def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
+    """Returns the points that may win, of one recipe's, the fastest first.
+
+    The best of many single figures is biased upwards, and a second run shows by how much. So a point that did not run
+    again ranks behind those that did, unless the search measured it faster than each of them.
+    """
+    sure = _with_medians(of_recipe)
+    bar = max((speed_of(point.search) for _, point in sure if point.runs and point.search), default=-math.inf)
+    return [point for _, point in sorted(sure, key=lambda pair: not pair[1].runs and pair[0] <= bar)]
+
+
+def winner(measurements: Iterable[Measurement]) -> Measurement | None:
+    """Returns the best measurement of one recipe by total tokens/s; None where there is none.
+
+    A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
+    """
+    all_of = tuple(measurements)
+    confirmed = {(each.layout, each.batch) for each in all_of if each.repeat}
+    # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
+    judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
+    candidates = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
+    fastest = max(
+        (each for each in candidates if not confirmed or (each.layout, each.batch) not in confirmed),
+        key=speed_of,
+        default=None,
+    )
+    best = next(iter(ranked([*judged, *([fastest] if fastest else [])])), None)
+    return None if best is None else best.main_run
+
+
+def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
+    """Compares the best point of a ranking with each other point that was run as often, the next best first.
+
+    Empty where there are fewer than two pairs of runs.
+    """
+    return [comparison for other in order[1:] if (comparison := compared(order[0], other)) is not None]
+
+
+def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
+    """Compares one point with another; None where there are fewer than two pairs of runs.
+
+    Runs with the same number form a pair, since they follow each other in time.
+    """
+    best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
+    shared = sorted(best_by.keys() & other_by.keys())
+    if len(shared) < 2:
+        return None
+    logs = [math.log(best_by[number] / other_by[number]) for number in shared]
+    low, high = (math.exp(end) for end in interval(logs))
+    if low > 1:
+        resolution: Resolution = "faster"
+    else:
+        resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
+    ratio = math.exp(statistics.fmean(logs))
+    return Comparison(other=other.main_run, ratio=ratio, low=low, high=high, resolution=resolution)

@@ -1,0 +1,183 @@
+"""The result of a study as one value: for each recipe the ranking, the winner or what is not resolved, gates and
+profile, and what was not tried. A command computes it once; reports, MLflow and the exit code use it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from platform.study.history import History
+from platform.study.keys import by_recipe
+from platform.study.result.coverage import Coverage, coverage
+from platform.study.result.float8_price import Float8Price, in_bf16, price_of
+from platform.study.result.gate import GateVerdict, has_curves, verdict_on
+from platform.study.result.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
+from platform.study.result.tie_break import contenders_of, unresolved_of
+from trainers.records.journal import GateCurves, Profile, StudyHeader
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecipeResult:
+    """The result of one recipe."""
+
+    recipe: Recipe
+    measurements: tuple[Measurement, ...]
+    """The recipe's measurements, skipped ones included."""
+    points: tuple[PointRuns, ...]
+    """The recipe's batch points with all their runs, in the order in which they were first tried."""
+    ranking: tuple[PointRuns, ...]
+    """The points that may win, the best first."""
+    contenders: tuple[PointRuns, ...]
+    """The points that may be the fastest because the machine was disturbed; empty where it was not."""
+    unresolved: tuple[PointRuns, ...]
+    """The points of which it is not resolved which is the fastest; empty where the best is the winner."""
+    history: History = dataclasses.field(repr=False)
+
+    @property
+    def leader(self) -> PointRuns | None:
+        """The best point, which is the winner where that is resolved; None where nothing ran."""
+        return self.ranking[0] if self.ranking else None
+
+    @property
+    def winning_point(self) -> PointRuns | None:
+        """The winner with all its runs; None where nothing ran or where it is not resolved which is the best."""
+        return None if self.unresolved else self.leader
+
+    @functools.cached_property
+    def winner(self) -> Measurement | None:
+        """The run that stands for the winner; None where there is none."""
+        return None if self.winning_point is None else self.winning_point.main_run
+
+    @functools.cached_property
+    def runner_up(self) -> Measurement | None:
+        """The best point of another layout than the winner's that no gate barred; None where there is none.
+
+        A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
+        """
+        best = self.winner
+        barred = {each.layout for each in self.measurements if each.phase == "gate"}
+        others = [each for each in self.measurements if best and each.layout not in {best.layout, *barred}]
+        slow = [each for each in others if each.outcome is Outcome.SLOW]
+        return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
+
+    @functools.cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The best point compared with each other point that was run as often, the next best first."""
+        return tuple(comparisons(self.ranking))
+
+    @functools.cached_property
+    def gates(self) -> tuple[tuple[GateCurves, GateVerdict | None], ...]:
+        """The curves of each numerics gate with their verdict; None for a reference's, and where the reference is
+        missing.
+        """
+        of_recipe = [each for each in self.history.gates if each.recipe == self.recipe]
+        return tuple((each, None if each.is_reference else self._verdict_on(each.layout)) for each in of_recipe)
+
+    @functools.cached_property
+    def gate(self) -> GateVerdict | None:
+        """The verdict on the winner's numerics; None without a winner or where curves are missing."""
+        return self.winner and self._verdict_on(self.winner.layout)
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether the winner's curves were recorded, whatever they are compared with."""
+        return self.winner is not None and has_curves(self.winner, self.history)
+
+    @functools.cached_property
+    def profile(self) -> Profile | None:
+        """The winner's profile; None where it has none."""
+        return self.winner and self.history.profile_of(self.winner)
+
+    @functools.cached_property
+    def coverage(self) -> Coverage | None:
+        """Share of the layouts that were tried; None where the journal does not state what was planned."""
+        return coverage(self.history, self.recipe)
+
+    @property
+    def judged(self) -> tuple[Measurement, ...]:
+        """The measurements that decide the verdict: none where the search ended before the recipe's first trial with
+        layouts left to try, of which those skipped beforehand tell nothing.
+        """
+        has_begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
+        tried_all = self.history.end is not None and self.history.end.tried_all
+        nothing_left = self.coverage is not None and not self.coverage.not_tried
+        return self.measurements if has_begun or tried_all or nothing_left else ()
+
+    def _verdict_on(self, layout: Layout) -> GateVerdict | None:
+        return verdict_on(layout, self.recipe, self.history.gates)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyResult:
+    """The result of a study for each recipe, as of the moment it was computed."""
+
+    by_id: dict[str, RecipeResult]
+    """Results by recipe id: the study's recipes in their order, then others that were measured."""
+    history: History = dataclasses.field(repr=False)
+    """The history that the result was computed from."""
+
+    @classmethod
+    def of(cls, history: History) -> "StudyResult":
+        """Returns the result of the study so far."""
+        groups = by_recipe(history.measurements)
+        recipes = {recipe.id: recipe for recipe in (history.header.recipes if history.header else ())}
+        recipes |= {recipe_id: group[0].recipe for recipe_id, group in groups.items() if recipe_id not in recipes}
+        by_id = {each.id: _of_recipe(each, groups.get(each.id, ()), history) for each in recipes.values()}
+        return cls(by_id=by_id, history=history)
+
+    @property
+    def header(self) -> StudyHeader:
+        """The study's first line. A journal without a readable one has no result to show."""
+        assert self.history.header is not None
+        return self.history.header
+
+    @property
+    def of_study(self) -> list[RecipeResult]:
+        """Results of the study's recipes, in their order."""
+        return [self.by_id[recipe.id] for recipe in self.header.recipes]
+
+    @property
+    def measured(self) -> list[RecipeResult]:
+        """Results of the recipes that have measurements."""
+        return [each for each in self.by_id.values() if each.measurements]
+
+    def float8_price(self, of: RecipeResult) -> Float8Price | None:
+        """Returns what FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
+        bf16_result = self.by_id.get(in_bf16(of.recipe).id)
+        if not of.recipe.float8_scaling or bf16_result is None:
+            return None
+        speeds = [speed_of(each.winner) if each.winner else 0.0 for each in (of, bf16_result)]
+        return price_of(of.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the fastest layout of every recipe is resolved."""
+        return not any(each.unresolved for each in self.by_id.values())
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether any point ran that may win."""
+        return any(each.ranking for each in self.by_id.values())
+
+    @property
+    def winners(self) -> list[tuple[RecipeResult, Measurement]]:
+        """The recipes that have a winner, with it."""
+        return [(each, each.winner) for each in self.by_id.values() if each.winner is not None]
+
+
+def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
+    of_recipe = points(group)
+    ranking = rank(of_recipe)
+    level = contenders_of(ranking)
+    return RecipeResult(
+        recipe=recipe,
+        measurements=tuple(group),
+        points=tuple(of_recipe),
+        ranking=tuple(ranking),
+        contenders=tuple(level),
+        unresolved=tuple(unresolved_of(level)),
+        history=history,
+    )

@@ -1,0 +1,296 @@
+"""The content of an MLflow run for a measurement, for a numerics gate's curves or for a profile, and its names.
+
+Nothing here talks to MLflow. Every run below a study has the same parameters: the axes of a layout, its batch point and
+what differs among the study's recipes. What is the same for the whole study is on the study's run (`study_run`).
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from platform.report.summary import days_of
+from platform.tracking.series import Series, milliseconds, series_of
+from trainers.records.journal import GateCurves, Profile, StudyHeader
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.axis import axes_of
+from trainers.spec.codec import identity, to_json
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+Entry = Measurement | GateCurves | Profile
+Role = Literal["measurement", "repeat", "gate", "profile"]
+"""The purpose of a run: the saved views show a point once, by its one run with the role "measurement"."""
+
+FORMAT = "2"
+"""Tag of every run below a study. A run of another format is deleted and made anew, because MLflow renames nothing."""
+LONGEST = 500
+"""Longest value that every MLflow server accepts, in characters."""
+ABSENT = "-"
+"""Value of a parameter that a run does not have, such as the micro-batch of a numerics gate."""
+DIGITS = 4
+"""Significant digits of a metric: repeated windows differ in the third or fourth."""
+
+METRICS = {
+    "tokens_per_s": "tokens_per_s",
+    "peak_gib": "peak_allocated_gib",
+    "tokens_per_s_per_gpu": "tokens_per_s_per_gpu",
+    "step_s": "step_time_s",
+    "tflops_per_gpu": "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu": "hardware_tflops_per_gpu",
+    "matmul_peak_tflops": "matmul_peak_tflops",
+    "datasheet_peak_tflops": "datasheet_peak_tflops",
+    "utilization_pct": "utilization_pct",
+    "alloc_retries": "alloc_retries",
+    "idle_devices": "idle_devices",
+    "load_average": "load_average",
+    "peak_reserved_gib": "peak_reserved_gib",
+    "peak_device_gib": "peak_device_gib",
+    "peak_forward_backward_gib": "peak_forward_backward_gib",
+    "peak_optimizer_gib": "peak_optimizer_gib",
+    "first_micro_step_s": "first_micro_step_s",
+    "middle_micro_step_s": "middle_micro_step_s",
+    "last_micro_step_s": "last_micro_step_s",
+    "optimizer_step_s": "optimizer_step_s",
+    "startup_s": "startup_s",
+    "import_s": "import_s",
+    "compile_s": "compile_s",
+    "oom_asked_gib": "asked_gib",
+    "oom_allocated_gib": "allocated_gib",
+    "oom_reserved_gib": "reserved_gib",
+}
+"""Field of a measurement by metric."""
+SHARES = {"share_of_peak_pct": "share_of_matmul_peak", "share_of_datasheet_peak_pct": "share_of_datasheet_peak"}
+"""Fields that are shares of 1, by their names in MLflow, which shows every share in per cent."""
+COMPARED = ("tokens_per_s", "peak_gib")
+"""Metrics that runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that
+lacks a metric above all others, as if a layout that ran out of memory were the fastest.
+"""
+
+_FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedFigures:
+    """The cost model's prediction of a batch point."""
+
+    step_s: float
+    peak_gib: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """The content of a run below a study."""
+
+    entry_id: str
+    """Identifies the run among the study's others."""
+    name: str
+    role: Role
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    series: Mapping[str, Series]
+    """Metrics of several values."""
+    finished: bool
+    """Whether it ran to its end; MLflow shows other runs as failed."""
+    started_ms: int
+    ended_ms: int
+
+
+def content_of(
+    entry: Entry, header: StudyHeader, *, started: str, ended: str, predicted: PredictedFigures | None = None
+) -> Content:
+    """Returns the content of the entry's run, in a study that begins with `header`. Times are the journal's."""
+    started_ms, ended_ms = milliseconds(started), milliseconds(ended)
+    return Content(
+        entry_id=id_of(entry),
+        name=_name(entry),
+        role=_role(entry),
+        tags={
+            "study": header.name,
+            "miniature": yes(entry.recipe.model.miniature_of is not None),
+            "layout": entry.layout.label,
+            "layout_id": entry.layout.id,
+            "recipe": entry.recipe.id,
+            "trial_id": entry.trial_id,
+            **_tags(entry),
+        },
+        params=_params(entry, header.recipes),
+        metrics=_metrics(entry, header, predicted),
+        series=series_of(entry, started_ms=started_ms, ended_ms=ended_ms),
+        finished=not isinstance(entry, Measurement) or entry.outcome in _FINISHED,
+        started_ms=started_ms,
+        ended_ms=ended_ms,
+    )
+
+
+def id_of(entry: Entry) -> str:
+    """Returns the id that identifies a run among the study's others."""
+    match entry:
+        case Measurement():
+            return entry.id
+        case GateCurves():
+            return identity(("gate", entry.trial_id, entry.recipe.id, entry.layout.id))
+        case Profile():
+            return identity(("profile", entry.trial_id, entry.recipe.id, entry.layout.id))
+
+
+def layout_fields(layout: Layout) -> dict[str, Any]:
+    """Returns the layout's axes as MLflow shows them: the sharding in a word, the data-parallel degree as one
+    figure.
+    """
+    declared = axes_of(Layout)
+    fields = {name: value for name, value in to_json(layout).items() if declared[name].parameter}
+    return {"sharding": layout.rules.sharding(layout), "dp": layout.data_parallel, **fields}
+
+
+def recipe_fields(recipe: Recipe) -> dict[str, Any]:
+    """Returns the recipe's fields without an accumulation, which is the batch point's; the model's facts begin with
+    `model_`.
+    """
+    recipe_json: dict[str, Any] = to_json(recipe)
+    fields = {name: recipe_json[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
+    model: dict[str, Any] = recipe_json["model"]
+    del model["config"]
+    return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
+
+
+def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
+    """Returns the names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
+    flat = [recipe_fields(recipe) for recipe in recipes]
+    varying = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
+    return frozenset(varying | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
+
+
+def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
+    """Returns the measurement's known single figures by metric."""
+    metrics: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
+    metrics |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
+    metrics |= {
+        "step_spread_pct": _spread_pct(measurement),
+        "headroom_gib": _headroom_gib(measurement, header),
+        "days": days_of(measurement, header.tokens),
+    }
+    return {name: rounded(value) for name, value in metrics.items() if value is not None}
+
+
+def rounded(value: float) -> float:
+    """Returns the value with its significant digits; counts and values that are not finite stay as they are."""
+    return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+
+
+def as_text(value: Any) -> str:
+    """Returns a parameter as text, whole numbers without a point, so that the same value is the same text."""
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)[:LONGEST]
+
+
+def yes(flag: bool) -> str:
+    """Returns a tag's value for a flag."""
+    return "true" if flag else "false"
+
+
+def short_name(layout: Layout) -> str:
+    """Returns engine, degrees, checkpointing and whatever unusual values no column of the saved views shows."""
+    declared = axes_of(Layout)
+
+    def words(*columns: str) -> list[str]:
+        set_axes = {name: text for name, text in layout.words(*columns).items() if layout.is_set(name)}
+        return [declared[name].short.format(getattr(layout, name)) or text for name, text in set_axes.items()]
+
+    parts = [layout.rules.label(layout), *words("degrees", "checkpointing"), layout.replicas, *words("options")]
+    return ", ".join(part for part in parts if part)
+
+
+def _name(entry: Entry) -> str:
+    """Returns the name of a run. The trial distinguishes layouts that differ in an axis the name leaves out."""
+    trial = f" ({entry.trial_id})" if entry.trial_id else ""
+    short = short_name(entry.layout)
+    match entry:
+        case Measurement():
+            run = f", run {entry.repeat}" if entry.repeat else ""
+            return f"{short}, MBS {entry.batch.micro_batch}{run}{trial}"
+        case GateCurves():
+            return f"gate{' reference' if entry.is_reference else ''}: {short}{trial}"
+        case Profile():
+            return f"profile: {short}, MBS {entry.batch.micro_batch}{trial}"
+
+
+def _role(entry: Entry) -> Role:
+    match entry:
+        case Measurement():
+            return "repeat" if entry.repeat else "measurement"
+        case GateCurves():
+            return "gate"
+        case Profile():
+            return "profile"
+
+
+def _tags(entry: Entry) -> dict[str, str]:
+    match entry:
+        case Measurement():
+            tags = {
+                "measurement_id": entry.id,
+                "outcome": entry.outcome.value,
+                "reason": entry.reason[:LONGEST],
+                "phase": entry.phase,
+                "rank": "" if entry.rank is None else str(entry.rank),
+                "measured_grad_accum": str(entry.measured_grad_accum or ""),
+                "step_time_derived": yes(entry.step_time_derived),
+            }
+            return {name: value for name, value in tags.items() if value}
+        case GateCurves():
+            sequences = {"gate_steps": str(entry.steps), "gate_sequences": str(entry.sequences)}
+            return {"gate": "reference" if entry.is_reference else "layout", **sequences}
+        case Profile():
+            return {"trace": entry.trace, "device_kind": entry.device_kind, "rank": str(entry.rank)}
+
+
+def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
+    batch = None if isinstance(entry, GateCurves) else entry.batch
+    fields = recipe_fields(entry.recipe)
+    fields["global_batch"] = batch.global_batch(entry.layout) if batch else entry.recipe.global_batch or ABSENT
+    values = {
+        "outcome": entry.outcome.value if isinstance(entry, Measurement) else ABSENT,
+        **layout_fields(entry.layout),
+        "micro_batch": batch.micro_batch if batch else ABSENT,
+        "grad_accum": batch.grad_accum if batch else ABSENT,
+        "repeat": entry.repeat if isinstance(entry, Measurement) else ABSENT,
+        **{name: fields[name] for name in sorted(varying(recipes))},
+    }
+    return {name: as_text(value) for name, value in values.items()}
+
+
+def _metrics(entry: Entry, header: StudyHeader, predicted: PredictedFigures | None) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    match entry:
+        case Measurement():
+            metrics = {**dict.fromkeys(COMPARED, math.nan), **figures_of(entry, header)}
+        case Profile():
+            metrics |= {f"profile_{name}": rounded(value) for name, value in to_json(entry.sums).items()}
+        case GateCurves():
+            pass
+    if predicted is not None:
+        metrics |= {"predicted_step_s": rounded(predicted.step_s), "predicted_gib": rounded(predicted.peak_gib)}
+    return metrics
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _spread_pct(measurement: Measurement) -> float | None:
+    """Returns half the distance between the quartiles of the step time, in per cent of its median."""
+    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
+    return None if low is None or high is None or not step else 100 * (high - low) / (2 * step)
+
+
+def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
+    """Returns the memory of a device, or of the cap, that the peak leaves free."""
+    cap = measurement.cap_gib or header.cap_gib
+    limit = min(header.cluster.device_memory_gib, cap or math.inf)
+    peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)
+    peak = next(itertools.filterfalse(lambda value: value is None, peaks), None)
+    return None if peak is None else limit - peak

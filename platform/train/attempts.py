@@ -1,0 +1,210 @@
+"""One session of a training: attempts one after another until it is done, with progress and MLflow beside them."""
+
+import dataclasses
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform.cluster import head
+from platform.cluster.nodes import ClusterHandle
+from platform.common.errors import ClusterError, InputError
+from platform.common.signals import INTERRUPTED
+from platform.cost_model.memory import lower_bound
+from platform.train.progress import TrainingProgress
+from platform.train.promise import Promise, memory_growth, shortfall
+from platform.train.training_folder import TrainingFolder
+from trainers.host.failures import size
+from trainers.records.training import Begun, Record, Steps, TrainingJob, TrainingPhase, TrainingPlan
+from trainers.records.training_lines import Reader
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.support import refusal
+
+if TYPE_CHECKING:
+    from trainers.training.attempt import AttemptEnd
+
+_MOST_LOST = 5
+"""Number of attempts in a row that may be lost without a new checkpoint or a further step."""
+_LOOK_S = 0.5
+_ONE_INTERRUPT_S = 1.0
+"""Time within which repeated interrupts count as one: `timeout` and shells send two."""
+_STOP_S = 120.0
+"""Time that workers have to save a checkpoint after Ctrl-C."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSettings:
+    """The interval between checkpoints, and how many are retained."""
+
+    checkpoint_s: float
+    checkpoint_steps: int | None
+    keep: int
+    promise: Promise | None = None
+    """The search's figures; None where they are not known or the batch changes."""
+
+
+def check_layouts(plan: TrainingPlan, cluster: Cluster) -> None:
+    """Checks that the cluster's devices can run the layouts of all phases.
+
+    Raises:
+        InputError: the first such one.
+    """
+    for phase in plan.phases:
+        world_size = phase.layout.world_size
+        if world_size > cluster.num_devices:
+            raise InputError(
+                f"the layout {phase.layout.label} takes {world_size} devices, the cluster has {cluster.num_devices}:"
+                " give the layout.json of a search on so many devices and the same --out"
+            )
+        if reason := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
+            raise InputError(reason)
+        bound = lower_bound(plan.recipe, phase.layout, phase.batch)
+        if bound.total_gib > cluster.device_memory_gib:
+            raise InputError(
+                f"{plan.recipe.model.name} with the layout {phase.layout.label}, micro-batch {phase.batch.micro_batch},"
+                f" needs {bound.sentence}; a {cluster.device_word} ({cluster.device}) has"
+                f" {size(cluster.device_memory_gib)}: train where there is more, or give another layout.json"
+            )
+
+
+def _part_of(cluster: Cluster, layout: Layout) -> Cluster:
+    if layout.world_size == cluster.num_devices:
+        return cluster
+    return dataclasses.replace(cluster, num_nodes=1, devices_per_node=layout.world_size)
+
+
+class Attempts:
+    """The attempts of one call of the command."""
+
+    def __init__(
+        self, folder: TrainingFolder, plan: TrainingPlan, place: ClusterHandle, settings: CheckpointSettings
+    ) -> None:
+        self._folder, self._plan, self._place, self._settings = folder, plan, place, settings
+        self._reader = Reader(folder.records)
+        self._reader.read()  # what earlier sessions wrote
+        self._last_step = 0
+        self._of_attempt: list[Record] = []
+        self._warned: set[str] = set()
+
+    def run(self) -> int:
+        """Trains to the end and returns the exit code.
+
+        Raises:
+            ClusterError: workers were lost again and again, or failed for a reason that would come again.
+        """
+        progress, num_lost, storage = TrainingProgress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
+        model, data = self._plan.recipe.model, self._plan.recipe.data
+        stand_in = f", a small model that stands in for {model.miniature_of}" if model.miniature_of else ""
+        devices = _part_of(self._place.cluster, self._plan.phases[0].layout).label
+        progress.print_line(f"Trains {model.name}{stand_in}, on {devices}, on data {data}.")
+        try:
+            while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
+                before = self._last_step
+                attempt, interrupted = self._attempt(phase, storage, progress)
+                if interrupted or attempt.state == "stopped":
+                    return INTERRUPTED
+                if attempt.state == "failed":
+                    raise ClusterError(f"the training ended: {attempt.reason}")
+                further = self._folder.tokens_saved() > saved or self._last_step > before
+                if attempt.state == "done" and not further:
+                    raise ClusterError(f"the workers ended, and no checkpoint is visible in {self._folder.path}")
+                if attempt.state == "lost":
+                    num_lost = 0 if further else num_lost + 1
+                    if num_lost >= _MOST_LOST:
+                        raise ClusterError(
+                            f"workers were lost {num_lost} times without a further step, last because {attempt.reason};"
+                            " the checkpoints remain: the same command resumes the training"
+                        )
+                    progress.print_line(
+                        f"A worker was lost ({attempt.reason}): the training resumes from the newest checkpoint."
+                    )
+            return 0
+        finally:
+            progress.close()
+            shutil.rmtree(storage, ignore_errors=True)
+
+    def _attempt(self, phase: TrainingPhase, storage: Path, progress: TrainingProgress) -> "tuple[AttemptEnd, bool]":
+        """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
+        from trainers.training import attempt  # imports torch
+
+        place, settings = self._place, self._settings
+        job = TrainingJob(
+            plan=self._plan,
+            folder=str(self._folder.path),
+            attempt=self._folder.next_attempt(),
+            layout=phase.layout,
+            cluster=place.cluster,
+            cpus_per_worker=place.cpus_per_worker,
+            checkpoint_s=settings.checkpoint_s,
+            checkpoint_steps=settings.checkpoint_steps,
+            keep=settings.keep,
+        )
+        nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
+        ends: list[AttemptEnd] = []
+        faults: list[str] = []
+        is_over = threading.Event()
+
+        def run() -> None:
+            try:
+                ends.append(attempt.run(job, storage, nodes))
+            finally:
+                is_over.set()
+
+        def lose_cluster(fault: str) -> None:
+            faults.append(f"{fault}; the checkpoints remain: the same command resumes the training")
+            is_over.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        with head.watched(place.head, place.raylet, lose_cluster):
+            interrupted = self._follow(is_over, progress)
+        if interrupted:
+            return attempt.AttemptEnd(state="stopped"), True
+        if faults:
+            return attempt.AttemptEnd(state="failed", reason=faults[0]), False
+        return (
+            ends[0] if ends else attempt.AttemptEnd(state="failed", reason="its thread ended without a message")
+        ), False
+
+    def _follow(self, is_over: threading.Event, progress: TrainingProgress) -> bool:
+        """Shows the attempt's progress until it is over; returns whether the user interrupted it."""
+        interrupted, until_s = False, float("inf")
+        # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
+        while not is_over.is_set() and (now_s := time.monotonic()) < until_s:
+            try:
+                is_over.wait(_LOOK_S)
+                self._show(progress)
+            except KeyboardInterrupt:
+                if interrupted:
+                    if now_s < until_s - _STOP_S + _ONE_INTERRUPT_S:
+                        continue
+                    break
+                interrupted, until_s = True, time.monotonic() + _STOP_S
+                self._folder.ask_to_stop()
+                progress.print_line(
+                    "Interrupted: the training saves a checkpoint and ends; a second interrupt ends it at once."
+                )
+        self._show(progress)
+        return interrupted
+
+    def _show(self, progress: TrainingProgress) -> None:
+        records = self._reader.read()
+        if not records:
+            return
+        steps = [each.last_step for each in records if isinstance(each, Steps)]
+        self._last_step = max([self._last_step, *steps])
+        for record in records:
+            if isinstance(record, Begun):
+                self._of_attempt.clear()
+            self._of_attempt.append(record)
+        progress.add(records)
+        promise = self._settings.promise
+        for kind, sentence in (
+            ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
+            ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
+        ):
+            if sentence and kind not in self._warned:
+                self._warned.add(kind)
+                progress.print_line(sentence)

@@ -1,0 +1,188 @@
+"""A comparison, from its options to the answer: learning rates, trainings seed by seed, then the conclusion."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.cluster.connection import connected
+from platform.cluster.nodes import ClusterHandle
+from platform.common.errors import InputError
+from platform.common.output import print_line
+from platform.study.atomic_write import replacing
+from platform.train.attempts import check_layouts
+from platform.train.converging.conclusion import conclude
+from platform.train.converging.converge_options import ConvergeOptions
+from platform.train.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
+from platform.train.converging.strategies import Strategy, folder_of, read_strategies
+from platform.train.target import Target
+from platform.train.train_options import TrainOptions
+from platform.train.training_plan import make_plan
+from platform.train.training_session import opened, train_on
+from trainers.records.training import TrainingPlan
+from trainers.spec.codec import identity, to_json
+
+
+def converge(options: ConvergeOptions) -> int:
+    """Trains and compares the strategies; returns the exit code.
+
+    Raises:
+        InputError: a mistake of the user's, before any device is touched.
+        ClusterError: the cluster is at fault.
+    """
+    strategies = read_strategies(options)
+    session = ComparisonSession(options, strategies, folder_of(options))
+    session.check()
+    with session.on_a_cluster():
+        rates = {each.name: session.rate(each) for each in strategies}
+        if code := session.train(rates):
+            return code
+    conclude(
+        session.out,
+        strategies,
+        rates,
+        tokens=session.tokens,
+        seeds=options.seeds,
+        comparison_id=session.comparison_id,
+        studies=options.studies,
+        as_object=options.json,
+        form=options.pictures,
+    )
+    return 0
+
+
+class ComparisonSession:
+    """The trainings of one call of the command."""
+
+    def __init__(self, options: ConvergeOptions, strategies: Sequence[Strategy], out: Path) -> None:
+        self._options, self._strategies, self.out = options, strategies, out
+        self.tokens = options.steps * strategies[0].recipe.tokens_per_step
+        self.comparison_id = identity(str(out))
+        """Id by which the comparison's runs in MLflow are looked up."""
+        self._clusters = contextlib.ExitStack()
+        self._place: ClusterHandle | None = None
+
+    def check(self) -> None:
+        """Checks that every strategy can be trained, and creates the folder.
+
+        Raises:
+            InputError: the first such thing.
+        """
+        for each in self._strategies:
+            self._plan(each, each.recipe.learning_rate, self.tokens)
+            if each.recipe.tokens_per_step > self.tokens:
+                raise InputError(
+                    f"{each.name} takes {each.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
+                    f" {self.tokens:,}: give more --steps"
+                )
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {self.out} cannot be made: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def on_a_cluster(self) -> Generator[None]:
+        """Provides the cluster to `rate` and `train`, which connect to it at the first run."""
+        with self._clusters:
+            yield
+
+    def _connected(self) -> ClusterHandle:
+        if self._place is None:
+            most = max(each.layout.world_size for each in self._strategies)
+            self._place = self._clusters.enter_context(connected(self._options.address, cpu_workers=most))
+            for each in self._strategies:
+                check_layouts(self._plan(each, each.recipe.learning_rate, self.tokens), self._place.cluster)
+        return self._place
+
+    def rate(self, strategy: Strategy) -> Rate:
+        """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
+        rates = Rates(self.out / "rates.json")
+        if (decided := rates.lookup(strategy)) is not None:
+            return decided
+
+        def losses_of(rates: Sequence[float]) -> list[float]:
+            short = short_tokens(strategy, self.tokens)
+            assert short is not None
+            plans = {rate: self._plan(strategy, rate, short) for rate in rates}
+            return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
+
+        first, most = self._strategies[0], self._options.rates
+        rate = rate_of(first, strategy, tokens=self.tokens, most=most, losses_of=losses_of)
+        rates.decide(strategy, rate)
+        print_line(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
+        return rate
+
+    def train(self, rates: dict[str, Rate]) -> int:
+        """Trains every strategy with one seed, then with the next, skipping what is done; returns the exit code."""
+        complete = 0
+        for seed in range(self._options.seeds):
+            for each in self._strategies:
+                with opened(self._train_options(each, rates[each.name].value, seed)) as training:
+                    complete += 1
+                    if training.is_complete:
+                        continue
+                    name = f"{each.name}, seed {seed}"
+                    print_line(f"{name}:")
+                    tags = {"comparison": self.comparison_id, "strategy": each.name}
+                    if code := train_on(self._connected(), training, name=name, tags=tags):
+                        print_line(self._standing(complete - 1))
+                        return code
+        return 0
+
+    def _standing(self, complete: int) -> str:
+        """Returns an interrupted comparison's last sentence: how many trainings are complete, and how to go on."""
+        of = len(self._strategies)
+        sentence = f"{complete} of {of * self._options.seeds} trainings are complete: the same command resumes the rest"
+        return f"{sentence}, with --seeds {complete // of} it answers by these." if complete >= of else f"{sentence}."
+
+    def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
+        folder = self.out / strategy.folder
+        file = folder / "layout.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
+        with replacing(file) as part:
+            part.write_text(json.dumps({name: to_json(value) for name, value in parts.items()}, indent=2) + "\n")
+        options = self._common(str(file), rate, self.tokens)
+        return dataclasses.replace(options, out=folder / f"seed-{seed}", seed=seed)
+
+    def _plan(self, strategy: Strategy, rate: float, tokens: int) -> TrainingPlan:
+        """Returns the plan of a training with seed 0, checked without a device.
+
+        Raises:
+            InputError: it cannot be trained so.
+        """
+        target = Target(
+            name=strategy.name,
+            folder=self.out,
+            layout=strategy.layout,
+            recipe=strategy.recipe,
+            batch=strategy.batch,
+        )
+        return make_plan(self._common(strategy.name, rate, tokens), target, None)
+
+    def _common(self, target: str, rate: float, tokens: int) -> TrainOptions:
+        """Returns the options that all trainings share: data, schedule, held-out loss."""
+        options = self._options
+        unset: dict[str, Any] = dict.fromkeys(
+            ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",
+             "start_from", "checkpoint_steps")
+        )  # fmt: skip
+        return TrainOptions(
+            target=target,
+            studies=options.studies,
+            tokens=tokens,
+            out=self.out,
+            data=options.data,
+            learning_rate=rate,
+            lr_schedule="cosine",
+            val_tokens=options.val_tokens,
+            phases=(),
+            seed=0,
+            checkpoint_s=600.0,
+            keep=1,
+            address=options.address,
+            json=False,
+            **unset,
+        )

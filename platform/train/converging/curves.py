@@ -1,0 +1,81 @@
+"""The loss curves of one training as values, and points on them. Pure."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainers.records.training import Record, Steps, Validated
+from trainers.records.training_files import RECORDS
+from trainers.records.training_lines import Reader, without_redone
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Curves:
+    """The losses of one training, by tokens and by hours of training without start-ups."""
+
+    tokens: tuple[float, ...]
+    hours: tuple[float, ...]
+    losses: tuple[float, ...]
+    """Training loss after each step."""
+    val_tokens: tuple[float, ...]
+    val_hours: tuple[float, ...]
+    val_losses: tuple[float, ...]
+    """Held-out losses; the first one is before any step."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput over the whole training."""
+        return self.tokens[-1] / (self.hours[-1] * 3600)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether every loss is finite and the last held-out loss is below the first."""
+        finite = all(map(math.isfinite, (*self.losses, *self.val_losses)))
+        return finite and len(self.val_losses) > 1 and self.val_losses[-1] < self.val_losses[0]
+
+
+def read_curves(folder: Path) -> Curves:
+    """Returns the curves of the training in `folder`."""
+    return curves_of(without_redone(Reader(folder / RECORDS).read()))
+
+
+def curves_of(records: Sequence[Record]) -> Curves:
+    """Returns the curves that these records make."""
+    steps = [each for each in records if isinstance(each, Steps)]
+    validated = [each for each in records if isinstance(each, Validated)]
+    tokens, hours, losses = list[float](), list[float](), list[float]()
+    for each in steps:
+        number = len(each.losses)
+        for place, loss in enumerate(each.losses):
+            behind = number - 1 - place
+            tokens.append(float(each.tokens - behind * each.tokens_per_step))
+            hours.append((each.train_s - behind * each.steps_s / number) / 3600)
+            losses.append(loss)
+    return Curves(
+        tokens=tuple(tokens),
+        hours=tuple(hours),
+        losses=tuple(losses),
+        val_tokens=tuple(float(each.tokens) for each in validated),
+        val_hours=tuple(each.train_s / 3600 for each in validated),
+        val_losses=tuple(each.loss for each in validated),
+    )
+
+
+def loss_at(xs: Sequence[float], losses: Sequence[float], x: float) -> float | None:
+    """Returns the loss at `x` by linear interpolation; None outside of the curve."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(zip(xs, losses, strict=True)):
+        if x0 <= x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return None
+
+
+def reached_at(xs: Sequence[float], losses: Sequence[float], target: float) -> float | None:
+    """Returns the x at which the curve first reaches `target` or less; None where it never does."""
+    if losses and losses[0] <= target:
+        return xs[0]
+    for (x0, y0), (x1, y1) in itertools.pairwise(zip(xs, losses, strict=True)):
+        if y1 <= target:
+            return x0 + (x1 - x0) * (y0 - target) / (y0 - y1) if y0 > y1 else x1
+    return None

@@ -1,0 +1,179 @@
+"""The learning rate of each strategy: given by the user, found by a small Tune search of short trainings, or scaled by
+a rule.
+
+The rule: the first strategy's rate, times the square root of the ratio of global batches (arXiv 2205.10287). The search
+tries that rate, a third of it and three times it, and continues past the best while that lies at the edge.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.cluster.nodes import ClusterHandle
+from platform.common.errors import ClusterError
+from platform.common.text import figure
+from platform.study.atomic_write import replacing
+from platform.train.converging.strategies import Strategy
+from platform.train.training_folder import TrainingFolder
+from trainers.records.training import TrainingJob, TrainingPlan
+from trainers.spec.codec import to_json
+
+_RATE_RATIO = 3.0
+"""Ratio of neighbouring rates."""
+LEAST_STEPS = 30
+"""Least optimizer steps of a short training; fewer do not tell rates apart."""
+_SHARE = 0.2
+"""Share of the tokens that a short training takes, where that is enough steps."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """A learning rate and its source."""
+
+    value: float
+    source: str
+    """Part of a sentence, such as "the best of 3 rates in 40 steps each"."""
+
+
+def rate_by_rule(first: Strategy, strategy: Strategy) -> float:
+    """Returns the first strategy's rate at the strategy's global batch."""
+    return first.recipe.learning_rate * math.sqrt(strategy.recipe.global_batch / first.recipe.global_batch)
+
+
+def short_tokens(strategy: Strategy, tokens: int) -> int | None:
+    """Returns the tokens of a short training; None where the whole training has too few steps to tell rates apart."""
+    least = LEAST_STEPS * strategy.recipe.tokens_per_step
+    return None if least > tokens else max(least, round(tokens * _SHARE))
+
+
+def search_rate(rule: float, most: int, losses_of: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, int]:
+    """Returns the best of at most `most` rates around the rule's, and how many were tried. `losses_of` trains with each
+    rate of a list and returns their losses.
+
+    If the best rate lies at the edge, the next one is tried as well. If no rate learns, the rule's is returned.
+    """
+    factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, most)]
+    loss_by_rate = dict(
+        zip((rule * each for each in factors), losses_of([rule * each for each in factors]), strict=True)
+    )
+    while len(loss_by_rate) < most:
+        best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
+        further = {min(loss_by_rate): best / _RATE_RATIO, max(loss_by_rate): best * _RATE_RATIO}.get(best)
+        if further is None or not math.isfinite(loss_by_rate[best]):
+            break
+        loss_by_rate[further] = losses_of([further])[0]
+    best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
+    return (best if math.isfinite(loss_by_rate[best]) else rule), len(loss_by_rate)
+
+
+class Rates:
+    """The rates of a comparison, saved in a file so that the same command does not search again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stored: dict[str, dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else {}
+
+    def lookup(self, strategy: Strategy) -> Rate | None:
+        """Returns the strategy's own rate, else the rate decided for strategies with the same mathematics; None for
+        neither.
+        """
+        if strategy.has_own_rate:
+            return Rate(value=strategy.recipe.learning_rate, source="as stated")
+        saved = self._stored.get(strategy.mathematics.id)
+        return None if saved is None else Rate(**saved)
+
+    def decide(self, strategy: Strategy, rate: Rate) -> None:
+        """Saves the decision."""
+        self._stored[strategy.mathematics.id] = dataclasses.asdict(rate)
+        with replacing(self._path, durably=True) as part:
+            part.write_text(json.dumps(self._stored, indent=1) + "\n")
+
+
+def rate_of(
+    first: Strategy,
+    strategy: Strategy,
+    *,
+    tokens: int,
+    most: int,
+    losses_of: Callable[[Sequence[float]], Sequence[float]],
+) -> Rate:
+    """Returns the strategy's rate: search_rate, or by the rule where the user chose it or the budget is too short."""
+    rule = rate_by_rule(first, strategy)
+    same = strategy.recipe.global_batch == first.recipe.global_batch
+    words = (
+        "the first's" if same else f"the first's rate times {figure(rule / first.recipe.learning_rate)}, by the rule"
+    )
+    if not most:
+        return Rate(value=rule, source=f"{words} (--rates 0 tries none)")
+    if short_tokens(strategy, tokens) is None:
+        steps = tokens // strategy.recipe.tokens_per_step
+        return Rate(value=rule, source=f"{words}: no rates are tried in so few steps ({steps})")
+    best, number = search_rate(rule, most, losses_of)
+    steps = -(-(short_tokens(strategy, tokens) or 0) // strategy.recipe.tokens_per_step)
+    return Rate(value=best, source=f"the best of {number} in {steps} steps each")
+
+
+def try_rates(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[float]:
+    """Returns the last held-out loss of each plan, run one after another as Ray Tune trials; infinity for a failed one.
+
+    Raises:
+        ClusterError: no trial came back.
+    """
+    import ray.tune
+
+    from trainers.training.rate_trial import run_rate
+
+    jobs = _jobs(place, plans, folder)
+    for name in ("ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    nodes = [node.id for node in place.nodes] if place.left_out else []
+    storage = folder / "tune"
+    tuner = ray.tune.Tuner(
+        ray.tune.with_resources(run_rate, {"CPU": 0, f"node:{place.driver_ip}": 0.001}),
+        param_space={
+            "index": ray.tune.grid_search(list(range(len(jobs)))),
+            "jobs": jobs,
+            "storage": str(storage),
+            "nodes": nodes,
+        },
+        tune_config=ray.tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
+        run_config=ray.tune.RunConfig(name="rates", storage_path=str(storage), verbose=0),
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        results = tuner.fit()
+    losses = {
+        each.metrics["index"]: each.metrics["val_loss"] for each in results if each.metrics and "index" in each.metrics
+    }
+    if not losses:
+        reason = next((str(each.error) for each in results if each.error), "a trial ended without a message")
+        raise ClusterError(f"no learning rate could be tried: {reason}")
+    shutil.rmtree(storage, ignore_errors=True)
+    return [losses.get(index, math.inf) for index in range(len(jobs))]
+
+
+def _jobs(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[Any]:
+    """Returns the job of each plan as JSON values, each with an empty folder of its own."""
+    jobs: list[Any] = []
+    for rate, plan in plans.items():
+        path = folder / f"rate-{rate:.3g}"
+        shutil.rmtree(path, ignore_errors=True)  # left by an ended command
+        path.mkdir(parents=True)
+        training_folder = TrainingFolder(path)
+        job = TrainingJob(
+            plan=plan,
+            folder=str(path),
+            attempt=training_folder.next_attempt(),
+            layout=plan.phases[0].layout,
+            cluster=place.cluster,
+            cpus_per_worker=place.cpus_per_worker,
+            keep=1,
+        )
+        jobs.append(to_json(job))
+    return jobs

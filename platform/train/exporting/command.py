@@ -1,0 +1,144 @@
+"""Exports a trained model, or the layout that a search found, for other programs.
+
+    python -m platform.export studies/gpt2-1/training --out model              # a transformers folder
+    python -m platform.export gpt2-1 --to torchrun --tokens 2e9 --out runs/first   # our trainer, without Ray
+    python -m platform.export gpt2-1 --to accelerate --tokens 2e9 --out hf --run 20
+
+From a training's newest checkpoint it writes the model; from a training, a study's winner or a layout.json it writes a
+folder whose launch.sh trains that layout in another program. What that program does not support is printed and noted in
+launch.sh. With --run both are trained for some steps here and their speeds compared.
+Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.output import print_line
+from platform.common.quantities import amount
+from platform.common.signals import INTERRUPTED, exit_with
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.train.exporting.export_speed import (
+    beside_search,
+    check_devices,
+    compared,
+    run_ours,
+    run_plain,
+    run_torchrun,
+)
+from platform.train.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
+from platform.train.target import read_target
+from platform.train.train_options import TrainOptions
+from platform.train.training_folder import TrainingFolder
+from platform.train.training_plan import make_plan
+from trainers.records.training import TrainingPlan
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's parser."""
+    command_parser = Parser(
+        prog="python -m platform.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = command_parser.add_argument
+    add("target", metavar="TRAINING|STUDY|FILE", help="the folder of a training (platform.train's --out), a study whose"
+        " winner is exported, or a layout.json")  # fmt: skip
+    add("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must not exist, or be empty")
+    add(
+        "--to",
+        choices=FORMATS,
+        default="transformers",
+        help="what it is for (default: %(default)s, a training's model)",
+    )
+    add(
+        "--dtype",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="of the model's weights (default: %(default)s)",
+    )
+    add("--tokens", type=amount, metavar="N", help="tokens to train on, for a study or a file, as in 2e9 or 2B")
+    add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
+    add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
+    add("--device", choices=("cuda", "cpu"), help="what it runs on (default: the study's devices, else cuda)")
+    add("--run", type=int, metavar="STEPS", help="run so many steps of it here, and print its speed beside this"
+        " project's")  # fmt: skip
+    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
+    return command_parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    try:
+        options = parser().parse_args(argv)
+        out = user_path(options.out).absolute()
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} is there already: give --out a new folder")
+        if options.to == "transformers":
+            _export_model(options, out)
+        else:
+            _export_layout(options, out)
+        return 0
+    except (InputError, ClusterError) as error:
+        print_line(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _export_model(options: argparse.Namespace, out: Path) -> None:
+    folder = TrainingFolder(user_path(options.target).absolute())
+    plan, newest = folder.plan(), folder.newest_checkpoint()
+    if plan is None or newest is None:
+        raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+    from trainers.training.export import export  # imports torch
+
+    export(newest, plan.recipe, out, dtype=options.dtype)
+    print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
+
+
+def _export_layout(options: argparse.Namespace, out: Path) -> None:
+    plan, promised, device = _plan(options)
+    if options.run is not None:
+        check_devices(plan, device, options.run)
+    match options.to:
+        case "torchrun":
+            limits = write_torchrun(plan, out)
+        case "accelerate":
+            limits = write_accelerate(plan, out, device)
+        case _:
+            limits = write_deepspeed(plan, out)
+    print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
+    for each in limits:
+        print_line(f"- {each}")
+    if options.run is None:
+        return
+    per_step = plan.tokens_per_step(plan.phases[0])
+    if options.to == "torchrun":
+        print(beside_search(run_torchrun(out, options.run, device), promised, tokens_per_step=per_step))
+    else:
+        ours = run_ours(plan, options.run, device)
+        print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
+
+
+def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, float | None, Device]:
+    """Returns what is to be trained, the speed that a search measured of it, and the kind of device it is for."""
+    folder = TrainingFolder(user_path(options.target).absolute())
+    if (stored_plan := folder.plan()) is not None:
+        if options.tokens or options.data or options.start_from:
+            raise InputError(f"{folder.path} is a training with a plan of its own: leave --tokens, --data and"
+                             " --start-from out")  # fmt: skip
+        return stored_plan, None, options.device or "cuda"
+    if options.tokens is None or options.tokens < 1 or options.tokens != int(options.tokens):
+        raise InputError(f"--to {options.to} needs --tokens, a whole number to train on as in 2e9, for a study or file")
+    studies = user_path(options.studies).absolute()
+    target = read_target(options.target, studies, None)
+    train_options = TrainOptions(
+        target=options.target, studies=studies, tokens=int(options.tokens), data=options.data,
+        start_from=options.start_from,
+    )  # fmt: skip
+    device: Device = options.device or ("cpu" if target.device_kind == "cpu" else "cuda")
+    return make_plan(train_options, target, None), target.tokens_per_s, device
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,164 @@
+"""The training's run in MLflow: a thread follows the records, and the run can be completed from them at any time."""
+
+import contextlib
+import importlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from platform.common.output import print_line
+from platform.tracking.client import connected, mlflow
+from platform.tracking.content import as_text, layout_fields, recipe_fields
+from platform.tracking.uri import display_uri, without_secrets
+from trainers.records.training import Record, Steps, TrainingPlan, Validated
+from trainers.records.training_lines import Reader, without_redone
+
+_LOOK_S = 2.0
+_RETRY_S = 30.0
+_LAST_WAIT_S = 30.0
+"""Time in which MLflow may catch up once the training is over."""
+_MOST_METRICS = 1000
+"""Metrics in one call: the number that every MLflow server accepts."""
+
+
+class TrainingRun:
+    """A thread that keeps a training's run in MLflow up to date until it is closed. Its errors never end a training."""
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        *,
+        uri: str,
+        name: str,
+        training_id: str,
+        records: Path,
+        tags: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._plan, self._uri, self._name, self._id = plan, uri, name, training_id
+        self._records, self._tags = records, tags
+        self._is_over = threading.Event()
+        self._state = "RUNNING"
+        self._is_warned = False
+        self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
+        """Lets MLflow catch up for `limit_s`, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
+        self._state = state
+        self._is_over.set()
+        self._thread.join(limit_s)
+        if self._thread.is_alive():
+            print_line("MLflow has not caught up: the same command, or the next one, brings it up to date.")
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self._keep_up_to_date()
+                return
+            except Exception as error:  # any error of MLflow where the server does not answer or refuses
+                if not self._is_warned:
+                    self._is_warned = True
+                    reason = without_secrets(" ".join(str(error).split())[:200], self._uri)
+                    print_line(
+                        f"MLflow at {display_uri(self._uri)} is not up to date ({reason}); the training goes on."
+                    )
+                if self._is_over.wait(_RETRY_S):
+                    return
+
+    def _keep_up_to_date(self) -> None:
+        run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)
+        reader = Reader(self._records)
+        # Records that a later attempt replaced are left out where that attempt has begun.
+        run.log(without_redone(reader.read()))
+        while not self._is_over.wait(_LOOK_S):
+            run.log(reader.read())
+        run.log(reader.read())
+        run.end(self._state)
+
+
+class _Run:
+    """The run on a server, looked up by the training's id or created."""
+
+    def __init__(self, plan: TrainingPlan, *, uri: str, name: str, training_id: str, tags: Mapping[str, str]) -> None:
+        self._plan = plan
+        self._client, experiment = connected(uri, plan.recipe.model.name)
+        runs = self._client.search_runs([experiment.experiment_id], f"tags.training_id = '{training_id}'")
+        if runs:
+            run = runs[0]
+        else:
+            own_tags = {"training_id": training_id, "role": "training", **tags}
+            run = self._client.create_run(experiment.experiment_id, tags=own_tags, run_name=name)
+        self._id: str = run.info.run_id
+        missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
+        param: Any = importlib.import_module("mlflow.entities").Param
+        self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
+        self._client.update_run(self._id, status="RUNNING")
+        self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
+
+    def _last_step(self, key: str) -> int:
+        return max((each.step for each in self._client.get_metric_history(self._id, key)), default=-1)
+
+    def log(self, records: list[Record]) -> None:
+        """Logs the records that the run lacks; a repeated step has the same figures both times."""
+        metric: Any = mlflow().entities.Metric
+        now_ms = round(time.time() * 1000)
+        metrics: list[Any] = []
+        for record in records:
+            if isinstance(record, Steps):
+                for step, values in series_of(record):
+                    if step > self._logged["train_loss"]:
+                        metrics += [metric(key, value, now_ms, step) for key, value in values.items()]
+                self._logged["train_loss"] = max(self._logged["train_loss"], record.last_step)
+            elif isinstance(record, Validated) and record.step > self._logged["val_loss"]:
+                # MLflow draws 320 points of each series and pairs two by step: held-out losses have an x of their own.
+                values = {"val_loss": record.loss, "val_tokens": record.tokens, "val_hours": record.train_s / 3600}
+                metrics += [metric(key, value, now_ms, record.step) for key, value in values.items()]
+                self._logged["val_loss"] = record.step
+        for first in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[first : first + _MOST_METRICS])
+
+    def end(self, state: str) -> None:
+        """Closes the run."""
+        with contextlib.suppress(Exception):
+            self._client.set_terminated(self._id, state)
+
+
+def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
+    """Returns the values of each series by step: per-step values, and those of the whole record at its last step."""
+    series: list[tuple[int, dict[str, float]]] = []
+    behind = len(record.losses)
+    for i, loss in enumerate(record.losses):
+        behind -= 1
+        values = {
+            "train_loss": loss,
+            "grad_norm": record.grad_norms[i],
+            "learning_rate": record.learning_rates[i],
+            "tokens": float(record.tokens - behind * record.tokens_per_step),
+            "train_hours": (record.train_s - behind * record.steps_s / len(record.losses)) / 3600,
+        }
+        if not behind:
+            values |= {"tokens_per_s": record.tokens_per_s, "peak_gib": record.peak_gib}
+        series.append((record.first_step + i, values))
+    return series
+
+
+def parameters(plan: TrainingPlan) -> dict[str, str]:
+    """Returns the training's plan as MLflow parameters."""
+    recipe, last = plan.recipe, plan.phases[-1]
+    precision = f"{recipe.compute_precision} compute, {recipe.state_precision} states"
+    values: dict[str, Any] = {
+        **recipe_fields(recipe),
+        **layout_fields(last.layout),
+        "precision": precision,
+        "layout": last.layout.label,
+        "global_batch": last.global_batch,
+        "grad_accum": last.batch.grad_accum,
+        "micro_batch": last.batch.micro_batch,
+        "lr_schedule": plan.lr_schedule.kind,
+        "warmup_tokens": plan.lr_schedule.warmup_tokens,
+        "token_budget": plan.tokens,
+    }
+    return {key: as_text(value) for key, value in values.items() if value is not None}

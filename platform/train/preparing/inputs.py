@@ -1,0 +1,255 @@
+"""The input files, and how their documents are divided into pieces and shards.
+
+The division depends on the files and on the shard's size alone, so that any number of workers writes the same shards.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from platform.common.errors import InputError
+from platform.study.folder import user_path
+from platform.train.preparing import megatron_pairs
+from trainers.data.footer import COLUMNS, is_list, open_parquet
+
+Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
+IDS: tuple[Kind, ...] = ("parquet ids", "megatron")
+"""Kinds of files that hold token ids already."""
+
+SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
+            ".ndjson": "json lines", ".parquet": "parquet", ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
+MAX_DOCUMENT_BYTES = 32 * 2**20
+"""Longest document, in bytes of its file: a document is in memory whole, as text and as tokens."""
+_BLOCK_BYTES = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """One file, or one Megatron pair named by its .bin."""
+
+    path: str
+    kind: Kind
+    size_bytes: int
+    modified_ns: int
+    column: str = ""
+    """Column of text or of token ids, in Parquet; "" for other kinds."""
+    id_type: str = ""
+    """NumPy type of the token ids; "" for text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A part of a file that begins and ends with a document."""
+
+    file: InputFile
+    begin: int
+    """The first byte, row group (Parquet) or document (Megatron)."""
+    end: int
+    size_bytes: int
+    """Bytes of the input in this piece."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """The pieces that make up one output file."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        """The output file's name."""
+        return f"tokens-{self.number:06d}.parquet"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the input in this shard."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
+    """Returns the files that `paths` name. A folder stands for every file in it, at any depth, of a known suffix.
+
+    Raises:
+        InputError: a path is missing, of no known kind or named twice, or `out` lies in an input's folder.
+    """
+    inputs: dict[Path, InputFile] = {}
+    for path in paths:
+        path = user_path(path).resolve()
+        if not path.exists():
+            raise InputError(f"there is no input {path}")
+        if path.is_dir():
+            if out == path or path in out.parents:
+                raise InputError(f"--out {out} lies in the input folder {path}: give a folder outside of it")
+            files = sorted(each for each in path.rglob("[!.]*") if each.suffix in SUFFIXES and each.is_file())
+            if not files:
+                raise InputError(f"the folder {path} holds no file with a suffix {', '.join(SUFFIXES)}")
+            files = [each for each in files if each.suffix != ".idx" or each.with_suffix(".bin") not in files]
+        elif path.suffix not in SUFFIXES:
+            raise InputError(f"the kind of {path} is unknown: its suffix must be one of {', '.join(SUFFIXES)}")
+        else:
+            files = [path]
+        for file in files:
+            file = file.with_suffix(".bin") if file.suffix == ".idx" else file
+            if file in inputs:
+                raise InputError(f"{file} is named twice: each input counts once")
+            inputs[file] = _described(file, text_key)
+    return list(inputs.values())
+
+
+def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None) -> list[Shard]:
+    """Returns the shards that the files make up, in the files' order.
+
+    Raises:
+        InputError: a document is too long, or a file cannot be read.
+    """
+    completed: list[Shard] = []
+    pieces: list[Piece] = []
+    size_bytes = 0
+    for file in files:
+        for piece in _pieces(file, shard_bytes, separator):
+            if pieces and size_bytes + piece.size_bytes > shard_bytes:
+                completed.append(Shard(number=len(completed), pieces=tuple(pieces)))
+                pieces, size_bytes = [], 0
+            pieces.append(piece)
+            size_bytes += piece.size_bytes
+    return [*completed, Shard(number=len(completed), pieces=tuple(pieces))] if pieces else completed
+
+
+def _described(path: Path, text_key: str) -> InputFile:
+    kind = SUFFIXES[path.suffix]
+    try:
+        stat = path.stat()
+        text_file = InputFile(path=str(path), kind="text", size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns)
+        if kind == "parquet":
+            with open_parquet(path) as parquet:
+                return _with_column(text_file, parquet.schema_arrow, text_key)
+        if kind == "megatron":
+            return dataclasses.replace(text_file, kind="megatron", id_type=megatron_pairs.Pair(path).id_type)
+        with path.open("rb") as file:
+            if kind == "json lines" and file.read(64).lstrip()[:1] == b"[":
+                raise InputError(f"{path} is one JSON array: write it as JSON lines, an object a line")
+        return text_file if kind == "text" else dataclasses.replace(text_file, kind="json lines")
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename or path}: {error.strerror}") from error
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _with_column(file: InputFile, schema: pa.Schema, text_key: str) -> InputFile:
+    path = file.path
+    if text_key in schema.names:
+        kind = schema.field(text_key).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            return dataclasses.replace(file, kind="parquet text", column=text_key)
+        raise InputError(f"column {text_key} of {path} must hold text, got {kind}: --text-key names another")
+    column = next((name for name in COLUMNS if name in schema.names), None)
+    if column is None:
+        raise InputError(
+            f"{path} has no column {text_key} with text nor {' or '.join(COLUMNS)} with token ids; its columns are"
+            f" {', '.join(schema.names)}: --text-key names the one with text"
+        )
+    kind = schema.field(column).type
+    if not is_list(kind):
+        raise InputError(
+            f"column {column} of {path} holds {kind} and no lists, so where a document ends is not known: --data reads"
+            " it as it is"
+        )
+    while is_list(kind):
+        kind = kind.value_type
+    if not pa.types.is_integer(kind):
+        raise InputError(f"column {column} of {path} must hold lists of integers, got lists of {kind}")
+    id_type = str(kind) if str(kind) in ("uint8", "uint16") else "int32"
+    return dataclasses.replace(file, kind="parquet ids", column=column, id_type=id_type)
+
+
+def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[Piece]:
+    try:
+        match file.kind:
+            case "text" if separator is None:
+                if file.size_bytes > MAX_DOCUMENT_BYTES:
+                    raise InputError(
+                        f"{file.path} is one document of {file.size_bytes / 2**20:,.0f} MiB, at most"
+                        f" {MAX_DOCUMENT_BYTES / 2**20:.0f} can be: --separator names the text between documents, as"
+                        r" in --separator '\n\n'"
+                    )
+                bounds, sizes = [0, file.size_bytes], [file.size_bytes]
+            case "text" | "json lines":
+                bounds = _text_bounds(
+                    file, shard_bytes, b"\n" if separator is None or file.kind != "text" else separator
+                )
+                sizes = np.diff(bounds).tolist()
+            case "megatron":
+                bounds, sizes = megatron_pairs.Pair(Path(file.path)).bounds(shard_bytes)
+            case _:
+                bounds, sizes = _group_bounds(file, shard_bytes)
+    except OSError as error:
+        raise InputError(f"cannot read {file.path}: {error.strerror}") from error
+    return [
+        Piece(file=file, begin=begin, end=end, size_bytes=size)
+        for begin, end, size in zip(bounds[:-1], bounds[1:], sizes, strict=True)
+        if end > begin
+    ]
+
+
+def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[int]:
+    """Returns the places between documents at which pieces begin and end, about `shard_bytes` apart."""
+    bounds = [0]
+    with Path(file.path).open("rb") as stream:
+        while bounds[-1] + shard_bytes < file.size_bytes:
+            after = _document_end(stream, bounds[-1] + shard_bytes, separator)
+            if after is None:
+                if file.size_bytes - bounds[-1] > shard_bytes + MAX_DOCUMENT_BYTES:
+                    raise too_long(file, bounds[-1] + shard_bytes)
+                break
+            bounds.append(after)
+    return [*bounds, file.size_bytes]
+
+
+def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
+    """Returns the place after the first separator from `begin` on; None where a document's greatest length has none."""
+    stream.seek(begin)
+    read = b""
+    while len(read) <= MAX_DOCUMENT_BYTES:
+        block = stream.read(_BLOCK_BYTES)
+        searched = max(0, len(read) - len(separator))
+        read += block
+        if (place := read.find(separator, searched)) >= 0:
+            return begin + place + len(separator)
+        if not block:
+            return None
+    return None
+
+
+def too_long(file: InputFile, place: int) -> InputError:
+    """Returns the error for a document that is too long, near byte `place`."""
+    remedy = "--separator names the text between documents" if file.kind == "text" else "cut it into several"
+    return InputError(
+        f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {remedy}"
+    )
+
+
+def _group_bounds(file: InputFile, shard_bytes: int) -> tuple[list[int], list[int]]:
+    """Returns the row groups at which pieces begin, and the bytes of each piece."""
+    bounds, sizes = [0], [0]
+    with pq.ParquetFile(file.path) as parquet:
+        metadata = parquet.metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            leaves = (group.column(leaf) for leaf in range(group.num_columns))
+            size = sum(
+                leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == file.column
+            )
+            if sizes[-1] and sizes[-1] + size > shard_bytes:
+                bounds.append(number)
+                sizes.append(0)
+            sizes[-1] += size
+        return [*bounds, metadata.num_row_groups], sizes

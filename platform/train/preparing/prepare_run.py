@@ -1,0 +1,219 @@
+"""A run of `platform.prepare`: plan, workers, index. A killed run resumes from the finished shards."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Generator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from platform.common.errors import ClusterError, InputError
+from platform.study.atomic_write import replacing
+from platform.train.preparing import inputs
+from platform.train.preparing.inputs import InputFile, Shard
+from platform.train.preparing.prepare_progress import PrepareProgress
+from platform.train.preparing.shard import ShardSettings, Shared, begin, make
+from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
+from trainers.data.footer import read_footer
+from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
+from trainers.spec.codec import to_json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRequest:
+    """The command's options."""
+
+    inputs: tuple[Path, ...]
+    out: Path
+    """Absolute path of the output folder."""
+    tokenizer: str | None
+    """Name of the tokenizer; None for bytes of text, and for inputs that hold token ids."""
+    with_end: bool
+    """Whether the tokenizer's end-of-sequence token ends every document."""
+    text_key: str
+    separator: bytes | None
+    """Bytes between the documents of a text file; None where each file is one document."""
+    shard_bytes: int
+    num_workers: int
+
+
+def prepare(request: PrepareRequest) -> TokenIndex:
+    """Creates the token folder of `request` and returns its index.
+
+    Raises:
+        InputError: a mistake in the request or its inputs, or a folder that something else is in.
+        ClusterError: a worker process was killed.
+    """
+    files = inputs.find(request.inputs, request.out, request.text_key)
+    tokenizer, id_type = _tokenizer(request, files)
+    with _locked(request.out):
+        _write_plan(request.out, _plan(request, files, tokenizer))
+        if (request.out / NAME).is_file():
+            return _finished(request.out)
+        for part in request.out.glob(".*.part"):
+            part.unlink(missing_ok=True)
+        shards = inputs.shards(files, request.shard_bytes, request.separator)
+        settings = ShardSettings(
+            out=request.out,
+            id_type=id_type,
+            tokenizer=tokenizer,
+            text_key=request.text_key,
+            separator=request.separator,
+        )
+        _make(shards, settings, request.num_workers)
+        index = _index(request.out, shards, tokenizer)
+        if not index.tokens:
+            raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
+        with replacing(request.out / NAME) as path:
+            write_index(path, index)
+        return index
+
+
+def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:
+    """Returns the tokenizer, None for inputs with token ids, and the type of the token ids."""
+    ids = [file for file in files if file.kind in inputs.IDS]
+    if not ids:
+        tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
+        return tokenizer, tokenizer.id_type
+    if len(ids) < len(files):
+        text = next(file for file in files if file not in ids)
+        raise InputError(f"{ids[0].path} holds token ids and {text.path} text: prepare them one after the other")
+    if request.tokenizer is not None:
+        raise InputError(f"{ids[0].path} holds token ids, which no tokenizer reads: leave out --tokenizer")
+    return None, np.result_type(*{file.id_type for file in ids}).name
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Creates the folder and locks it against other runs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"the folder --out {folder} cannot be made: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise InputError(f"another run of this command writes to {folder}: wait for its end") from error
+    finally:
+        os.close(handle)
+
+
+def _plan(request: PrepareRequest, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Returns the values that determine the folder's bytes."""
+    return {
+        "format": FORMAT,
+        "inputs": to_json(tuple(files)),
+        "tokenizer": None if tokenizer is None else tokenizer.name,
+        "tokenizer_sha256": None if tokenizer is None else tokenizer.digest,
+        "end_of_document": None if tokenizer is None else tokenizer.end_of_document,
+        "text_key": request.text_key,
+        "separator": None if request.separator is None else request.separator.decode(),
+        "shard_bytes": request.shard_bytes,
+    }
+
+
+def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Writes the plan into a new folder; refuses a folder with another plan."""
+    path = folder / PLAN_NAME
+    if not path.exists():
+        others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        if others:
+            raise InputError(f"the folder --out {folder} holds other files, such as {others[0]}: give a new one")
+        with replacing(path) as part:
+            part.write_text(json.dumps(plan, indent=1) + "\n")
+        return
+    try:
+        before = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): give another --out") from error
+    changed = [name for name in plan if not isinstance(before, dict) or before.get(name) != plan[name]]
+    if changed:
+        raise InputError(
+            f"the folder --out {folder} was begun with different {' and '.join(changed)}: give the same inputs and"
+            " options to resume it, or another --out"
+        )
+
+
+def _finished(folder: Path) -> TokenIndex:
+    try:
+        index = read_index(folder)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    assert index is not None
+    return index
+
+
+def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) -> None:
+    missing = [shard for shard in shards if not (settings.out / shard.name).is_file()]
+    if not missing:
+        return
+    context = multiprocessing.get_context("spawn")
+    shared = Shared(input_bytes=context.Value("q", 0), tokens=context.Value("q", 0), stop=context.Event())
+    total_bytes = sum(shard.size_bytes for shard in missing)
+    pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
+    try:
+        # A worker ignores Ctrl-C from its first moment on: this process handles it.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            pending = {pool.submit(make, shard) for shard in missing}
+        finally:
+            signal.signal(signal.SIGINT, before)
+        with PrepareProgress(
+            total_bytes=total_bytes, num_shards=len(shards), num_done=len(shards) - len(missing)
+        ) as progress:
+            while pending:
+                finished, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
+                _raise_first(finished)
+                if pending and not multiprocessing.active_children():
+                    raise MemoryError  # the pool's own thread had no memory left to report it
+                progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
+    except (BrokenProcessPool, MemoryError) as error:
+        event = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps because memory ran out"
+        raise ClusterError(
+            f"a worker process {event}: the same command resumes the run, --workers starts fewer"
+        ) from error
+    finally:
+        shared.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _raise_first(finished: set[Future[None]]) -> None:
+    """Raises the error of the first failed shard, in the order of the input."""
+    failures = [error for each in finished if (error := each.exception()) is not None]
+    if failures:
+        raise failures[0]
+
+
+def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None) -> TokenIndex:
+    files: list[IndexedFile] = []
+    for shard in shards:
+        footer = read_footer(folder / shard.name)
+        files.append(
+            IndexedFile(
+                name=shard.name,
+                documents=footer.num_rows,
+                tokens=footer.num_tokens,
+                lowest_id=footer.lowest_id,
+                highest_id=footer.highest_id,
+            )
+        )
+    highest_id = max((file.highest_id for file in files), default=0)
+    return TokenIndex(
+        format=FORMAT,
+        tokenizer="ids" if tokenizer is None else tokenizer.name,
+        vocab_size=highest_id + 1 if tokenizer is None else tokenizer.vocab_size,
+        end_of_document=None if tokenizer is None else tokenizer.end_of_document,
+        documents=sum(file.documents for file in files),
+        tokens=sum(file.tokens for file in files),
+        files=tuple(files),
+    )

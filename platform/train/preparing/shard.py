@@ -1,0 +1,151 @@
+"""One output file: a worker process reads, encodes and writes it, and renames it into place when it is whole."""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import wait
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from platform.common.errors import InputError
+from platform.study.atomic_write import replacing
+from platform.train.preparing.documents import documents
+from platform.train.preparing.inputs import Shard
+from platform.train.preparing.tokenizer import Encode, Tokenizer
+from trainers.data.footer import Tokens
+
+ROW_GROUP_TOKENS = 2**18
+"""Approximate number of tokens that a reader decodes at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ShardSettings:
+    """Settings that all shards share."""
+
+    out: Path
+    id_type: str
+    tokenizer: Tokenizer | None
+    """The tokenizer; None where the input holds token ids."""
+    text_key: str
+    separator: bytes | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Shared:
+    """State shared between workers and driver."""
+
+    input_bytes: "Synchronized[int]"
+    """Bytes of the input that are processed."""
+    tokens: "Synchronized[int]"
+    """Number of tokens written."""
+    stop: Event
+    """Set when the run is over: a worker abandons its shard."""
+
+
+class Stopped(Exception):
+    """Raised when the run ends before the shard is complete."""
+
+
+class _Worker:
+    """The settings of a worker process, made once."""
+
+    settings: ShardSettings
+    shared: Shared
+    encode: Encode
+
+
+def begin(settings: ShardSettings, shared: Shared) -> None:
+    """Prepares a worker process, which ends with its driver and ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallel processes
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+    threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+    _Worker.settings, _Worker.shared = settings, shared
+    _Worker.encode = _no_text if settings.tokenizer is None else settings.tokenizer.encoder()
+
+
+def make(shard: Shard) -> None:
+    """Writes the file of `shard`.
+
+    Raises:
+        InputError: its input is at fault, or the file cannot be written.
+        Stopped: the run is over.
+    """
+    settings, shared = _Worker.settings, _Worker.shared
+    with replacing(settings.out / shard.name) as path:
+        with _Writer(path, settings.id_type) as writer:
+            for piece in shard.pieces:
+                batches = documents(
+                    piece, encode=_Worker.encode, text_key=settings.text_key, separator=settings.separator
+                )
+                for tokens, input_bytes in batches:
+                    if shared.stop.is_set():
+                        raise Stopped
+                    writer.add(tokens)
+                    with shared.input_bytes.get_lock():
+                        shared.input_bytes.value += input_bytes
+                    with shared.tokens.get_lock():
+                        shared.tokens.value += len(tokens.ids)
+        with path.open("rb") as written:
+            os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
+
+
+class _Writer:
+    """A Parquet file with the column `tokens`, one row for each document."""
+
+    def __init__(self, path: Path, id_type: str) -> None:
+        self._id_type = id_type
+        self._schema = pa.schema([("tokens", pa.list_(pa.from_numpy_dtype(np.dtype(id_type))))])
+        self._file = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._ids: list[npt.NDArray[Any]] = []
+        self._lengths: list[npt.NDArray[np.int64]] = []
+        self._num_tokens = 0
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._file.close()
+
+    def add(self, tokens: Tokens) -> None:
+        """Appends documents."""
+        self._ids.append(tokens.ids)
+        self._lengths.append(np.diff(tokens.document_starts, append=len(tokens.ids)))
+        self._num_tokens += len(tokens.ids)
+        if self._num_tokens >= ROW_GROUP_TOKENS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._num_tokens:
+            return
+        ids = _as_arrow(np.concatenate(self._ids).astype(self._id_type, copy=False))
+        ends = np.cumsum(np.concatenate(self._lengths))
+        lists = pa.ListArray.from_arrays(_as_arrow(np.concatenate(([0], ends)).astype(np.int32)), ids)
+        self._file.write_table(pa.table([lists], schema=self._schema), row_group_size=len(lists))
+        self._ids, self._lengths, self._num_tokens = [], [], 0
+
+
+def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    # `pa.array` would import pandas to look for its types.
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def _no_text(_: object) -> list[npt.NDArray[Any]]:
+    raise InputError("the input holds token ids: there is no text to encode")
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)  # a killed driver cannot assign further shards

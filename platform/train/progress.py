@@ -1,0 +1,101 @@
+"""The progress of a training: one live line on a terminal, a line at intervals elsewhere."""
+
+import sys
+import time
+from collections import deque
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from platform.common.output import print_line
+from platform.common.text import count, duration, figure
+from trainers.records.training import Begun, NotSaved, Record, Saved, Steps, TrainingPlan, Validated
+
+_LINE_EVERY_S = 30.0
+_RECENT_S = 60.0
+"""Window of the rate and of the time left."""
+
+
+class TrainingProgress:
+    """A display of the records as they arrive."""
+
+    def __init__(self, plan: TrainingPlan) -> None:
+        self._plan = plan
+        self._recent: deque[Steps] = deque()
+        self._last: Steps | None = None
+        self._validated: Validated | None = None
+        self._last_line_s = -_LINE_EVERY_S
+        self._live = None
+        if sys.stderr.isatty():
+            console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+            self._live = Live(console=console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def close(self) -> None:
+        """Leaves the last line where it is."""
+        if self._live is not None:
+            self._live.stop()
+        if self._last is not None:
+            print_line(self.line())
+
+    def print_line(self, text: str) -> None:
+        """Prints a line beside the live one."""
+        if self._live is not None:
+            self._live.console.print(text)
+        else:
+            print_line(text)
+
+    def add(self, records: list[Record]) -> None:
+        """Adds new records to the display."""
+        for record in records:
+            match record:
+                case Begun():
+                    self._recent.clear()
+                    begin_text = f"from step {record.step}" if record.step else "from the beginning"
+                    after = duration(record.startup_s)
+                    self.print_line(f"It trains {begin_text} with {record.layout}, {after} after the workers' start.")
+                case Steps():
+                    self._last = record
+                    self._recent.append(record)
+                    while sum(each.steps_s for each in self._recent) - self._recent[0].steps_s > _RECENT_S:
+                        self._recent.popleft()
+                case Validated():
+                    self._validated = record
+                case NotSaved():
+                    self.print_line(
+                        f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
+                        " it is still there: make room."
+                    )
+                case Saved():
+                    pass
+        if self._last is None:
+            return
+        if self._live is not None:
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+        elif time.monotonic() - self._last_line_s >= _LINE_EVERY_S:
+            self._last_line_s = time.monotonic()
+            print_line(self.line())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput over the last minute of steps."""
+        seconds = sum(each.steps_s for each in self._recent)
+        return sum(len(each.losses) * each.tokens_per_step for each in self._recent) / seconds if seconds else 0.0
+
+    def line(self) -> str:
+        """Returns the line: tokens, step, losses, rate and time left."""
+        last = self._last
+        assert last is not None
+        remaining_tokens = max(0, self._plan.tokens - last.tokens)
+        parts = [
+            f"{min(1.0, last.tokens / self._plan.tokens):.1%} of {count(self._plan.tokens)} tokens",
+            f"step {last.last_step:,}",
+            f"loss {last.losses[-1]:.4f}",
+        ]
+        if self._validated is not None:
+            parts.append(f"held out {self._validated.loss:.4f}")
+        parts.append(f"{figure(self.tokens_per_s)} tokens/s")
+        if remaining_tokens and self.tokens_per_s:
+            parts.append(f"{duration(remaining_tokens / self.tokens_per_s)} left")
+        return ", ".join(parts)

@@ -1,0 +1,83 @@
+"""A short trial training of a search's winner: a held-out loss, a checkpoint and 50 steps without growth of memory."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.cluster.nodes import ClusterHandle
+from platform.common.errors import ClusterError, InputError
+from platform.common.output import print_line
+from platform.common.text import duration, figure
+from platform.train.attempts import Attempts, check_layouts
+from platform.train.promise import memory_growth
+from platform.train.target import read_target
+from platform.train.train_options import TrainOptions
+from platform.train.training_session import opened
+from trainers.records.training import Record, Saved, Steps, Validated
+
+_STEPS = 51
+"""Optimizer steps of the trial training: memory is compared over 50."""
+
+
+def unsafe_reason(place: ClusterHandle, study: Path) -> str:
+    """Trains the study's winner for some steps; returns why a long training would fail, "" where nothing indicates
+    that.
+
+    The sentence names what was observed. The trial training's folder, inside the study's, is removed.
+    """
+    out = study / "safe"
+    shutil.rmtree(out, ignore_errors=True)  # left by a killed driver
+    try:
+        return _run_trial(place, study, out)
+    except (ClusterError, InputError) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _run_trial(place: ClusterHandle, study: Path, out: Path) -> str:
+    target = read_target(str(study), study.parent, None)
+    if target.recipe is None:
+        return f"study {study.name} has no recipe"
+    tokens = _STEPS * target.recipe.tokens_per_step
+    if target.tokens_per_s:
+        takes = duration(tokens / target.tokens_per_s)
+        print_line(f"--safe: {_STEPS} steps of the winner, about {takes}, with held-out losses and checkpoints.")
+    options = TrainOptions(
+        target=str(study), studies=study.parent, tokens=tokens, out=out, val_every=tokens, keep=1, checkpoint_s=1e9
+    )
+    with opened(options) as training:
+        check_layouts(training.plan, place.cluster)
+        if Attempts(training.folder, training.plan, place, training.settings).run():
+            return "it was interrupted"
+        records = training.folder.read_records()
+    reason = objection(records, memory_counts=place.has_gpus)
+    if not reason:
+        print_line(_safe_sentence(records, memory_counts=place.has_gpus))
+    return reason
+
+
+def objection(records: Sequence[Record], *, memory_counts: bool) -> str:
+    """Returns what these records of a training's first steps show against a long training; "" for nothing."""
+    validated = [each for each in records if isinstance(each, Validated)]
+    losses = [loss for each in records if isinstance(each, Steps) for loss in each.losses]
+    if not all(map(math.isfinite, (*losses, *(each.loss for each in validated)))):
+        return "a loss is not a number"
+    if not validated:
+        return "no held-out loss was measured"
+    if not any(isinstance(each, Saved) for each in records):
+        return "no checkpoint could be written"
+    return memory_growth(records) if memory_counts else ""
+
+
+def _safe_sentence(records: Sequence[Record], *, memory_counts: bool) -> str:
+    steps = [each for each in records if isinstance(each, Steps)]
+    saved = [each for each in records if isinstance(each, Saved)]
+    loss = next(each.loss for each in reversed(records) if isinstance(each, Validated))
+    memory = "without growth of memory" if memory_counts else "(the memory of CPU workers is not judged)"
+    return (
+        f"The winner is safe to train: {steps[-1].last_step} steps {memory}, held-out loss {figure(loss)}, a"
+        f" checkpoint of {figure(saved[-1].gib)} GiB that stops the steps for"
+        f" {figure(max(each.stall_s for each in saved))} s."
+    )

@@ -1,0 +1,49 @@
+"""The state of a training, as a sentence or as JSON."""
+
+from typing import Any
+
+from platform.common.text import duration, figure
+from platform.train.training_folder import TrainingFolder, steps_of
+from trainers.records.training import Begun, Saved, TrainingPlan, Validated
+
+
+def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
+    """Returns the state of the training so far: tokens, steps, losses and paths, as JSON values."""
+    records = folder.read_records()
+    steps = steps_of(records)
+    validated = [each for each in records if isinstance(each, Validated)]
+    saved = [each for each in records if isinstance(each, Saved)]
+    saved_tokens = folder.tokens_saved()
+    return {
+        "folder": str(folder.path),
+        "complete": plan.phase_at(saved_tokens) is None,
+        "tokens": steps[-1].tokens if steps else 0,
+        "tokens_saved": saved_tokens,
+        "steps": steps[-1].last_step if steps else 0,
+        "train_loss": steps[-1].losses[-1] if steps else None,
+        "val_loss": validated[-1].loss if validated else None,
+        "train_s": steps[-1].train_s if steps else 0.0,
+        "attempts": sum(isinstance(each, Begun) for each in records),
+        "checkpoint_stall_s": max((each.stall_s for each in saved), default=None),
+        "checkpoint": str(folder.newest_checkpoint() or ""),
+    }
+
+
+def closing_sentence(folder: TrainingFolder, result: dict[str, Any]) -> str:
+    """Returns the closing sentence."""
+    if not result["steps"]:
+        return f"No step is complete yet: the same command resumes the training in {folder.path}."
+    losses = f"loss {figure(result['train_loss'])}"
+    if result["val_loss"] is not None:
+        losses += f", held out {figure(result['val_loss'])}"
+    if result["complete"]:
+        return (
+            f"Trained on {result['tokens']:,} tokens in {duration(result['train_s'])} of training: {losses}."
+            f" The last checkpoint is {result['checkpoint']}."
+        )
+    return (
+        f"The training is at {result['tokens_saved']:,} tokens ({losses}): the same command resumes it from"
+        f" {result['checkpoint']}"
+        if result["checkpoint"]
+        else f"The training ended before its first checkpoint ({losses}): the same command begins it again."
+    )

@@ -1,0 +1,95 @@
+"""The target of a training: a study's winner or a layout file, with the speed that the search measured."""
+
+import dataclasses
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.study.folder import located, user_path
+from platform.study.history import History
+from platform.study.layout_file import read_layout
+from platform.study.result.result import StudyResult
+from platform.study.study import find, is_study, read
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A layout with its recipe, batch point and measured speed as far as they are known."""
+
+    name: str
+    folder: Path
+    """Default folder of a training: beside the layout file, or inside the study's folder."""
+    layout: Layout
+    recipe: Recipe | None = None
+    batch: BatchPoint | None = None
+    tokens_per_s: float | None = None
+    """Throughput that the search measured."""
+    matmul_peak_tflops: float | None = None
+    """Matrix throughput of the devices during the search."""
+    device_kind: str | None = None
+    """Kind of the devices in the search."""
+
+
+def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
+    """Returns the target that the user named: a study's winner or a layout file.
+
+    Raises:
+        InputError: there is no such study or file, or the study has no winner.
+    """
+    path = user_path(text)
+    if path.is_file() or path.suffix == ".json":
+        return _of_file(path)
+    folder = find(*located(studies, text))
+    return _of_study(folder, recipe_id)
+
+
+def _of_study(folder: Path, recipe_id: str | None) -> Target:
+    history, _ = read(folder)
+    results = StudyResult.of(history)
+    if recipe_id is not None and recipe_id not in results.by_id:
+        raise InputError(f"study {folder.name} has no recipe {recipe_id}: it has {', '.join(results.by_id)}")
+    winners = (winner for result, winner in results.winners if recipe_id in (None, result.recipe.id))
+    winner = next(winners, None)
+    if winner is None:
+        raise InputError(
+            f"study {folder.name} has no winner to train: resume it (python -m platform.search --resume"
+            f" {folder.name}), or give a layout.json"
+        )
+    return Target(
+        name=folder.name,
+        folder=folder / "training",
+        layout=winner.layout,
+        recipe=winner.trained_recipe,
+        batch=winner.batch,
+        tokens_per_s=winner.tokens_per_s,
+        matmul_peak_tflops=winner.matmul_peak_tflops,
+        device_kind=results.header.cluster.device_kind,
+    )
+
+
+def _of_file(path: Path) -> Target:
+    file = read_layout(path)
+    target = Target(
+        name=path.stem,
+        folder=path.absolute().parent / "training",
+        layout=file.layout,
+        recipe=file.recipe,
+        batch=file.batch,
+    )
+    folder = path.absolute().parent
+    return _with_promise(target, read(folder)[0]) if is_study(folder) else target
+
+
+def _with_promise(target: Target, history: History) -> Target:
+    """Returns the target with the speed and devices from the study that contains its file."""
+    if history.header is not None:
+        target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
+    for each in history.measurements:
+        same = each.layout == target.layout and each.batch == target.batch and each.tokens_per_s
+        if same and target.recipe is not None and each.trained_recipe.id == target.recipe.id:
+            return dataclasses.replace(
+                target, tokens_per_s=each.tokens_per_s, matmul_peak_tflops=each.matmul_peak_tflops
+            )
+    return target

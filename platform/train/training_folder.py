@@ -1,0 +1,121 @@
+"""A training's folder: its plan, its lock, the number of its newest attempt, its records."""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Generator
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.study.atomic_write import replacing
+from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, MANIFEST, PLAN, RECORDS, STOP
+from trainers.records.training_lines import Reader, without_redone
+from trainers.spec.codec import from_json, to_json
+
+
+class TrainingFolder:
+    """The folder of one training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Creates the folder where it is missing, and locks it against other drivers.
+
+        Raises:
+            InputError: it cannot be made, or another process trains in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"another process trains in {self.path}: wait for it to end, or give --out") from error
+            yield
+        finally:
+            os.close(file)
+
+    def plan(self) -> TrainingPlan | None:
+        """Returns the plan with which the training began; None for a new one.
+
+        Raises:
+            InputError: the file cannot be read, or is of another version.
+        """
+        path = self.path / PLAN
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_bytes())
+            if data.get("format") != FORMAT:
+                raise InputError(f"{path} has format {data.get('format')}, this version reads {FORMAT}: give --out")
+            return from_json(TrainingPlan, data["plan"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
+
+    def write_plan(self, plan: TrainingPlan) -> None:
+        """Writes the plan; a resumed training may differ from its first plan in layouts and batch points only.
+
+        Raises:
+            InputError: something else differs.
+        """
+        before = self.plan()
+        if before is not None:
+            old_mathematics, new_mathematics = before.mathematics, plan.mathematics
+            if changed := [name for name in new_mathematics if new_mathematics[name] != old_mathematics[name]]:
+                raise InputError(
+                    f"{self.path} holds a training with other mathematics ({', '.join(changed)} differ): give the same"
+                    " options, or train into another --out"
+                )
+        stored = {"format": FORMAT, "id": self.identity() or secrets.token_hex(8), "plan": to_json(plan)}
+        with replacing(self.path / PLAN, durably=True) as part:
+            part.write_text(json.dumps(stored, indent=1) + "\n")
+
+    def identity(self) -> str:
+        """Returns the id by which the training's run in MLflow is looked up; empty before `agree`."""
+        path = self.path / PLAN
+        return json.loads(path.read_bytes()).get("id", "") if path.exists() else ""
+
+    def next_attempt(self) -> int:
+        """Begins a new attempt and returns its number; workers of older attempts stop writing."""
+        path = self.path / ATTEMPT
+        number = int(path.read_text()) + 1 if path.exists() else 1
+        with replacing(path, durably=True) as part:
+            part.write_text(str(number))
+        (self.path / STOP).unlink(missing_ok=True)
+        return number
+
+    def ask_to_stop(self) -> None:
+        """Requests that the attempt saves a checkpoint and ends."""
+        (self.path / STOP).touch()
+
+    @property
+    def records(self) -> Path:
+        """The file that the workers write records to."""
+        return self.path / RECORDS
+
+    def read_records(self) -> list[Record]:
+        """Returns the training's records, without steps that a later attempt repeated."""
+        return without_redone(Reader(self.records).read())
+
+    def newest_checkpoint(self) -> Path | None:
+        """Returns the folder of the newest checkpoint; None where there is none."""
+        complete = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
+        return max(complete, key=lambda path: path.name, default=None)
+
+    def tokens_saved(self) -> int:
+        """Returns the number of tokens that the newest checkpoint was trained on; 0 where there is none."""
+        newest = self.newest_checkpoint()
+        return 0 if newest is None else json.loads((newest / MANIFEST).read_bytes())["tokens"]
+
+
+def steps_of(records: list[Record]) -> list[Steps]:
+    """Returns the records of optimizer steps, in order."""
+    return [record for record in records if isinstance(record, Steps)]

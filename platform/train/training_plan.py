@@ -1,0 +1,175 @@
+"""The `Plan` made from options and target: recipe, phases with fitting batch points, schedule, held-out data."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+from platform.study.folder import user_path
+from platform.study.layout_file import read_layout
+from platform.train.target import Target
+from platform.train.train_options import TrainOptions
+from trainers import data
+from trainers.data import ParquetTokens
+from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import STREAM, Recipe
+from trainers.spec.support import standing_refusal
+
+_WARMUP_SHARE, _DECAY_SHARE = 0.01, 0.2
+_FINAL_SHARE = {"constant": 1.0, "cosine": 0.1, "wsd": 0.0}
+_MOST_HELD_OUT_SHARE = 0.05
+_MOST_HELD_OUT_TOKENS = 2**20
+_VALIDATIONS = 20
+"""Validations in a training, unless the user sets their number."""
+
+
+def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None, tokens_done: int = 0) -> TrainingPlan:
+    """Returns the plan that the options describe. `before` is the plan of a training that is resumed after
+    `tokens_done`, None for a new training.
+
+    Raises:
+        InputError: something cannot be, in one sentence.
+    """
+    base = target.recipe or (before and before.recipe)
+    if base is None:
+        raise InputError(
+            f"{options.target} holds a layout without a recipe, and there is no training in its folder to resume:"
+            " give the layout.json of a search, or a study"
+        )
+    try:
+        recipe = _recipe(options, base)
+        validation = _validation(options, recipe)
+        finished_phases = {} if before is None else {each.end_tokens: each for each in before.phases}
+        phases = tuple(
+            _phases(
+                options, target, recipe, {end: finished_phases[end] for end in finished_phases if end <= tokens_done}
+            )
+        )
+        data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
+        for phase in phases:
+            if reason := standing_refusal(recipe, phase.layout, phase.layout.world_size):
+                raise InputError(reason)
+        plan = TrainingPlan(
+            recipe=recipe,
+            phases=phases,
+            lr_schedule=_schedule(options),
+            validation=validation,
+            initial_weights=_initial_weights(options.start_from, recipe) if options.start_from else "",
+        )
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error}") from error
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return plan
+
+
+def _recipe(options: TrainOptions, base: Recipe) -> Recipe:
+    changes: dict[str, object] = {}
+    if options.data is not None:
+        changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
+    for name in ("data_order", "learning_rate", "seed"):
+        if (value := getattr(options, name)) is not None:
+            changes[name] = value
+    return dataclasses.replace(base, **changes)  # type: ignore[reportArgumentType]
+
+
+def _data_path(text: str) -> str:
+    return text if text == "included" else str(user_path(text).absolute())
+
+
+def _initial_weights(text: str, recipe: Recipe) -> str:
+    """Returns the folder's absolute path, after a check that it holds a model of the recipe's kind. Workers check
+    shapes.
+
+    Raises:
+        InputError: it holds no model, or one of another kind.
+    """
+    folder = user_path(text).absolute()
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder") from error
+    if kind != recipe.model.architecture:
+        raise InputError(f"{folder} holds a {kind} model, the recipe has {recipe.model.architecture}: give another one")
+    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        raise InputError(f"{folder} holds no model.safetensors: save the model there as safetensors")
+    return str(folder)
+
+
+def _schedule(options: TrainOptions) -> LearningRateSchedule:
+    tokens, kind = options.tokens, options.lr_schedule
+    warmup = options.warmup_tokens if options.warmup_tokens is not None else round(tokens * _WARMUP_SHARE)
+    decay = options.decay_tokens
+    if decay is not None and kind != "wsd":
+        raise InputError(f"--decay-tokens belongs to --lr-schedule wsd, got --lr-schedule {kind}: leave it out")
+    if decay is None:
+        decay = round(tokens * _DECAY_SHARE) if kind == "wsd" else 0
+    final = options.final_share if options.final_share is not None else _FINAL_SHARE[kind]
+    return LearningRateSchedule(kind=kind, tokens=tokens, warmup_tokens=warmup, decay_tokens=decay, final_share=final)
+
+
+def _phases(
+    options: TrainOptions, target: Target, recipe: Recipe, finished_phases: Mapping[int, TrainingPhase]
+) -> Iterator[TrainingPhase]:
+    """Yields the phases in order. `finished_phases`, by the token count at which they end, stay as they were run."""
+    end = 0
+    for each in options.phases:
+        end += each.tokens
+        if end in finished_phases and finished_phases[end].global_batch == each.global_batch:
+            yield finished_phases[end]
+            continue
+        layout, batch = target.layout, target.batch
+        if each.layout is not None:
+            file = read_layout(each.layout)
+            layout, batch = file.layout, file.batch
+        yield TrainingPhase(end_tokens=end, layout=layout, batch=batch_for(recipe, layout, each.global_batch, batch))
+    if options.phases and end >= options.tokens:
+        raise InputError(
+            f"the phases of --phase take {end:,} tokens, the training {options.tokens:,}: give the last phase some"
+        )
+    batch = batch_for(recipe, target.layout, recipe.global_batch, target.batch)
+    yield TrainingPhase(end_tokens=options.tokens, layout=target.layout, batch=batch)
+
+
+def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: BatchPoint | None) -> BatchPoint:
+    """Returns the batch point with `global_batch` on `layout`. Its micro-batch is the largest divisor up to the
+    measured one, which fits in memory; 1 where none was measured.
+
+    Raises:
+        InputError: the data-parallel ranks do not share the global batch evenly.
+    """
+    each, remainder = divmod(global_batch, layout.data_parallel)
+    if remainder or not each:
+        raise InputError(
+            f"a global batch of {global_batch} does not divide evenly over"
+            f" {plural(layout.data_parallel, 'data-parallel rank')}: choose a multiple"
+        )
+    most = min(each, measured.micro_batch if measured else 1)
+    micro_batch = max(size for size in range(1, most + 1) if each % size == 0)
+    return BatchPoint.of(recipe.of_batch(global_batch), layout, micro_batch)
+
+
+def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
+    every_tokens = options.val_every or max(1, options.tokens // _VALIDATIONS)
+    if options.val_data is not None:
+        path = _data_path(options.val_data)
+        validation_data = data.plain_source(dataclasses.replace(recipe, data=path, data_order="file"))
+        assert isinstance(validation_data, ParquetTokens)
+        val_tokens = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
+        return Validation(
+            sequences=min(validation_data.num_sequences, -(-val_tokens // recipe.seq_len)),
+            every_tokens=every_tokens,
+            data=path,
+        )
+    if options.val_tokens is not None:
+        return Validation(sequences=-(-options.val_tokens // recipe.seq_len), every_tokens=every_tokens)
+    source = data.plain_source(recipe)
+    if not isinstance(source, ParquetTokens):
+        return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every_tokens)
+    most = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))
+    return Validation(sequences=most // recipe.seq_len, every_tokens=every_tokens)

@@ -1,0 +1,116 @@
+"""`platform.train`, from its options to the exit code."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Generator, Mapping
+
+from platform.cluster.connection import connected
+from platform.cluster.nodes import ClusterHandle
+from platform.common.output import print_line
+from platform.study.folder import user_path
+from platform.tracking.uri import check_uri, default_uri
+from platform.train.attempts import Attempts, CheckpointSettings, check_layouts
+from platform.train.mlflow_run import TrainingRun
+from platform.train.promise import Promise
+from platform.train.summary import closing_sentence, summary
+from platform.train.target import Target, read_target
+from platform.train.train_options import TrainOptions
+from platform.train.training_folder import TrainingFolder
+from platform.train.training_plan import make_plan
+from trainers.records.training import TrainingPlan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OpenTraining:
+    """A training whose folder this process has locked."""
+
+    folder: TrainingFolder
+    plan: TrainingPlan
+    settings: CheckpointSettings
+    mlflow_uri: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tokens are trained on."""
+        return self.plan.phase_at(self.folder.tokens_saved()) is None
+
+
+def train(options: TrainOptions) -> int:
+    """Begins a training, or resumes the one in the folder; returns the exit code.
+
+    Raises:
+        InputError: a mistake of the user's, before any device is touched.
+        ClusterError: the cluster is at fault.
+    """
+    with opened(options) as training:
+        code = 0
+        if not training.is_complete:
+            most = max(phase.layout.world_size for phase in training.plan.phases)
+            with connected(options.address, cpu_workers=most) as place:
+                code = train_on(place, training)
+        result = summary(training.folder, training.plan)
+        if options.json:
+            print(json.dumps(result, indent=2))
+        else:
+            print_line(closing_sentence(training.folder, result))
+        return code
+
+
+@contextlib.contextmanager
+def opened(options: TrainOptions) -> Generator[OpenTraining]:
+    """Locks the training's folder and yields it with the plan that the options describe.
+
+    Raises:
+        InputError: a mistake of the user's.
+    """
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
+    target = read_target(options.target, options.studies, options.recipe)
+    folder = TrainingFolder(user_path(options.out).absolute() if options.out else target.folder)
+    plan = make_plan(options, target, folder.plan(), folder.tokens_saved())
+    settings = CheckpointSettings(
+        checkpoint_s=options.checkpoint_s,
+        checkpoint_steps=options.checkpoint_steps,
+        keep=options.keep,
+        promise=_promise(target, plan),
+    )
+    with folder.locked():
+        folder.write_plan(plan)
+        yield OpenTraining(folder=folder, plan=plan, settings=settings, mlflow_uri=uri)
+
+
+def train_on(
+    place: ClusterHandle, training: OpenTraining, *, name: str = "", tags: Mapping[str, str] | None = None
+) -> int:
+    """Trains on the connected cluster and returns the exit code. `name` and `tags` are those of the MLflow run, whose
+    name is the folder's by default.
+
+    Raises:
+        InputError: a layout cannot run there.
+        ClusterError: the cluster is at fault.
+    """
+    check_layouts(training.plan, place.cluster)
+    folder = training.folder
+    mirror = TrainingRun(
+        training.plan,
+        uri=training.mlflow_uri,
+        name=name or folder.path.name,
+        tags=tags or {},
+        training_id=folder.identity(),
+        records=folder.records,
+    )
+    state = "FAILED"
+    try:
+        code = Attempts(folder, training.plan, place, training.settings).run()
+        state = "KILLED" if code else "FINISHED"
+        return code
+    finally:
+        mirror.close(state)
+
+
+def _promise(target: Target, plan: TrainingPlan) -> Promise | None:
+    """Returns the search's figures for the plan's one batch point; None for several, or where none was measured."""
+    if target.tokens_per_s is None or [phase.batch for phase in plan.phases] != [target.batch]:
+        return None
+    return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

@@ -1,0 +1,87 @@
+"""Scores the cost model against measured tables, beside a constant-MFU predictor fitted to the same rows.
+
+    python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
+    python -m platform.validate TABLE.csv TABLE.csv         of both together: rows of one cell are one cell
+    python -m platform.validate TABLE.csv --calibrate 3     3 configurations a cell are measured, the rest predicted
+    python -m platform.validate TABLE.csv --calibrate 3 --min-cell 6    the same, over cells of 6 configurations or more
+    python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
+    python -m platform.validate TABLE.csv --json            the figures as one JSON object
+    python -m platform.validate TABLE.csv --engine my_package.my_engine:ENGINE    rows of an engine of your own too
+
+docs/reference/columns.md has the table's columns. A cell is (model, gpu, gpus, seq_len, global_batch); identical
+configurations of a cell are merged by their median first.
+"""
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser
+from platform.common.signals import exit_with
+from platform.cost_model.engines import import_costs
+from platform.validate.rows import read_rows
+from platform.validate.validation import to_json, validate
+from platform.validate.validation_tables import show, show_rows
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's parser."""
+    command_parser = Parser(
+        prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command_parser.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
+    command_parser.add_argument(
+        "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
+    )
+    command_parser.add_argument(
+        "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
+    )
+    command_parser.add_argument(
+        "--engine",
+        dest="imported",
+        metavar="MODULE:NAME",
+        action="append",
+        default=[],
+        help="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
+        " for several",
+    )
+    command_parser.add_argument(
+        "--rows", action="store_true", help="print each configuration, measured beside predicted"
+    )
+    command_parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    )
+    return command_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
+    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.calibrate < 0:
+        raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
+    if options.min_cell < 1:
+        raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
+    for name in options.imported:
+        import_costs(name)
+    rows = [row for table in options.tables for row in read_rows(table)]
+    report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
+    if options.json:
+        print(json.dumps(to_json(report), indent=2))
+        return 0
+    console = Console(highlight=False, markup=False, emoji=False)
+    if options.rows:
+        show_rows(report, console)
+    else:
+        show(report, console, num_calibrate=options.calibrate)
+    return 0
+
+
+if __name__ == "__main__":
+    exit_with(main)

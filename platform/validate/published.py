@@ -1,0 +1,332 @@
+"""Readers of a published row: its columns and words, and the stack's usual settings for what they do not state."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from platform.cost_model import constants
+from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.host import COUNTED_SIGMA, FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
+from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
+from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
+from platform.cost_model.stacks import fact, flash_ratio, has, matmul_ratio
+from platform.validate.row_software import data_parallelism_of, software_of
+from platform.validate.rows import Row, mlp_of, number, within_node, words
+from trainers.spec import architectures
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.architecture import Architecture
+from trainers.spec.layout_axes import Offload
+from trainers.spec.model import FlopsConvention, ModelSpec
+
+FLASH_RATE = constants.words("published", "FLASH_RATE")
+EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
+UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
+FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
+_FUSED_LOSS = ("fused cross", "fused loss", "fused kernels", "liger")
+"""Words of stacks that use FlashAttention's cross-entropy or a similar one."""
+_NO_COMPILE = re.compile(r"(?:no|without) (?:torch.)?compile\b|torch.compile[ :=]+(?:no|off|false|none|0)\b")
+_COMPILES = re.compile(r"torch.compile|compiled")
+_EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
+_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
+_NO_OFFLOAD = re.compile(r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload")
+_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
+_OFFLOADS_ALL = re.compile(rf"(?:full|param\w*)[ -](?:cpu )?offload{_NOT}|offload_param\b")
+_OFFLOADS_STATES = re.compile(
+    rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
+    r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"
+)
+_PRECISIONS = (
+    ("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
+    ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"),
+)  # fmt: skip
+"""Words of a precision, and its name in this project; the first match counts."""
+
+
+def precision_of(row: Row) -> tuple[str, float, float]:
+    """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
+    stated, text = row.get("matmul_precision", ""), row["precision"].lower()
+    # "bf16, float8 products" names two types: the products have the narrower one.
+    precision = stated or text
+    compute = next((name for word, name in _PRECISIONS if word in precision), None)
+    if compute is None:
+        raise ValueError(f"precision {precision!r} is not known" if precision else "precision not stated")
+    state = 2.0 if row.get("state_precision") == "bf16" else 4.0
+    return compute, state, 4.0 if "fp32 grad" in text else 2.0
+
+
+def offload_of(row: Row) -> str:
+    """Returns the offloaded parts as a value of the layout's axis: as stated, else by the words of the notes."""
+    if row.get("offload"):
+        if row["offload"] not in get_args(Offload):
+            raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
+        return row["offload"]
+    text = words(row)
+    if "param offload y" in text:
+        return "all"
+    if "optimizer offload y" in text:
+        return "optimizer"
+    if _OFFLOADS_ALL.search(text):
+        return "all"
+    if _OFFLOADS_STATES.search(text):
+        return "optimizer"
+    return "none" if _NO_OFFLOAD.search(text) or "cpu offload" not in text else "all"
+
+
+def is_flash(row: Row, cluster: ClusterSpec) -> bool:
+    """Returns whether attention is fused: by the stated kernel, the stated columns or the row's words, or because this
+    is usual for the software or for devices newer than A100.
+    """
+    if row.get("attention_kernel"):
+        return row["attention_kernel"] in FUSED_ATTENTION
+    if row.get("flash_attention") or row.get("attention"):
+        return row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
+    device = cluster.device.name[:4]
+    usual = device != "V100" and (fact(software_of(row), "flash", False) or data_parallelism_of(row) == "fsdp")
+    return "flash" in words(row) or usual or device not in ("V100", "A100")
+
+
+def compile_of(row: Row) -> str:
+    """Returns the parts given to torch.compile as a value of the layout's axis; "yes" means whole blocks."""
+    stated = row.get("compile", "")
+    return "block" if stated.lower() == "yes" else stated or "none"
+
+
+def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
+    """Returns the features of a row's software, which replace those of this project's engines.
+
+    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
+    DeepSpeed 0.6.
+    """
+    engine, text, of_this_project = data_parallelism_of(row), words(row), bool(row.get("engine"))
+    software = software_of(row)
+    model, flash = work.model, is_flash(row, cluster)
+    searched = of_this_project and "bare loop" not in text
+    _, state_bytes, low_gradient_bytes = precision_of(row)
+    whole_sums = has(engine, "sums_in_states_type") or searched
+    fused = compile_of(row) != "none" if of_this_project else not is_eager(row)
+    loss = loss_of(row, flash)
+    stepwise = work.modules.stepwise_activation if work.modules else None
+    lacks = unfused_of(row) if fused and not of_this_project else ()
+    mlp: dict[str, Any] = {
+        "gated": model.gated,
+        "fused": fused and "mlp" not in lacks,
+        "mlp": mlp_of(row.get("notes", "")),
+    }
+    forward, backward = activation_passes(stepwise, **mlp)
+    features = {
+        **stack_costs(software, row.get("tp_overlap", "")),
+        "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
+        **_host_costs(row, fused=fused),
+        "vocab": model.vocab_size if of_this_project or is_eager(row) else _vocabulary(row, model.vocab_size, tp),
+        **_pace(software, engine, tp),
+        "sequence_parallel": float(splits_sequence(row, tp)),
+        "saves_gathered": float(of_this_project),
+        "own_mesh": float(of_this_project),
+        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
+        "checkpoint_device_share": checkpoint_device_share(row, tp),
+        "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
+        "fused": float(fused),
+        "fused_softmax": float(fused),
+        "unfused_norm_passes": UNFUSED_NORM_PASSES * ("norm" in lacks),
+        "unfused_norm_bytes": UNFUSED_NORM_BYTES * ("norm" in lacks),
+        "rotary": float(model.position == "rotary") * (2.0 if "rope" in lacks else 1.0),
+        "inner_copies": inner_copies(stepwise, **mlp),
+        "activation_forward": forward,
+        "activation_backward": backward,
+        "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
+        "loss_moved": 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0)),
+        "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") in ("chunked", "quack")),
+        "rounding": ROUNDING["expandable" if searched else "blocks"],
+        "transient_rounding": ROUNDING["expandable" if searched else _pieces(row, tp)],
+        "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],
+        "reduces_whole": float(of_this_project or flash),
+        "dropout": float(not of_this_project and not flash),
+        "blocking": float(launches_block(text, cluster)),
+        "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
+    }
+    if not row.get("attention"):
+        # The device's rate is already of the kernel where a stack has one of its own.
+        of_kernel = flash_ratio(software, cluster.device.architecture) is None
+        rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
+        features["flash"] = rate if flash else 0.0
+    if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
+        features["bucket_bytes"] = model.hidden_size**2 * 2.0
+    return features
+
+
+def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
+    """Returns the columns of `STACK_HOST`: zeros where launches are counted, estimates from the count of kernels, with
+    their deviation, where a stack's host time was never measured.
+    """
+    software = software_of(row)
+    if not fused or row.get("engine") or not fact(software, "by_modules", False):
+        return dict.fromkeys(STACK_HOST, 0.0)
+    costs = stack_costs(software)
+    kernels = FUSED_LAUNCHES + sum(UNFUSED_LAUNCHES[name] for name in unfused_of(row))
+    # Where the stack's fused softmax does not support a shape, its passes move as many bytes but are several modules.
+    softmax = EAGER_SOFTMAX_S if row.get("attention_kernel") == "eager" else 0.0
+    return {
+        **{name: costs[name] for name in STACK_HOST},
+        "host_sigma": 0.0 if costs["block_host"] else COUNTED_SIGMA,
+        "block_host": (costs["block_host"] or kernels * MODULE_LAUNCH_S) + softmax,
+        "block_host_backward": (costs["block_host_backward"] or 2 * kernels * MODULE_BACKWARD_S) + softmax,
+    }
+
+
+def _pace(software: str, engine: str, tp: float) -> dict[str, float]:
+    """Returns the columns of how a run's host and device wait for each other. DeepSpeed's engine runs the passes of
+    Megatron-LM's modules without Megatron-LM's timers and optimizer.
+    """
+    waits = engine == "megatron" and bool(fact(software, "waits_each_pass", False))
+    sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and tp > 1 else SHARPNESS
+    stepping = float(fact(software, "step_host_s", STEP_HOST_S)) if engine == "megatron" else STEP_HOST_S
+    return {"waits_each_pass": float(waits), "sharpness": sharpness, "step_host": stepping}
+
+
+def _pieces(row: Row, tp: float) -> str:
+    """Returns the key of `ROUNDING` for tensors that come and go within a step. A stack may free those of tensor
+    parallelism's collectives late, between those of many sizes that blocks save where they are not recomputed.
+    """
+    late = tp > 1 and row["activation_ckpt"] != "full" and fact(software_of(row), "frees_late", False)
+    return "late_blocks" if late else "transient_blocks"
+
+
+def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
+    """Returns the bytes that the loss holds per logit of this rank's share. Where a stack gathers logits over tensor
+    parallelism, every rank also holds the other ranks' logits, as received and concatenated.
+    """
+    rank_bytes = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
+    return (
+        (rank_bytes + 2 * compute_bytes) * tp
+        if tp > 1 and fact(software_of(row), "gathers_logits", False)
+        else rank_bytes
+    )
+
+
+def splits_sequence(row: Row, tp: float) -> bool:
+    """Returns whether tensor parallelism splits the sequence too: as stated, else as is usual for the software."""
+    if row.get("seq_parallel"):
+        return row["seq_parallel"] == "yes"
+    return tp > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
+
+
+def unfused_of(row: Row) -> tuple[str, ...]:
+    """Returns those of norm, rope and mlp that are several kernels in the stack, unless the row states that they are
+    fused.
+    """
+    fused = row.get("fused", "").split(";")
+    return tuple(name for name in fact(software_of(row), "unfused", ()) if name not in fused)
+
+
+def loss_of(row: Row, flash: bool) -> str:
+    """Returns the kind of loss: torch's own, unless the stack has another together with fused attention."""
+    if row.get("engine"):
+        if row.get("loss") == "chunked" and "bare loop" in words(row):
+            return "kept"
+        return loss_kind(row.get("loss") or "plain", row.get("compile") or "none")
+    text = words(row)
+    if flash and (any(word in text for word in _FUSED_LOSS) or "loss" in row.get("fused", "").split(";")):
+        return "fused"
+    return fact(software_of(row), "loss", "kept") if flash else "kept"
+
+
+def modules_of(row: Row) -> Architecture | None:
+    """Returns the architecture in the model's name where transformers' modules run; None where other modules do."""
+    if not (row.get("engine") or is_eager(row)):
+        return None
+    called = row["model"].lower().replace("-", "")
+    return next((architecture_of(name) for name in architectures.names() if name in called), None)
+
+
+def checkpoint_device_share(row: Row, tp: float) -> float:
+    """Returns the share of checkpoints' saved data that stays on the device: inputs may be sharded over the
+    tensor-parallel ranks, or offloaded to the host.
+
+    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
+    sequences of 64 blocks would fill 51 GB of a 32 GB device.
+    """
+    text = words(row)
+    if row["activation_ckpt"] == "selective" and software_of(row) == "torchtitan":
+        return 0.5  # torchtitan saves every second product (`activation_checkpoint.py`)
+    on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
+    if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
+        return 0.0
+    partitioned = "partition-activations" in text and "no partition-activations" not in text
+    return 1 / tp if partitioned or on_host else 1.0
+
+
+def is_eager(row: Row) -> bool:
+    """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
+    text = words(row)
+    if _EAGER.search(text) or _NO_COMPILE.search(text):
+        return True
+    if software_of(row) not in ("huggingface", "lightning") or row.get("fused"):
+        return False
+    return compile_of(row) == "none" and not _COMPILES.search(text) and bool(row.get("software"))
+
+
+def padded(vocab_size: int, tp: float) -> float:
+    """Returns the vocabulary with the padding of Megatron-LM and software built on it (`--make-vocab-size-divisible-by
+    128`).
+    """
+    return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
+
+
+def _vocabulary(row: Row, vocab_size: int, tp: float) -> float:
+    """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them."""
+    is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
+    return padded(vocab_size, tp) if is_padded else vocab_size // tp * tp
+
+
+def launches_block(text: str, cluster: ClusterSpec) -> bool:
+    """Returns whether CUDA_LAUNCH_BLOCKING=1 was set: as stated, or on Jean Zay's A100 nodes, where BigScience's large
+    runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+    """
+    return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
+
+
+def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
+    """Returns the number of fp32 states per parameter besides the master copy, on the first stage.
+
+    The 8-bit optimizer holds two states of one byte each, but the embedding's in fp32 (bitsandbytes,
+    `StableEmbedding`).
+    """
+    if row.get("optimizer") == "adafactor":
+        return 0.0
+    if "8-bit optimizer" not in words(row):
+        return 2.0
+    blocks = model.num_layers * model.parameters_per_layer / pp
+    return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
+
+
+def sharing_ranks(row: Row, dp: float) -> float | None:
+    """Returns the number of ranks that share one copy of the sharded states, where the row states it.
+
+    Raises:
+        ValueError: this number does not divide the data-parallel ranks.
+    """
+    stated = number(row, "zero_group")
+    if stated is None:
+        return None
+    if stated < 1 or dp % stated:
+        raise ValueError(f"zero_group {stated:g} does not divide dp {dp:g}")
+    return stated
+
+
+def convention_of(row: Mapping[str, str]) -> FlopsConvention | None:
+    """Returns the row's convention for counting the FLOPs of `tflops_per_gpu`; None where its notes do not state it."""
+    text = words(row)
+    named = next((name for name in get_args(FlopsConvention) if f"flops by {name}" in text), None)
+    if named is not None:
+        return named
+    if "96*b*s*l*h^2" in text or "exact megatron formula" in text:
+        return "megatron_hardware"
+    if "8*n*tokens" in text or "4*2*n*tokens" in text:
+        return "8n"
+    if "3*2*n*tokens" in text:
+        return "6n"
+    if "hardware flops" in text:
+        return "megatron_hardware"
+    return "megatron_model" if "model flops" in text else None

@@ -1,0 +1,229 @@
+"""Measured tables: one row per run, with the project's table header; rows are read into columns, or left out with the
+reason.
+
+Besides the project's own tables the reader accepts published ones: for facts that a row does not state it assumes those
+of the row's stack at the time (`stacks`), and it leaves out a row that contradicts itself.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from platform.cost_model.columns import Columns, from_rows
+from platform.cost_model.features import Workload, features
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.layout_arrays import LayoutArrays
+from platform.cost_model.memory import FRAGMENTATION, outside_gib
+from platform.cost_model.mesh import STAGE_COLUMNS
+from platform.cost_model.predict import predict
+from platform.cost_model.stacks import fact
+from platform.validate.published import convention_of, modules_of, moments_of, precision_of, stack_features
+from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
+from platform.validate.row_software import software_of
+from platform.validate.rows import Row, number, positive_number, within_node
+from trainers.records.measurement import TIMED, Outcome
+from trainers.spec.model import ModelSpec
+
+GUESSED = "software not stated, taken for {} by the words of source and notes"
+UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
+CONFIGURED_CHECKPOINTING = "activation_ckpt is a simulator's, taken for none where the run fits without"
+CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
+"""Columns that are equal in all runs of a cell; runs of one cell compete. Published tables state no recipe."""
+
+PeakKind = Literal["allocated", "reserved", "device"]
+"""Kinds of a peak: of the allocator's tensors, of its reserved memory, or of the whole device."""
+
+AXES = {
+    "words": ("engine", "checkpointing", "offload", "grad_sync", "mlp"),
+    "numbers": ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate"),
+    "values": ("checkpoint_blocks", "micro_batch"),
+    "texts": (
+        "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
+        "seq_parallel", "tp_overlap", "zero_group",
+    ),
+}  # fmt: skip
+"""Parts of a run that are axes: words and numbers of its layout, values of its stack, and texts of its row."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRun:
+    """The interpretation of one row."""
+
+    row: Row
+    cell: tuple[str, ...]
+    """The row's values of `CELL`, "" where not stated."""
+    model: ModelSpec
+    cluster: ClusterSpec
+    precision: str
+    layout: Mapping[str, str | float]
+    """The run's layout by axis. Its engine is the data parallelism of the run's stack."""
+    values: Mapping[str, float]
+    """One row of `Columns`."""
+    step_time_s: float | None
+    peak_memory_gib: float | None
+    """Published figures are nvidia-smi's, whose GB are 2**30 bytes."""
+    peak_kind: PeakKind
+    out_of_memory: bool
+    assumed: tuple[str, ...] = ()
+    """Assumptions about facts that the row does not state, in words that rows share."""
+    num_merged: int = 1
+
+    @property
+    def allocated_gib(self) -> float | None:
+        """Memory of the allocator's tensors at the peak; None where the printed peak does not determine it."""
+        if self.peak_memory_gib is None or self.peak_kind == "device":
+            return None
+        return self.peak_memory_gib / (1 + FRAGMENTATION * (self.peak_kind == "reserved"))
+
+
+def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[str, str | float]) -> Columns:
+    tp, pp = float(layout["tp"]), float(layout["pp"])
+    micro_batch, grad_accum = batch_of(row, float(layout["dp_replicate"]) * float(layout["dp_shard"]))
+    precision, state_bytes, _ = precision_of(row)
+    work = Workload(
+        model=model,
+        modules=modules_of(row),
+        seq_len=positive_number(row, "seq_len"),
+        precision=precision,
+        state_bytes=state_bytes,
+        moments=moments_of(row, model, pp),
+        gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
+        compression=row.get("compression", "") or "none",
+    )
+    return features(
+        work,
+        LayoutArrays.of([layout]),
+        cluster,
+        micro_batch=np.array([micro_batch]),
+        grad_accum=np.array([grad_accum]),
+        stack={
+            **stack_features(row, work, cluster, tp),
+            # Other software's rows do not state how it splits stages.
+            **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
+        },
+    )
+
+
+def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:
+    """Returns the seconds of a step: as printed, or from tokens/s, or from TFLOP/s where the FLOP
+    convention is stated.
+    """
+    printed, rate, tflops = (number(row, name) for name in ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"))
+    if printed:
+        return printed
+    tokens = values["global_batch"] * values["seq_len"]
+    gpus = positive_number(row, "gpus")
+    if rate:
+        return tokens / gpus / rate
+    convention = convention_of(row)
+    if tflops and convention:
+        return model.flops_per_token(int(values["seq_len"]), convention) * tokens / gpus / (tflops * 1e12)
+    return None
+
+
+def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
+    """Returns the run of a row; with `measured` False the row may lack figures to score.
+
+    Raises:
+        ValueError: names what is missing, unknown or contradictory.
+    """
+    assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
+    configured = _is_configured(row)
+    if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
+        return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
+    # A completed run did fit, and more recomputation than it needs to fit would have cost time.
+    less, most = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
+    for recomputed in less:
+        run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
+        if predict(from_rows([run.values])).fits.all():
+            break
+    else:
+        run = _interpret({**row, "activation_ckpt": most}, measured=measured)
+    assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
+    return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
+
+
+def _is_configured(row: Row) -> bool:
+    """Returns whether a row's recomputation is that of a configuration which its runs within one node did not use."""
+    derived = any(part.startswith("activation_ckpt") for part in row.get("derived", "").split(";"))
+    return derived and within_node(row) and bool(fact(software_of(row), "recomputes_to_fit_in_node", False))
+
+
+def resolved(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Returns the runs with the stated recomputation for every run of a model of which one would not fit without it: a
+    study runs a model by one configuration.
+    """
+    recomputed = {run.model for run in runs if _is_unsettled(run) and run.values["full_checkpointing"] > 0}
+    return [
+        dataclasses.replace(_interpret(run.row, measured=False), num_merged=run.num_merged)
+        if _is_unsettled(run) and run.model in recomputed
+        else run
+        for run in runs
+    ]
+
+
+def label_of(cell: tuple[str, ...], *, alone: bool) -> str:
+    """Returns text such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048" for the values of `CELL`, with the
+    recipe unless the cell stands `alone`, differing from every other in more than that.
+    """
+    model, gpu, gpus, seq_len, global_batch, recipe = cell
+    label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+    return label if alone else f"{label}, recipe {recipe or 'not stated'}"
+
+
+def _is_unsettled(run: PublishedRun) -> bool:
+    return CONFIGURED_CHECKPOINTING in run.assumed
+
+
+def _interpret(row: Row, *, measured: bool) -> PublishedRun:
+    if row["status"] not in ("ok", "oom", "crash_or_oom"):
+        raise ValueError(f"status {row['status'] or row.get('outcome') or 'not stated'}")
+    if row.get("outcome") and row["outcome"] not in set(Outcome):
+        raise ValueError(f"outcome {row['outcome']!r} is not one of {', '.join(Outcome)}")
+    if (number(row, "ep") or 1) > 1:
+        raise ValueError("expert parallelism is not modelled")
+    model = model_of(row)
+    cluster = cluster_of_row(row)
+    layout = layout_of_row(row, model, cluster)
+    columns = _columns(row, model, cluster, layout)
+    values = {name: value.item() for name, value in columns.arrays().items()}
+    cap = number(row, "cap_gib")
+    if cap is not None:
+        # The cap limits the allocator only: context and communicators are outside it.
+        values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
+    oom = row["status"] in ("oom", "crash_or_oom")
+    untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
+    step_time_s = None if untimed else _step_time_s(row, values, model)
+    of_this_project = bool(row.get("engine"))
+    peak = number(row, "peak_mem_gb")
+    if peak is not None and of_this_project:
+        peak *= 1e9 / 2**30
+    if measured and step_time_s is None and peak is None and not oom:
+        raise ValueError("neither time, memory nor OOM printed")
+    stated = {**row, "global_batch": f"{values['global_batch']:g}"}
+    return PublishedRun(
+        row=row,
+        cell=tuple(stated.get(name, "") for name in CELL),
+        model=model,
+        cluster=cluster,
+        precision=precision_of(row)[0],
+        layout=layout,
+        values=values,
+        step_time_s=step_time_s,
+        peak_memory_gib=peak,
+        peak_kind="allocated" if of_this_project else fact(software_of(row), "memory_printed", "device"),
+        out_of_memory=oom,
+    )
+
+
+def axes_of(run: PublishedRun) -> dict[str, str | int]:
+    """Returns the values of one run by axis, with the same axes for all runs."""
+    return {
+        **{name: str(run.layout[name]) for name in AXES["words"]},
+        **{name: int(run.layout[name]) for name in AXES["numbers"]},
+        **{name: int(run.values[name]) for name in AXES["values"]},
+        "precision": run.precision,
+        **{name: run.row.get(name, "") for name in AXES["texts"]},
+    }

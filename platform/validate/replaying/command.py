@@ -1,0 +1,190 @@
+"""Measures how soon a searcher would have found the best of recorded results, as if rows of a cell were trials.
+
+    python -m platform.replay TABLE.csv [TABLE.csv ...]                      the guided search
+    python -m platform.replay TABLE.csv --searcher random --seeds 20         a baseline
+    python -m platform.replay TABLE.csv --searcher guided --trials           every trial of the first seed
+    python -m platform.replay TABLE.csv --json                               the figures as one JSON object
+
+A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. It prints how many
+trials and device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len,
+global_batch) and the recipe, where the table names it; identical configurations are merged by their median first.
+docs/reference/columns.md has the table's columns.
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.common.command import exit_code_of
+from platform.common.errors import InputError, Parser
+from platform.common.signals import exit_with
+from platform.validate.evaluation import merged
+from platform.validate.published_run import PublishedRun, interpret, label_of
+from platform.validate.replaying.play import NAMES, Figures, Played, figures, make, play
+from platform.validate.replaying.recorded import RecordedCell, cells
+from platform.validate.rows import read_rows
+
+LARGE = 20
+"""Number of configurations from which on a cell is evidence about a search."""
+
+
+def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[RecordedCell], int]:
+    """Returns the cells of the tables, and how many rows could not be read as runs.
+
+    Raises:
+        InputError: a table cannot be read, or no cell has two configurations and a time.
+    """
+    runs: list[PublishedRun] = []
+    left_out = 0
+    for path in paths:
+        for row in read_rows(path):
+            try:
+                runs.append(interpret(row))
+            except ValueError:
+                left_out += 1
+    large = cells(merged(runs))
+    if not large:
+        raise InputError(
+            f"nothing to search in {', '.join(map(str, paths))}: no cell has two configurations and a time"
+            f" ({left_out} rows cannot be read as runs; python -m platform.validate says why)"
+        )
+    return large, left_out
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's parser."""
+    command_parser = Parser(
+        prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = command_parser.add_argument
+    add("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
+    add("--searcher", default="guided", choices=NAMES, help="who searches (default: %(default)s)")
+    add("--budget", metavar="N", type=int, help="trials at most in a cell (default: all of its configurations)")
+    add(
+        "--seeds", metavar="S", type=int, default=1, help="searches of each cell, seeds 0 to S-1 (default: %(default)s)"
+    )
+    add("--min-cell", metavar="N", type=int, help=f"overall: cells of N configurations or more (default: {LARGE}, or"
+        " all where none is so large)")  # fmt: skip
+    add("--trials", action="store_true", help="print the trials of the first seed, one a line")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
+    return command_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
+    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name in ("budget", "seeds", "min_cell"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    compared, left_out = read_cells(options.tables)
+    largest = len(compared[0].choices)
+    if options.min_cell is not None and options.min_cell > largest:
+        raise InputError(f"no cell has {options.min_cell} configurations: the largest has {largest}")
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    least = options.min_cell or (LARGE if largest >= LARGE else 2)
+    played = [
+        [
+            play(cell, make(options.searcher, cell, seed), options.budget or len(cell.choices))
+            for seed in range(options.seeds)
+        ]
+        for cell in compared
+    ]
+    overall = figures(
+        [each for cell, all_of in zip(compared, played, strict=True) if len(cell.choices) >= least for each in all_of]
+    )
+    if options.json:
+        print(json.dumps(_json(options, overall, least, compared, played), indent=2))
+        return 0
+    _show(Console(highlight=False, markup=False, emoji=False), options.searcher, overall, least, compared, played)
+    if options.trials:
+        _show_trials(compared, played)
+    if left_out:
+        print(f"{left_out} rows cannot be read as runs; python -m platform.validate says why")
+    return 0
+
+
+def _json(
+    options: argparse.Namespace,
+    overall: Figures,
+    least: int,
+    compared: Sequence[RecordedCell],
+    played: Sequence[Sequence[Played]],
+) -> dict[str, Any]:
+    return {
+        "searcher": options.searcher,
+        "budget": options.budget,
+        "seeds": options.seeds,
+        "overall": {
+            **dataclasses.asdict(overall),
+            "min_cell": least,
+            "cells": sum(len(cell.choices) >= least for cell in compared),
+        },
+        "cells": [
+            {
+                "cell": list(cell.name),
+                "recipe": cell.recipe,
+                "configurations": len(cell.choices),
+                **dataclasses.asdict(figures(all_of)),
+            }
+            for cell, all_of in zip(compared, played, strict=True)
+        ],
+    }
+
+
+def _show(
+    console: Console,
+    searcher: str,
+    overall: Figures,
+    least: int,
+    compared: Sequence[RecordedCell],
+    played: Sequence[Sequence[Played]],
+) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{searcher}: to within 2 % of the best")
+    table.add_column("cell", ratio=1, overflow="fold")
+    for name in ("configurations", "trials, median", "mean", "device seconds", "found"):
+        table.add_column(name, justify="right")
+
+    def row(label: str, size: str, each: Figures) -> None:
+        table.add_row(
+            label,
+            size,
+            f"{each.trials_to_2pct_median:g}",
+            f"{each.trials_to_2pct_mean:.1f}",
+            f"{each.gpu_s_to_2pct_median:,.0f}",
+            f"{each.found_share:.0%}",
+        )
+
+    for cell, all_of in zip(compared, played, strict=True):
+        row(_label(cell, compared), str(len(cell.choices)), figures(all_of))
+    row(f"all of at least {least}", "", overall)
+    console.print(table, highlight=False)
+
+
+def _label(cell: RecordedCell, compared: Sequence[RecordedCell]) -> str:
+    """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
+    return label_of((*cell.name, cell.recipe), alone=sum(each.name == cell.name for each in compared) == 1)
+
+
+def _show_trials(compared: Sequence[RecordedCell], played: Sequence[Sequence[Played]]) -> None:
+    for cell, (first, *_) in zip(compared, played, strict=True):
+        print(_label(cell, compared))
+        varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
+        for number, each in enumerate(first.trials, 1):
+            share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
+            result_text = share if each.tokens_per_s else each.outcome.value
+            print(f"  {number:3d}  {result_text:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
+
+
+if __name__ == "__main__":
+    exit_with(main)

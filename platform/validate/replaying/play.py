@@ -1,0 +1,90 @@
+"""Runs a searcher against the cells of a table, and scores how soon it comes within 2 % of the best."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.searchers import Searcher
+from platform.searchers.sweep import Sweep
+from platform.validate.replaying.recorded import Recorded, RecordedCell
+
+NAMES = ("guided", "model", "random", "grid", "optuna", "largest-batch")
+"""Searchers and baselines, by their names in `--searcher`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """One search of one cell."""
+
+    trials: tuple[Recorded, ...]
+    """Trials in order, up to the first within 2 % of the best, or to the end of the budget."""
+    is_found: bool
+    budget: int
+    """Number of trials allowed."""
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials taken; all of the budget where the search ended without finding it, so that giving up early
+        does not count as being quick.
+        """
+        return len(self.trials) if self.is_found else self.budget
+
+    @property
+    def gpu_s(self) -> float:
+        """Device seconds of all its trials."""
+        return sum(each.gpu_s for each in self.trials)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Means over searches, under the names of `--json`. A search that found nothing counts with all trials of its
+    budget: see `found_share`.
+    """
+
+    trials_to_2pct_median: float
+    trials_to_2pct_mean: float
+    gpu_s_to_2pct_median: float
+    found_share: float
+
+
+def make(name: str, cell: RecordedCell, seed: int) -> Searcher[Recorded]:
+    """Returns the searcher for the cell. A baseline that is only an order is a sweep in that order.
+
+    Raises:
+        ValueError: no such searcher.
+    """
+    problem = cell.problem(seed)
+    if name == "model":
+        ordered = cell.by_prediction()
+    elif name == "grid":
+        ordered = sorted(cell.choices, key=lambda each: [(str(type(value)), value) for value in each.axes.values()])
+    elif name == "largest-batch":
+        ordered = sorted(cell.choices, key=lambda each: -each.batch.micro_batch)
+    elif name in NAMES:
+        return searchers.create(name, problem)
+    else:
+        raise ValueError(f"unknown searcher {name!r}: there are {', '.join(NAMES)}")
+    return Sweep(dataclasses.replace(problem, candidates=ordered))
+
+
+def play(cell: RecordedCell, searcher: Searcher[Recorded], budget: int) -> Played:
+    """Lets the searcher choose up to `budget` times, until it comes within 2 % of the best; returns the search."""
+    trials: list[Recorded] = []
+    while len(trials) < budget and (choice := searcher.suggest()) is not None:
+        trials.append(choice)
+        if cell.is_found(choice):
+            return Played(trials=tuple(trials), is_found=True, budget=budget)
+        searcher.update(choice, [choice])
+    return Played(trials=tuple(trials), is_found=False, budget=budget)
+
+
+def figures(played: Sequence[Played]) -> Figures:
+    """Returns the figures over searches of one or several cells."""
+    trials = [each.num_trials for each in played]
+    return Figures(
+        trials_to_2pct_median=float(statistics.median(trials)),
+        trials_to_2pct_mean=statistics.fmean(trials),
+        gpu_s_to_2pct_median=statistics.median(each.gpu_s for each in played),
+        found_share=statistics.fmean(each.is_found for each in played),
+    )

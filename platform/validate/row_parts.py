@@ -1,0 +1,168 @@
+"""Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
+
+import itertools
+import re
+from typing import get_args
+
+from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
+from platform.cost_model.stacks import STAGES, fact, has, with_software
+from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
+from platform.validate.row_software import data_parallelism_of, software_of
+from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
+from trainers.spec.axis import defaults_of
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import Checkpointing
+from trainers.spec.model import ModelSpec
+
+_SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
+"""Words of rows whose link figure comes from a simulator's configuration."""
+
+
+def model_of(row: Row) -> ModelSpec:
+    """Returns the model of a row. The table has no columns for gate and tied table: of their four cases, this is the
+    one nearest to `params_b`.
+    """
+    seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
+    stated = number(row, "params_b")
+    cases: list[ModelSpec] = []
+    for gated, tied in itertools.product((False, True), (True, False)):
+        cases.append(
+            ModelSpec(
+                name=row["model"],
+                architecture="llama" if gated else "gpt2",
+                num_layers=positive_number(row, "layers"),
+                hidden_size=hidden,
+                num_heads=positive_number(row, "heads"),
+                num_kv_heads=whole_number(row, "kv_heads") or 0,
+                ffn_size=whole_number(row, "ffn") or 0,
+                vocab_size=positive_number(row, "vocab"),
+                max_positions=seq_len,
+                tied_embeddings=tied,
+            )
+        )
+    if not stated:
+        return cases[0]
+    # A plain GPT with a tied table unless another case is clearly nearer.
+    errors = [abs(case.num_parameters / 1e9 / stated - 1) for case in cases]
+    best = min(range(4), key=lambda index: errors[index])
+    chosen = cases[best] if errors[0] > errors[best] + 0.02 else cases[0]
+    if abs(chosen.num_parameters / 1e9 / stated - 1) > 0.15:
+        raise ValueError(f"{chosen.num_parameters / 1e9:.2f}B parameters by its shape, {stated:g}B stated")
+    return chosen
+
+
+def cluster_of_row(row: Row) -> ClusterSpec:
+    gpus = positive_number(row, "gpus")
+    of_this_project = bool(row.get("engine"))
+    device = find_device_by_memory(row["gpu"], None if of_this_project else number(row, "gpu_mem_gb"))
+    usual = cluster_of(device, 1, 8)
+    nodes = (whole_number(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
+    if gpus % nodes:
+        raise ValueError(f"{gpus} GPUs do not divide over {nodes} nodes")
+    text = words(row)
+    stated = re.search(r"(\d+) ?gbps (?:node|inter)", text)
+    gbit_per_s = number(row, "node_gbps") or (float(stated[1]) if stated else 0.0)
+    cluster = cluster_of(
+        device,
+        nodes,
+        gpus // nodes,
+        node=find_node(text, device.name),
+        inter_gb_per_s=gbit_per_s / 8,
+        # NVLink is wired into an SXM board: a simulator's slower figure is the rate at which it expects collectives to
+        # run.
+        intra_gb_per_s=0.0 if _SIMULATED.search(text) else number(row, "link_gbs") or 0.0,
+    )
+    return with_software(cluster, software_of(row))
+
+
+def _degrees(row: Row) -> tuple[float, float, float, float]:
+    """Returns (tp, pp, cp, dp), whose product is the number of GPUs.
+
+    Raises:
+        ValueError: their product differs from the number of GPUs.
+    """
+    gpus = positive_number(row, "gpus")
+    tp, pp, cp = positive_number(row, "tp"), positive_number(row, "pp"), whole_number(row, "cp") or 1
+    dp = whole_number(row, "dp") or gpus / (tp * pp * cp)
+    if tp * pp * cp * dp != gpus:
+        raise ValueError(f"tp {tp:g} x pp {pp:g} x cp {cp:g} x dp {dp:g} is not {gpus:g} GPUs")
+    return tp, pp, cp, dp
+
+
+def batch_of(row: Row, dp: float) -> tuple[float, float]:
+    """Returns (micro_batch, grad_accum), whose product with the data-parallel degree is the global batch.
+
+    Raises:
+        ValueError: their product differs from the global batch, or the row states neither number.
+    """
+    micro_batch = positive_number(row, "micro_batch")
+    grad_accum, global_batch = number(row, "grad_accum"), number(row, "global_batch")
+    if grad_accum is None:
+        if global_batch is None:
+            raise ValueError("neither grad_accum nor global_batch stated")
+        grad_accum = global_batch / (micro_batch * dp)
+    if grad_accum < 1 or grad_accum % 1 or (global_batch is not None and micro_batch * grad_accum * dp != global_batch):
+        raise ValueError(
+            f"micro_batch {micro_batch:g} x grad_accum {grad_accum:g} x dp {dp:g} is not global_batch {global_batch:g}"
+        )
+    return micro_batch, grad_accum
+
+
+def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
+    """Returns the stated number or, for an interleaved schedule without one, the smallest above 1 that divides a
+    stage's blocks.
+    """
+    if pp > model.num_layers + 2:  # embedding and head may count as a block each
+        raise ValueError(f"pp {pp:g} cuts {model.num_layers} blocks into more stages than there are")
+    stated = whole_number(row, "vp")
+    if stated:
+        if stated > 1 and pp * stated > model.num_layers + 2:
+            raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {pp:g} stages finer than they are")
+        return float(stated)
+    if pp > 1 and model.num_layers % pp == 0 and fact(software_of(row), "interleaves", False):
+        return float(model.num_layers // pp)
+    if pp > 1 and "interleav" in words(row) and model.num_layers % pp == 0:
+        per_stage = int(model.num_layers // pp)
+        return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
+    return 1.0
+
+
+def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
+    """Returns the axes of a row's layout: words as stated, data parallelism as in its stack.
+
+    Raises:
+        ValueError: degrees or words that no run can have.
+    """
+    tp, pp, cp, dp = _degrees(row)
+    engine, strategy = data_parallelism_of(row), row["strategy"]
+    checkpointing = row["activation_ckpt"] or ("none" if row.get("engine") else "")
+    if checkpointing not in get_args(Checkpointing):
+        raise ValueError(
+            f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
+        )
+    stage = STAGES[strategy]
+    shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
+    virtual = _virtual_stages(row, model, pp)
+    if strategy == "hsdp":  # context-parallel ranks hold the same parameters, so they share shards too
+        shard = min(shard * cp, cluster.devices_per_node) / cp
+    if stage or strategy == "hsdp":
+        shard = sharing_ranks(row, dp) or shard
+    return {
+        **defaults_of(Layout),
+        "engine": engine,
+        "zero_stage": stage,
+        "dp_replicate": dp / shard,
+        "dp_shard": shard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual": virtual,
+        "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
+        "checkpointing": checkpointing,
+        "offload": offload_of(row),
+        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
+        "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
+        "compile": compile_of(row),
+        **noted_kernels(row.get("notes", "")),
+    }

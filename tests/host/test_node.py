@@ -1,0 +1,66 @@
+"""A node's facts: processes killed for memory, under both versions of control groups; missing bytecode."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainers.host.node import is_of_this_node, oom_kills
+
+
+@pytest.mark.parametrize(
+    ("groups", "file"),
+    [
+        ("0::/ray/job\n", "sys/fs/cgroup/ray/job/memory.events"),
+        ("0::/../host/path\n", "sys/fs/cgroup/memory.events"),
+        ("9:cpu:/other\n4:memory:/ray\n0::/\n", "sys/fs/cgroup/memory/ray/memory.oom_control"),
+        ("4:memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.oom_control"),
+    ],
+)
+def test_the_count_of_the_own_group_is_found(tmp_path: Path, groups: str, file: str) -> None:
+    for path, text in (("proc/self/cgroup", groups), (file, "low 0\noom 9\noom_kill 3\noom_group_kill 0\n")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert oom_kills(tmp_path) == 3
+
+
+def test_without_control_groups_there_is_no_count(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) == 0
+
+
+def test_the_count_of_this_machine_can_be_read() -> None:
+    assert oom_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "ours"),
+    [(None, [0, 1]), ("1", [1]), ("0,1", [0, 1]), ("GPU-bb", [1]), ("", []), ("-1", []), ("3", [])],
+)
+def test_only_the_gpus_that_a_node_gave_to_ray_must_be_free(
+    visible: str | None, ours: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    uuids = ["GPU-aa11-22", "GPU-bb33-44"]
+    assert [index for index, uuid in enumerate(uuids) if is_of_this_node(index, uuid)] == ours
+
+
+def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("")
+
+    def shown(**environment: str) -> str:
+        ask = "from trainers.host.node import uncompiled; print(uncompiled().get('ray', ''))"
+        path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return subprocess.check_output(
+            [sys.executable, "-c", ask], env=env | environment | {"PYTHONPATH": path}, text=True
+        ).strip()
+
+    assert shown() == ""  # Python will write it
+    assert shown(PYTHONDONTWRITEBYTECODE="1") == str(tmp_path)
+    subprocess.check_call([sys.executable, "-m", "compileall", "-q", tmp_path])
+    assert shown(PYTHONDONTWRITEBYTECODE="1") == ""  # what the sentence says has mended it

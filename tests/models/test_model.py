@@ -1,0 +1,195 @@
+"""Models: exact parameter counts, nothing allocated, dropout off, and the loss by hand."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from trainers.kernels.head import causal_lm_loss
+from trainers.models import weights
+from trainers.models.model import build
+from trainers.spec import architectures
+from trainers.spec.architectures import architecture_of
+from trainers.spec.model import ModelSpec
+
+SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
+SPECS = {
+    "bloom": ModelSpec(name="bloom", architecture="bloom", **SIZES),
+    "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=40, **SIZES),
+    "gpt2, normed": ModelSpec(name="normed", architecture="gpt2", max_positions=40, embedding_norm=True, **SIZES),
+    "gpt2, narrow": ModelSpec(name="narrow", architecture="gpt2", max_positions=40, ffn_size=80, **SIZES),
+    "gpt_neox": ModelSpec(name="gpt_neox", architecture="gpt_neox", **SIZES),
+    "llama": ModelSpec(name="llama", architecture="llama", ffn_size=88, num_kv_heads=2, **SIZES),
+    "llama, tied": ModelSpec(name="tied", architecture="llama", tied_embeddings=True, **SIZES),
+    "qwen2": ModelSpec(name="qwen2", architecture="qwen2", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "qwen3": ModelSpec(name="qwen3", architecture="qwen3", num_kv_heads=2, head_width=16, **SIZES),
+    "mistral": ModelSpec(name="mistral", architecture="mistral", num_kv_heads=2, window=8, window_layers=3, **SIZES),
+    "olmo2": ModelSpec(name="olmo2", architecture="olmo2", **SIZES),
+    "phi3": ModelSpec(name="phi3", architecture="phi3", num_kv_heads=2, window=8, window_layers=3, **SIZES),
+    "gemma3_text": ModelSpec(
+        name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_parameters_are_counted_exactly_and_hold_no_memory(name: str) -> None:
+    model = build(SPECS[name], attention="eager")
+    assert sum(parameter.numel() for parameter in model.module.parameters()) == SPECS[name].num_parameters
+    assert all(parameter.is_meta for parameter in model.module.parameters())
+    assert not any(buffer.is_meta for buffer in model.module.buffers())
+    assert len(model.blocks) == 3
+    assert [model.module.get_submodule(path) for path in model.block_names] == list(model.blocks)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_declared_paths_lead_to_the_parts_of_the_model(name: str) -> None:
+    """Checks that every parameter is in one part, and that a tied head has the token embedding's."""
+    declared, model = architecture_of(SPECS[name].architecture), build(SPECS[name], attention="eager")
+    token_embedding = model.module.get_submodule(declared.embeddings[0])
+    assert token_embedding is model.module.get_input_embeddings()
+    assert model.head is model.module.get_output_embeddings()
+    assert (model.head.weight is token_embedding.weight) == SPECS[name].tied_embeddings
+    paths = [*declared.embeddings, declared.blocks, declared.final_norm, declared.head]
+    parts = [set(model.module.get_submodule(path).parameters()) for path in paths]
+    assert set[object]().union(*parts) == set(model.names)
+    # The place of a norm that the model has not is empty.
+    empty = [path for path, part in zip(paths, parts, strict=True) if not part]
+    assert empty == ([declared.norm_place] if declared.norm_place and not SPECS[name].embedding_norm else [])
+    assert sum(map(len, parts)) == len(model.names) + bool(SPECS[name].tied_embeddings)
+
+
+def test_every_architecture_is_built_here() -> None:
+    assert {spec.architecture for spec in SPECS.values()} == set(architectures.names())
+
+
+def test_published_sizes() -> None:
+    bloom = ModelSpec(
+        name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880
+    )
+    assert sum(parameter.numel() for parameter in build(bloom, attention="eager").names) == 7_069_016_064
+    gpt2 = ModelSpec(
+        name="gpt2",
+        architecture="gpt2",
+        num_layers=12,
+        hidden_size=768,
+        num_heads=12,
+        vocab_size=50257,
+        max_positions=1024,
+    )
+    assert sum(parameter.numel() for parameter in build(gpt2, attention="sdpa").names) == 124_439_808
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if "bloom" not in name])
+def test_sdpa_and_eager_agree(name: str) -> None:
+    spec = dataclasses.replace(SPECS[name], init_std=0.2)
+    tokens = torch.arange(48).reshape(2, 24)
+    logits = []
+    for attention in ("eager", "sdpa"):
+        model = build(spec, attention=attention)
+        weights.materialise(model.module, names=model.names, seed=3, std=0.2, device=torch.device("cpu"))
+        logits.append(model.module(tokens).logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_config_is_taken_verbatim_but_for_dropout_cache_and_dtype() -> None:
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 32,
+        "n_head": 4,
+        "vocab_size": 97,
+        "n_positions": 40,
+        "activation_function": "relu",
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.2,
+        "embd_pdrop": 0.3,
+        "use_cache": True,
+        "torch_dtype": "float16",
+    }
+    model = build(ModelSpec.from_config(config, name="mine"), attention="eager")
+    stored_config = model.module.config
+    assert stored_config.activation_function == "relu"
+    assert (stored_config.resid_pdrop, stored_config.attn_pdrop, stored_config.embd_pdrop, stored_config.use_cache) == (
+        0.0,
+        0.0,
+        0.0,
+        False,
+    )
+    assert {parameter.dtype for parameter in model.names} == {torch.float32}
+    assert {module.p for module in model.module.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
+
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 88,
+    "vocab_size": 97,
+}
+NEOX = {**LLAMA, "model_type": "gpt_neox"}
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 97, "n_positions": 40}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "counted", "other"),
+    [
+        (LLAMA, "head_dim", 8, 16),
+        (LLAMA, "attention_bias", False, True),
+        (LLAMA, "mlp_bias", False, True),
+        (NEOX, "attention_bias", True, False),
+        (GPT2, "add_cross_attention", False, True),
+    ],
+)
+def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused(
+    config: dict[str, Any], field: str, counted: Any, other: Any
+) -> None:
+    def transformers_count(value: Any) -> int:
+        fields = {key: each for key, each in config.items() if key != "model_type"}
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    for stated in ({}, {field: None}, {field: counted}):
+        spec = ModelSpec.from_config({**config, **stated}, name="mine")
+        assert spec.num_parameters == transformers_count(counted), stated
+    assert transformers_count(other) != transformers_count(counted), "it need not be refused"
+    with pytest.raises(ValueError, match=f"{field} of mine must be {counted} or left out, got {other}"):
+        ModelSpec.from_config({**config, field: other}, name="mine")
+
+
+def test_a_config_whose_facts_do_not_fit_is_refused() -> None:
+    spec = dataclasses.replace(ModelSpec.from_config(LLAMA, name="wide"), ffn_size=80)
+    with pytest.raises(ValueError, match=r"wide has .* parameters in transformers, but its facts give"):
+        build(spec, attention="eager")
+
+
+def test_what_transformers_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no llama with a norm after the embedding.*use bloom or gpt2"):
+        build(dataclasses.replace(SPECS["llama"], embedding_norm=True), attention="eager")
+
+
+def test_a_gpt2_with_a_norm_after_the_embedding_norms_tokens_and_positions() -> None:
+    spec = dataclasses.replace(SPECS["gpt2, normed"], init_std=0.5)
+    model = build(spec, attention="eager")
+    weights.materialise(model.module, names=model.names, seed=3, std=0.5, device=torch.device("cpu"))
+    block_inputs: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, args: block_inputs.append(args[0]))
+    tokens = torch.arange(48).reshape(2, 24)
+    model.module(tokens)
+    transformer: Any = model.module.transformer
+    embedded = transformer.wte.weight[tokens] + transformer.wpe.weight[:24]
+    torch.testing.assert_close(block_inputs[0], torch.nn.functional.layer_norm(embedded, (32,)))
+
+
+def test_the_loss_is_the_mean_cross_entropy_in_fp32() -> None:
+    logits = torch.tensor([[[0.0, 0.0], [2.0, 0.0]]], dtype=torch.bfloat16)
+    loss = causal_lm_loss(logits, torch.tensor([[1, 0]]))
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)

@@ -1,0 +1,140 @@
+"""The lessons of a study, printed at its end, and predictions beside measurements."""
+
+import dataclasses
+import time
+
+import search_spaces
+from platform.report.forecast import Forecaster
+from platform.report.lessons import axes_worth, cost_saving, lessons, reasons_for_winner
+from platform.study.history import History
+from platform.study.result.result import RecipeResult, StudyResult
+from tests.samples import header, layout, measurement, result_of
+from trainers.records.journal import Measured, TrialEnd
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.cluster import Cluster
+
+H200S = Cluster(
+    device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
+)
+RECIPE = search_spaces.load("bloom7b").recipe
+FULL = layout(dp_shard=4, checkpointing="full")
+NONE = layout(dp_shard=4)
+FAST = measurement(recipe=RECIPE, on=NONE, micro_batch=1, tokens_per_s=24000.0, peak_allocated_gib=100.0)
+SLOW = measurement(recipe=RECIPE, on=FULL, micro_batch=1, tokens_per_s=20000.0, peak_allocated_gib=80.0)
+LARGER = measurement(recipe=RECIPE, on=FULL, micro_batch=2, tokens_per_s=22000.0)
+
+
+def _of(measurements: list[Measurement]) -> RecipeResult:
+    return result_of(measurements).measured[0]
+
+
+def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
+    assert axes_worth([FAST, SLOW, LARGER], None) == [
+        "checkpointing, all else equal: none is 20.0% faster than full (1 pair).",
+        "micro-batch, all else equal: 2 is 10.0% faster than 1 (1 pair).",
+    ]
+    assert axes_worth([FAST, LARGER], None) == [], "two axes apart"
+
+
+def test_an_axis_that_speaks_against_the_winner_without_it_says_so() -> None:
+    small = measurement(recipe=RECIPE, on=layout(dp_shard=4, checkpointing="full", prefetch=2), tokens_per_s=10000.0)
+    large = dataclasses.replace(small, batch=LARGER.batch, tokens_per_s=13000.0)
+    shown = axes_worth([FAST, SLOW, LARGER, small, large], FAST)
+    assert "micro-batch, all else equal: 2 is 19.2% faster than 1 (median of 2 pairs, without the winner)." in shown
+    assert "checkpointing, all else equal: none is 20.0% faster than full (1 pair)." in shown
+    measured = dataclasses.replace(FAST, batch=LARGER.batch, tokens_per_s=23000.0)
+    shown = axes_worth([FAST, SLOW, LARGER, small, large, measured], FAST)
+    words = "2 is 10.0% faster than 1 (median of 3 pairs, the other way round for the winner)."
+    assert f"micro-batch, all else equal: {words}" in shown
+
+
+def test_why_it_won_in_parts() -> None:
+    (line,) = reasons_for_winner(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner is 9.1% ahead of ")
+    assert "; the cost model has it " in line and "% ahead: of that step " in line and "% less on compute" in line
+    assert "pipeline" not in line, "both do without"
+    (plain,) = reasons_for_winner(_of([FAST, SLOW]), Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
+    assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
+
+
+def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
+    first = header(cluster=H200S, at="2026-01-01T00:00:00+00:00")
+    assert cost_saving(_of([FAST]), first).endswith("the winner takes 193 GPU-days")
+    assert cost_saving(_of([FAST, SLOW]), first).endswith(" GPU-days, 17.5 less than the median of what ran")
+
+
+def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
+    slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
+    for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
+        (line,) = reasons_for_winner(_of([FAST, *others]), Forecaster(cluster=H200S))
+        assert line.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in line
+        assert ("micro-batch 2, which was stopped as slow" in line) == (slow in others)
+
+
+def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
+    again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21800.0)
+    (line,) = reasons_for_winner(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner's last run came out 0.9% below the figure of ")
+    assert "micro-batch 2, which it was 9.1% ahead of in the search" in line
+    again = dataclasses.replace(again, tokens_per_s=23000.0)
+    (line,) = reasons_for_winner(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
+    assert "micro-batch 2 by the search's figures" in line
+
+
+def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
+    busy, again = dataclasses.replace(FAST, tokens_per_s=21890.0), dataclasses.replace(FAST, repeat=1)
+    (line,) = reasons_for_winner(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
+    assert line.startswith("The winner's last run came out 9.1% above the figure of ")
+    assert "micro-batch 2, which it was 0.5% behind in the search" in line
+
+
+def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
+    slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
+    failed = dataclasses.replace(SLOW, outcome=Outcome.FAILED, phase="gate", repeat=1, tokens_per_s=None)
+    assert reasons_for_winner(_of([FAST, slow, failed]), Forecaster(cluster=H200S)) == []
+
+
+def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
+    history = History(
+        [
+            header("made-up", recipes=(RECIPE,), cluster=H200S, at="2026-11-21T00:00:00+00:00"),
+            *(Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, LARGER)),
+            TrialEnd(
+                trial_id="t0001", key="k", state="done", wall_s=43200, gpu_s=172800, at="2026-11-21T12:00:00+00:00"
+            ),
+        ]
+    )
+    lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
+    assert lines[0].startswith("checkpointing, all else equal: ")
+    assert "The search cost 2.00 GPU-days" in lines[-1] and "less than the median of what ran" in lines[-1]
+
+
+def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
+    other = dataclasses.replace(RECIPE, global_batch=256)
+    same = [dataclasses.replace(each, recipe=other) for each in (FAST, SLOW)]
+    history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
+    history.extend([Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, *same)])
+    lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
+    first, second = lines.index(f"Of {RECIPE.label}:"), lines.index(f"Of {other.label}:")
+    assert [sum("faster" in each for each in part) for part in (lines[first:second], lines[second:])] == [1, 1]
+    assert [each.startswith("Over 100B tokens ") for each in lines].count(True) == 2
+    assert [each for each in lines if "The search cost" in each] == lines[-1:] and lines[-1].endswith(" GPU-days.")
+
+
+def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
+    timed = [
+        dataclasses.replace(each, step_time_s=RECIPE.tokens_per_step / (each.tokens_per_s or 1))
+        for each in (FAST, SLOW)
+    ]
+    line = Forecaster(cluster=H200S).predictions_beside(timed[0], timed)
+    assert line.startswith(" | predicted ") and "too " in line and "model's error so far " in line
+    assert line.endswith("corrected")
+    assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).predictions_beside(timed[0], timed) == ""
+
+
+def test_the_error_so_far_takes_no_longer_in_a_large_study() -> None:
+    timed = dataclasses.replace(FAST, step_time_s=RECIPE.tokens_per_step / (FAST.tokens_per_s or 1))
+    began_s = time.process_time()
+    assert Forecaster(cluster=H200S).error([timed] * 10_000)
+    assert time.process_time() - began_s < 10, "the square of them took minutes"

@@ -1,0 +1,29 @@
+"""Reports on a pipeline: the stage with most memory, the measured bubble beside the formula's."""
+
+from platform.report.measurement_table import to_rows
+from platform.report.progress import measurement_line
+from platform.report.summary import pipeline_words
+from tests.measuring.test_pipeline_timing import INTERLEAVED, measurement
+from tests.samples import CLUSTER
+from trainers.spec.layout import Layout
+
+
+def test_a_pipeline_s_line_says_its_stage_and_its_bubble_beside_the_formula() -> None:
+    timed = measurement(INTERLEAVED, 8, memory_rank=1, peak_allocated_gib=3.0, pipeline_bubble=0.25)
+    words = " on stages 1 and 5, a bubble of 25.0% beside 15.8% by (p - 1) / (v m + p - 1)"
+    assert pipeline_words(timed) == words
+    assert f"3.00 GiB{words}" in measurement_line(timed)
+
+
+def test_nothing_is_said_of_other_layouts_and_where_a_step_is_too_short_why_only_the_formula_s_bubble_stands() -> None:
+    assert pipeline_words(measurement(Layout(engine="ddp"), 8, memory_rank=0)) == ""
+    assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 4, memory_rank=1)) == (
+        " on stage 1, a bubble of 20.0% by (p - 1) / (v m + p - 1), not measured with as few as 4 micro-batches"
+    )
+    assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 64)).endswith("by (p - 1) / (v m + p - 1)")
+
+
+def test_the_table_of_runs_notes_the_stage_with_most_memory() -> None:
+    piped, plain = (measurement(each, 8, memory_rank=1) for each in (INTERLEAVED, Layout(engine="ddp", dp_replicate=2)))
+    rows = to_rows([piped, plain], cluster=CLUSTER, source="test")
+    assert ["most memory on stages 1 and 5" in (row.notes or "") for row in rows] == [True, False]

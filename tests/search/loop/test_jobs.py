@@ -1,0 +1,76 @@
+"""A trial's job made from the study: the micro-batch of a numerics gate's reference."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import search_spaces
+from platform.search.loop.jobs import TrialSettings, gate_micro_batch_of, predicted_gib
+from platform.study.history import History
+from search_spaces.candidate import Candidate
+from tests.samples import measurement
+from trainers.records.job import GateSize, Job, Timing, gate_batch
+from trainers.records.journal import Measured
+from trainers.records.measurement import Outcome
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+
+H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0))
+SETTINGS = TrialSettings(
+    cluster=H200, cpus_per_worker=1.0, recorder="none", commit="0", cap_gib=None, timing=Timing(), rules=None
+)
+
+
+def reference(space: str) -> Candidate:
+    """Returns the plainest layout: eager execution, the plain loss, full sharding."""
+    layout = Layout(engine="fsdp", zero_stage=3, attention="eager")
+    return Candidate(recipe=search_spaces.load(space).recipe, layout=layout, micro_batches=(1,))
+
+
+def test_the_gate_s_reference_takes_what_surely_fits() -> None:
+    small = gate_micro_batch_of(reference("gpt2"), History([]), SETTINGS)
+    assert small > 1
+    ((_, peak_gib),) = predicted_gib(dataclasses.replace(reference("gpt2"), micro_batches=(small,)), H200, None)
+    assert peak_gib <= H200.device_memory_gib / 2
+    capped = gate_micro_batch_of(reference("gpt2"), History([]), dataclasses.replace(SETTINGS, cap_gib=8.0))
+    assert 1 <= capped < small
+    assert gate_micro_batch_of(reference("bloom7b"), History([]), SETTINGS) == 1, "its states alone take three quarters"
+
+
+@pytest.mark.parametrize(("outcome", "expected"), [(Outcome.SLOW, 64), (Outcome.THRASH, 1)])
+def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outcome, expected: int) -> None:
+    candidate = reference("gpt2")
+    unknown = dataclasses.replace(SETTINGS, cluster=dataclasses.replace(H200, device="a device of next year"))
+    ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=64, outcome=outcome)
+    assert gate_micro_batch_of(candidate, History([]), unknown) == 1
+    assert (
+        gate_micro_batch_of(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown)
+        == expected
+    )
+
+
+def test_what_was_refused_bounds_it() -> None:
+    candidate = reference("gpt2")
+    crowded = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=Outcome.THRASH)
+    history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=crowded)])
+    assert gate_micro_batch_of(candidate, history, SETTINGS) == 4
+
+
+@pytest.mark.parametrize(
+    ("most", "global_batch", "expected"),
+    [
+        (1, 512, (1, 32)),
+        (5, 512, (4, 8)),
+        (16, 512, (16, 2)),
+        (64, 512, (16, 2)),  # training adds up gradients of eight micro-steps: so does the gate
+        (64, 64, (32, 1)),
+    ],
+)
+def test_the_gate_s_sequences_are_cut_evenly(most: int, global_batch: int, expected: tuple[int, int]) -> None:
+    candidate = reference("gpt2")
+    recipe = dataclasses.replace(candidate.recipe, global_batch=global_batch)
+    fields: dict[str, Any] = {"trial_id": "t1", "recorder": "none", "cluster": H200, "cpus_per_worker": 1.0}
+    job = Job(recipe=recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
+    batch = gate_batch(dataclasses.replace(job, gate_micro_batch=most))
+    assert (batch.micro_batch, batch.grad_accum) == expected

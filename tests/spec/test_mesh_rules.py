@@ -1,0 +1,46 @@
+"""Tensor and context parallelism that is impossible is refused with the numbers, before anything starts."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.contract.cases import recipe
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.support import standing_refusal
+
+MODEL = ModelSpec(name="small", architecture="llama", num_layers=2, hidden_size=48, num_heads=6, vocab_size=96)
+LAYOUT = Layout(engine="fsdp", zero_stage=3, attention="sdpa")
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe_changes", "layout", "sentence"),
+    [
+        ({}, {}, {"tp": 2}, None),
+        ({}, {}, {"cp": 2, "tp": 3, "compile": "block", "checkpointing": "selective"}, None),
+        ({}, {}, {"tp": 4}, "tp 4 does not divide the 6 heads of small"),
+        ({"num_kv_heads": 3}, {}, {"tp": 2}, "tp 2 does not divide the 3 key/value heads of small"),
+        ({"ffn_size": 97}, {}, {"tp": 2}, "tp 2 does not divide the 97 columns of the feed-forward block of small"),
+        ({"vocab_size": 97}, {}, {"tp": 2}, "tp 2 does not divide the 97 words in the vocabulary of small"),
+        ({"hidden_size": 49, "head_width": 8}, {}, {"tp": 2}, "tp 2 does not divide the 49 values of a hidden state"),
+        ({}, {"seq_len": 25}, {"tp": 2}, "tp 2 cuts the 25 tokens of a sequence"),
+        ({}, {"seq_len": 20}, {"cp": 2, "tp": 3}, "tp 3 cuts the 10 tokens of a sequence"),
+        ({}, {"seq_len": 26}, {"cp": 2}, "cp 2 cuts a sequence into 4 parts, which do not divide its 26 tokens"),
+        ({}, {}, {"cp": 2, "attention": "eager"}, "eager attention looks at a rank's own keys alone, got cp 2"),
+        ({}, {"optimizer": "adafactor"}, {"engine": "ddp", "zero_stage": 0, "tp": 2}, "Adafactor factors whole"),
+        ({}, {"compression": "powersgd_4"}, {"engine": "ddp", "zero_stage": 0, "tp": 2}, "PowerSGD approximates"),
+        ({}, {}, {"engine": "ddp", "zero_stage": 0, "tp": 2, "compile": "model"}, "a model compiled whole"),
+        ({}, {}, {"dp_shard": 4, "tp": 2, "reshard": 2}, "in a row, got reshard 2 with tp 2: set"),
+        ({}, {}, {"dp_shard": 4, "pp": 2, "reshard": 2}, "in a row, got reshard 2 with pp 2: set reshard to 0"),
+        ({}, {}, {"engine": "deepspeed", "zero_stage": 1, "tp": 2}, "engines ddp and fsdp have it, got tp 2"),
+        ({}, {}, {"engine": "deepspeed", "zero_stage": 1, "cp": 2}, "engines ddp and fsdp have it, got cp 2"),
+    ],
+)
+def test_what_does_not_divide_or_combine_is_refused(
+    model: dict[str, Any], recipe_changes: dict[str, Any], layout: dict[str, Any], sentence: str | None
+) -> None:
+    chosen = dataclasses.replace(recipe(dataclasses.replace(MODEL, **model)), **recipe_changes)
+    requested = dataclasses.replace(LAYOUT, **layout)
+    refusal = standing_refusal(chosen, requested, requested.world_size)
+    assert refusal is None if sentence is None else refusal is not None and sentence in refusal

@@ -1,0 +1,326 @@
+"""Refusals: each thing an engine cannot do has its sentence, and what the contract runs is not refused."""
+
+import dataclasses
+import importlib.metadata
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import cases
+from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.optional_kernels import OPTIONAL, installed_values, is_installed
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import not_installed, refusal
+
+ROOT = Path(__file__).parents[2]
+GPT2 = ModelSpec(
+    name="gpt2", architecture="gpt2", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=64
+)
+BLOOM = ModelSpec(name="bloom", architecture="bloom", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97)
+LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
+RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
+GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
+CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
+DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
+GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
+ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
+OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
+
+
+def test_what_runs_is_not_refused() -> None:
+    assert refusal(RECIPE, LAYOUT, GPUS) is None
+    assert refusal(RECIPE, LAYOUT, CPUS) is None
+    for precision in ("fp32", "tf32", "fp16"):
+        assert refusal(dataclasses.replace(RECIPE, compute_precision=precision), LAYOUT, GPUS) is None
+
+
+def test_a_tensor_parallel_group_over_two_nodes_is_refused_before_anything_starts() -> None:
+    nodes = dataclasses.replace(GPUS, num_nodes=2)
+    within = dataclasses.replace(LAYOUT, tp=2)
+    assert "stands on" not in (refusal(RECIPE, within, nodes) or "")
+    across = dataclasses.replace(LAYOUT, tp=4, dp_shard=1)
+    assert "a group of tp 4 stands on 2 nodes of 2 workers each" in (refusal(RECIPE, across, nodes) or "")
+
+
+FLOAT8 = dataclasses.replace(RECIPE, model=BLOOM, compute_precision="fp8_tensorwise")
+
+
+@pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        LAYOUT,
+        dataclasses.replace(LAYOUT, compile="block"),
+        Layout(engine="ddp", dp_replicate=2),
+        Layout(engine="fsdp", zero_stage=2, pp=2),
+    ],
+)
+def test_fp8_is_accepted_where_the_contract_holds_it(precision: Any, layout: Layout) -> None:
+    recipe = dataclasses.replace(FLOAT8, compute_precision=precision)
+    assert refusal(recipe, layout, GPUS) is None and refusal(recipe, layout, CPUS) is None
+    assert refusal(dataclasses.replace(recipe, state_precision="bf16"), layout, GPUS) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout", "cluster", "sentence"),
+    [
+        ({}, {}, OLD, "fp8_tensorwise needs CUDA compute capability 8.9, that of Tesla V100 is 7.0: choose bf16"),
+        ({}, {}, dataclasses.replace(GPUS, device="NVIDIA A100", capability=(8, 0)), "that of NVIDIA A100 is 8.0"),
+        ({}, ZERO_1, GPUS, "DeepSpeed casts weights to bf16 by itself, from where FP8 would round them a second time"),
+        ({}, {"tp": 2, "dp_shard": 1}, GPUS, "scale its part of a tensor by that part's largest value"),
+        ({}, {"offload": "all"}, GPUS, "FP8 weights in host memory were not compared with the dense model"),
+        ({"model": GPT2}, {}, GPUS, "the blocks of gpt2 are transformers' Conv1D"),
+        ({"model": dataclasses.replace(BLOOM, hidden_size=40)}, {}, GPUS, "hidden_size of bloom is 40"),
+        ({"seq_len": 40}, {}, GPUS, "got seq_len 40 and cp 1"),
+        ({"seq_len": 16}, {"cp": 2, "dp_shard": 1}, GPUS, "got seq_len 16 and cp 2"),
+        ({}, {"dp_shard": 4, "reshard": 2}, dataclasses.replace(GPUS, devices_per_node=4), "set reshard to 0"),
+        ({}, {"dp_shard": 3}, dataclasses.replace(GPUS, devices_per_node=3), "cut evenly over its 3 shards"),
+    ],
+)
+def test_where_fp8_is_not_exact_or_does_not_run_it_is_refused_with_the_reason(
+    recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str
+) -> None:
+    reason = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert sentence in (reason or "")
+
+
+def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    assert "fp8_tensorwise needs torchao, which is not installed" in (refusal(FLOAT8, LAYOUT, GPUS) or "")
+    assert refusal(dataclasses.replace(FLOAT8, compute_precision="bf16"), LAYOUT, GPUS) is None
+
+
+def test_flash4_is_refused_where_it_does_not_run_or_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks the sentence of each reason; with the package, on a Hopper GPU, nothing refuses it."""
+    wide = dataclasses.replace(GPT2, hidden_size=256, num_heads=4, max_positions=256)
+    recipe = dataclasses.replace(RECIPE, model=wide, seq_len=256)
+    layout = dataclasses.replace(LAYOUT, attention="flash4")
+    assert "flash4 needs a CUDA device of compute capability 9.0 or more" in (refusal(recipe, layout, CPUS) or "")
+    ampere = dataclasses.replace(GPUS, device="NVIDIA A100", capability=(8, 0))
+    assert "got NVIDIA A100" in (refusal(recipe, layout, ampere) or "")
+    assert "flash4 needs flash-attn-4>=4.0.0b36, which is not installed" in (refusal(recipe, layout, GPUS) or "")
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
+    assert refusal(recipe, layout, GPUS) is None
+    for axis, value, sentence in (
+        ("compute_precision", "fp32", "attention flash4 was tried in bf16 and fp16, got fp32"),
+        (
+            "attention_mask",
+            "document",
+            "flash4 was tried under a causal mask alone, got document: choose attention flex",
+        ),
+        ("seq_len", 192, "multiples of 128 tokens and heads of width 64 and 128, got seq_len 192"),
+    ):
+        assert sentence in (refusal(dataclasses.replace(recipe, **{axis: value}), layout, GPUS) or ""), axis
+    split = dataclasses.replace(layout, dp_shard=1, cp=2)
+    assert "attention flash4 was not tried with cp above 1: choose attention flex" in (
+        refusal(recipe, split, GPUS) or ""
+    )
+
+
+def test_quack_kernels_are_refused_where_they_do_not_run_or_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(recipe: Recipe = RECIPE, layout: Layout = LAYOUT, cluster: Cluster = GPUS, **axes: Any) -> str:
+        return refusal(recipe, dataclasses.replace(layout, **axes), cluster) or ""
+
+    assert "mlp quack needs a CUDA device of compute capability 9.0 or more" in reason(cluster=CPUS, mlp="quack")
+    assert "loss quack needs quack-kernels>=0.6.5, which is not installed" in reason(loss="quack")
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
+    assert reason(mlp="quack", loss="quack") == ""
+    fp32 = dataclasses.replace(RECIPE, compute_precision="fp32")
+    assert "loss quack was tried in bf16 and fp16, got fp32: choose loss chunked" in reason(fp32, loss="quack")
+    float8 = dataclasses.replace(FLOAT8, seq_len=32)
+    assert "loss quack was tried in bf16 and fp16, got fp8_tensorwise" in reason(float8, loss="quack")
+    llama = dataclasses.replace(RECIPE, model=cases.LLAMA)
+    assert "with biases, which are not what llama has: choose mlp plain" in reason(llama, mlp="quack")
+    relu = dataclasses.replace(GPT2, config='{"activation_function": "relu"}')
+    assert "which are not what gpt2 has" in reason(dataclasses.replace(RECIPE, model=relu), mlp="quack")
+    assert reason(llama, loss="quack") == ""
+    split = dataclasses.replace(LAYOUT, dp_shard=1, dp_replicate=1, tp=2)
+    assert "mlp quack was not tried with tp above 1: choose mlp plain" in reason(layout=split, mlp="quack")
+    zero_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
+    assert "a fused block calls none, got mlp quack" in reason(layout=zero_3, mlp="quack")
+    odd = dataclasses.replace(RECIPE, model=dataclasses.replace(GPT2, ffn_size=100))
+    assert "multiples of 8, got hidden_size 32 and 100" in reason(odd, mlp="quack")
+    assert "would keep both outputs of mlp quack" in reason(mlp="quack", checkpointing="selective")
+    assert reason(mlp="quack", checkpointing="selective", compile="block") == ""
+    assert "got compile model: choose compile block" in reason(**DDP, mlp="quack", compile="model")
+
+
+def test_kernels_whose_packages_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(GPT2, hidden_size=256, max_positions=256)
+    recipe = dataclasses.replace(RECIPE, model=model, seq_len=256)
+    points = [(recipe, dataclasses.replace(LAYOUT, tp=2)), (recipe, LAYOUT)]
+    axes = ("attention", "mlp", "loss")
+    assert not_installed(points, axes, GPUS) == (
+        "Kernels of packages that are not installed here are not tried: attention flash4, mlp quack, loss quack (pip"
+        " install 'flash-attn-4[cu13]>=4.0.0b36' 'quack-kernels[cu13]>=0.6.5')."
+    )
+    for other in (CPUS, OLD):
+        assert not_installed(points, axes, other) is None
+    assert "quack" not in (not_installed(points, axes[:1], GPUS) or "")
+    assert "mlp" not in (not_installed(points[:1], axes, GPUS) or "")
+    llama = dataclasses.replace(RECIPE, model=cases.LLAMA)  # heads of width 8, and no GELU
+    assert "tried: loss quack (pip install 'quack-kernels" in (not_installed([(llama, LAYOUT)], axes, GPUS) or "")
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
+    assert not_installed(points, axes, GPUS) is None
+
+
+@pytest.mark.usefixtures("sees_optional_kernels")
+@pytest.mark.parametrize(("version", "is_enough"), [("0.6.4", False), ("0.6.5", True), ("0.7.0b1", True)])
+def test_an_older_package_than_was_tried_counts_as_missing(
+    monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
+) -> None:
+    monkeypatch.setattr("trainers.spec.optional_kernels.is_installed", is_installed.__wrapped__)
+    installed = type("Distribution", (), {"version": version})
+    monkeypatch.setattr(
+        importlib.metadata, "distributions", lambda name: [installed] if name == "quack-kernels" else []
+    )
+    assert ("quack" in installed_values("loss")) == is_enough
+    assert ("needs quack-kernels>=0.6.5, which is" in (refusal(RECIPE, _with(loss="quack"), GPUS) or "")) != is_enough
+
+
+def test_optional_kernels_are_extras_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {value: extras.get(value) for _, value in OPTIONAL} == {
+        value: [kernel.requirement] for (_, value), kernel in OPTIONAL.items()
+    }
+    page = (ROOT / "docs" / "your-model.md").read_text()
+    assert all(f"'{kernel.requirement}'" in page for kernel in OPTIONAL.values())
+
+
+def _with(**axes: Any) -> Layout:
+    return dataclasses.replace(LAYOUT, **axes)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
+    monkeypatch.setattr("trainers.spec.optional_kernels.OptionalKernel.is_installed", True)
+    cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
+    gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
+    refusals: set[str | None] = set()
+    for case in cases.cases(world_size):
+        layout = case.layout
+        is_for_gpus = layout.offload != "none" or layout.mlp == "quack" or layout.cuda_graphs == "on"
+        refusals.add(refusal(case.recipe, case.layout, gpus if is_for_gpus else cluster))
+    assert refusals == {None}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout", "cluster", "sentence"),
+    [
+        ({}, {"dp_shard": 4}, GPUS, "multiply to 4 devices, the cluster has 2"),
+        ({}, {}, OLD, "bf16 needs CUDA compute capability 8.0, that of Tesla V100 is 7.0"),
+        ({"compute_precision": "tf32"}, {}, OLD, "tf32 needs CUDA compute capability 8.0"),
+        ({"compute_precision": "fp16"}, {}, CPUS, "no fp16 on a CPU"),
+        ({"compute_precision": "tf32"}, {}, CPUS, "TF32 is a mode of CUDA devices"),
+        ({"optimizer": "adafactor"}, {}, GPUS, "Adafactor mixes plain tensors with FSDP2's sharded ones"),
+        (
+            {"optimizer": "adafactor"},
+            {"engine": "deepspeed", "zero_stage": 1},
+            GPUS,
+            "DeepSpeed ZeRO-1 cuts weights into flat shards",
+        ),
+        (
+            {"optimizer": "adafactor"},
+            {"engine": "deepspeed", "grad_sync": "every"},
+            GPUS,
+            "DeepSpeed ZeRO-3 cuts weights into flat shards",
+        ),
+        ({"state_precision": "bf16", "compute_precision": "fp32"}, {}, GPUS, "bf16 states go with bf16 products"),
+        (
+            {"state_precision": "bf16", "optimizer": "adafactor"},
+            {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2},
+            GPUS,
+            "Adafactor keeps its states in fp32",
+        ),
+        (
+            {"state_precision": "bf16"},
+            {"engine": "deepspeed", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2},
+            GPUS,
+            "DeepSpeed stage 0 in bf16 always keeps fp32 master weights",
+        ),
+        ({"compression": "powersgd_4"}, {}, GPUS, "hooks that DDP alone has, got compression powersgd_4 with fsdp"),
+        ({"compression": "bf16", "state_precision": "bf16"}, DDP, GPUS, "bf16 states exchange bf16 gradients already"),
+        ({"compression": "powersgd_4", "compute_precision": "fp16"}, DDP, GPUS, "stay in PowerSGD's error feedback"),
+        ({"compression": "powersgd_4"}, {**DDP, "grad_sync": "every"}, GPUS, "choose grad_sync last"),
+        ({}, {"dp_shard": 1, "tp": 2}, GPUS, "tp 2 does not divide the 97 words in the vocabulary of gpt2"),
+        ({}, {**ZERO_1, "dp_shard": 1, "pp": 2}, GPUS, "engines ddp and fsdp have it, got pp 2: set it to 1"),
+        ({}, {**ZERO_1, "dp_shard": 1, "cp": 2}, GPUS, "engines ddp and fsdp have it, got cp 2: set it to 1"),
+        ({}, {"offload": "all"}, CPUS, "moves states to host memory, where a CPU's are already"),
+        ({}, {**DDP, "offload": "optimizer"}, GPUS, "DDP keeps everything on the device, got offload optimizer"),
+        ({}, {**DDP, "engine": "deepspeed", "offload": "all"}, GPUS, "DeepSpeed stage 0 keeps everything"),
+        ({}, {"offload": "optimizer"}, GPUS, "FSDP2 offloads weights and gradients along with the states"),
+        ({"compute_precision": "fp16"}, {"offload": "all"}, GPUS, "an fp16 loss scale is kept on the device"),
+        ({}, {**ZERO_1, "zero_stage": 2, "grad_sync": "every", "offload": "all"}, GPUS, "at stage 3 alone"),
+        (
+            {"state_precision": "bf16"},
+            {**ZERO_1, "offload": "optimizer"},
+            GPUS,
+            "offloaded states in bf16 with its own compiled CPU Adam alone",
+        ),
+        ({}, {"reshard": 2}, GPUS, "reshard must divide dp_shard and be less, got reshard 2 with dp_shard 2"),
+        ({}, {"reshard": 3}, GPUS, "got reshard 3 with dp_shard 2: choose another, or 0"),
+        ({}, {"prefetch": 2}, GPUS, "prefetch 2 reaches beyond the 2 blocks of gpt2"),
+        ({}, {"dp_shard": 1, "pp": 2, "prefetch": 1}, GPUS, "beyond the 1 blocks of a stage of gpt2 at pp 2"),
+        ({}, {**ZERO_1, "overlap": "on"}, GPUS, "reduces all gradients after the backward pass, got overlap on"),
+        (
+            {},
+            {"engine": "deepspeed", "grad_sync": "every", "compile": "block"},
+            GPUS,
+            "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile block",
+        ),
+        ({}, {"compile": "model"}, GPUS, "FSDP2 gathers each block's parameters between blocks"),
+        (
+            {},
+            {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2, "compile": "model", "loss": "chunked"},
+            GPUS,
+            "a model compiled whole has sdpa or eager attention and the plain loss, got sdpa and chunked",
+        ),
+        (
+            {},
+            GRAPHS,
+            CPUS,
+            "CUDA graphs are launched on CUDA devices, the cluster has CPUs: choose cuda_graphs off",
+        ),
+        ({}, {**GRAPHS, "dp_replicate": 1, "cp": 2}, GPUS, "were not tried with cp 2: choose cuda_graphs off"),
+        ({}, {**GRAPHS, "attention": "eager"}, GPUS, "eager attention copies its mask from the host"),
+        ({"compression": "bf16"}, GRAPHS, GPUS, "were not tried with bf16 compression: choose cuda_graphs off"),
+        (
+            {"compute_precision": "fp16", "attention_mask": "document"},
+            {**GRAPHS, "attention": "flex"},
+            GPUS,
+            "were not tried with a document mask or fp16 compute",
+        ),
+        ({}, {"checkpointing": "budget_50"}, GPUS, "an activation budget needs compiled code, got compile none"),
+        ({}, {"checkpointing": "every_4"}, GPUS, "every_4 of 2 blocks equals a smaller distance: choose every_2"),
+        ({}, {"checkpointing": "selective", "attention": "flex"}, GPUS, "cannot look into FlexAttention"),
+        ({}, {"bucket_mib": 50}, GPUS, "FSDP2 reduces a block at a time"),
+        (
+            {},
+            {"engine": "deepspeed", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2, "bucket_mib": 50},
+            GPUS,
+            "DeepSpeed stage 0 has buckets of one fixed size",
+        ),
+        (
+            {"model": dataclasses.replace(GPT2, architecture="llama", embedding_norm=True)},
+            {},
+            GPUS,
+            "no llama with a norm after the embedding, gpt2 asks for one: use bloom or gpt2",
+        ),
+        ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use llama"),
+        (
+            {"model": dataclasses.replace(BLOOM, ffn_size=64)},
+            {"attention": "eager"},
+            GPUS,
+            "ffn_size 4 x hidden_size, 128 for bloom, got 64",
+        ),
+    ],
+)
+def test_a_refusal_says_why(recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str) -> None:
+    reason = refusal(dataclasses.replace(RECIPE, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert reason is not None
+    assert sentence in reason

@@ -1,0 +1,78 @@
+"""The winner of a study, and how certain it is."""
+
+import pytest
+
+from platform.study.result.ranking import by_speed, comparisons, points, ranked, winner
+from tests.samples import layout, measurement
+from trainers.records.measurement import Measurement, Outcome
+
+ONE, TWO, THREE = layout(), layout(checkpointing="full"), layout(zero_stage=2)
+
+
+def run(on: object, speed: float, repeat: int, **fields: object) -> Measurement:
+    """Returns one run of a layout at micro-batch 1."""
+    return measurement(on=on, tokens_per_s=speed, repeat=repeat, **fields)  # type: ignore[reportArgumentType]
+
+
+def runs(on: object, *speeds: float) -> list[Measurement]:
+    """Returns the layout's run in the search and the runs after it."""
+    return [run(on, speed, repeat) for repeat, speed in enumerate(speeds)]
+
+
+def test_a_point_is_judged_by_the_median_of_its_own_runs() -> None:
+    ranking = ranked([*runs(ONE, 1000, 900, 910, 800), *runs(TWO, 950, 905, 906, 904)])
+    assert [point.median_tokens_per_s for point in ranking] == [905, 900]
+    assert ranking[0].std_tokens_per_s == pytest.approx(1.0)
+
+
+def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
+    lost = run(ONE, 1100, 2, outcome=Outcome.THRASH, reason="2 allocator retries")
+    best = winner([*runs(ONE, 1000, 1000), lost, *runs(TWO, 900)])
+    assert best is not None and best.layout == TWO
+
+
+def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() -> None:
+    """Checks figures of the search, which lean upwards: TWO was behind ONE there, and would be in a second run too."""
+    again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
+    assert [point.main_run.layout for point in ranked(again)] == [ONE, TWO]
+    assert [point.main_run.layout for point in by_speed(again)] == [TWO, ONE]
+    measurements = [*again, *runs(THREE, 1010)]
+    assert [point.main_run.layout for point in ranked(measurements)] == [THREE, ONE, TWO], (
+        "found later, and faster than both"
+    )
+
+
+def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
+    short = [run(ONE, speed, repeat, measured_grad_accum=3) for repeat, speed in enumerate((1000, 1010, 990, 1005))]
+    long = run(ONE, 980, 4, measured_grad_accum=64)
+    (point,) = points([*short, long])
+    assert point.main_run is long and point.median_tokens_per_s == 990
+    assert points(short)[0].main_run.repeat == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "resolution"),
+    [
+        ((901, 902, 900), "faster"),
+        ((999, 1001, 998), "tie"),
+        ((950, 1040, 990), "not resolved"),
+    ],
+)
+def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resolution: str) -> None:
+    (compared,) = comparisons(ranked([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)]))
+    assert compared.resolution == resolution and compared.other.layout == TWO
+    assert compared.low <= compared.ratio <= compared.high
+    assert {"faster": "Faster than", "tie": "Tied with", "not resolved": "Not resolved"}[
+        resolution
+    ] in compared.sentence
+
+
+def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
+    """Compares two layouts that both lose 20 % over the rounds; beside each other they are always 2 % apart."""
+    drift = (1000, 900, 800)
+    (compared,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
+    assert compared.resolution == "faster" and compared.ratio == pytest.approx(1.02)
+
+
+def test_points_without_pairs_are_not_compared() -> None:
+    assert comparisons(ranked([*runs(ONE, 1000, 1000), *runs(TWO, 990, 990), *runs(THREE, 980)])) == []

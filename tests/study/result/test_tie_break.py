@@ -1,0 +1,133 @@
+"""Points that remain to be compared where the machine was disturbed."""
+
+import pytest
+
+from platform.search.confirmation.run_order import ConfirmationRun, contenders_run
+from platform.study.result.ranking import points
+from platform.study.result.tie_break import contenders, named_winner, unresolved
+from tests.samples import layout, measurement
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.layout import Layout
+
+ONE, TWO, THREE, FOUR = (
+    layout(),
+    layout(checkpointing="full"),
+    layout(zero_stage=2),
+    layout(zero_stage=2, checkpointing="full"),
+)
+
+
+def runs(on: Layout, *speeds: float, first: int = 0) -> list[Measurement]:
+    """Returns the layout's run in the search and the runs after it; where `first` is above 0, only runs in processes of
+    their own.
+    """
+    return [measurement(on=on, tokens_per_s=speed, repeat=first + number) for number, speed in enumerate(speeds)]
+
+
+def layouts(measurements: list[Measurement]) -> list[Layout]:
+    return [point.main_run.layout for point in contenders(measurements)]
+
+
+def test_a_winner_that_falls_far_below_its_search_figure_has_the_ones_below_it_as_contenders() -> None:
+    """Checks figures that `make search` printed on a busy machine: a winner half as fast as the rows below it."""
+    busy = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843), *runs(FOUR, 2000)]
+    assert layouts(busy) == [ONE, TWO, THREE]
+    assert [point.main_run.layout for point in unresolved(busy)] == [ONE, TWO, THREE]
+    assert named_winner(busy) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "two"),
+    [
+        ((5000, 4990, 4980), (4990, 4900, 4870)),
+        ((5000, 4600), (4990,)),
+        ((5000, 4995), (4990,)),
+        ((5000,), (4990,)),
+    ],
+)
+def test_ties_and_near_orders_on_a_quiet_machine_have_a_winner(
+    first: tuple[float, ...], two: tuple[float, ...]
+) -> None:
+    quiet = [*runs(ONE, *first), *runs(TWO, *two)]
+    assert contenders(quiet) == [] and unresolved(quiet) == []
+    best = named_winner(quiet)
+    assert best is not None and best.layout == ONE
+
+
+def test_a_point_is_disturbed_beyond_ten_per_cent_and_beyond_its_own_interval() -> None:
+    def disturbed(search: float, *again: float, windows_s: tuple[float, ...] = (1.0, 1.01, 0.99)) -> bool:
+        first = measurement(on=ONE, tokens_per_s=search, windows_s=windows_s)
+        (point,) = points([first, *runs(ONE, *again, first=1)])
+        return point.disturbed
+
+    assert not disturbed(1000) and not disturbed(1000, 905) and disturbed(1000, 890) and disturbed(1000, 1110)
+    assert not disturbed(1000, 890, windows_s=(1.0, 1.2, 0.8)), "its windows were as far apart"
+    assert not disturbed(1000, 400, 995, 1005), "one run of three: the median counts"
+
+
+def test_a_run_that_was_disturbed_does_not_stand_for_a_point_whose_others_agree() -> None:
+    speeds = (1000, 1000, 990, 1010)
+    short = [measurement(on=ONE, tokens_per_s=each, repeat=n, measured_grad_accum=3) for n, each in enumerate(speeds)]
+    long = measurement(on=ONE, tokens_per_s=400, repeat=4, measured_grad_accum=64)
+    (point,) = points([*short, long])
+    assert point.main_run.tokens_per_s == 990
+
+
+def test_runs_beside_each_other_resolve_the_order_on_a_machine_that_stays_busy() -> None:
+    busy = [*runs(ONE, 5000, 2200, 2210, 2190, 2205), *runs(TWO, 4855), *runs(TWO, 2100, 2105, 2095, first=2)]
+    assert layouts(busy) == [ONE, TWO] and unresolved(busy) == []
+    best = named_winner(busy)
+    assert best is not None and best.layout == ONE
+
+
+def test_medians_of_different_times_that_runs_beside_each_other_contradict_leave_the_order_open() -> None:
+    """Checks that ONE's four further runs on the quiet machine, of which TWO had none, leave the order open."""
+    measurements = [*runs(ONE, 5000, 4990, 4980, 4985, 4990, 2010, 1990, 2000), *runs(TWO, 4855)]
+    measurements += runs(TWO, 2150, 2160, 2140, first=5)
+    assert [point.main_run.layout for point in unresolved(measurements)] == [ONE, TWO]
+
+
+def test_noise_leaves_the_order_open() -> None:
+    noisy = [*runs(ONE, 5000, 2200, 3400, 1900, 2800), *runs(TWO, 4855), *runs(TWO, 3100, 2500, 2600, first=2)]
+    assert len(unresolved(noisy)) == 2 and named_winner(noisy) is None
+
+
+def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> None:
+    wide = measurement(on=ONE, tokens_per_s=5000, windows_s=(1.0, 2.0, 0.5))
+    measurements = [wide, *runs(ONE, 2211, first=1), *runs(TWO, 4200)]
+    assert not points(measurements)[0].disturbed, "its interval is wide"
+    assert layouts(measurements) == [ONE, TWO] and unresolved(measurements)
+
+
+def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
+    apart = (1.0, 1.3, 0.7)
+    first = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
+    assert unresolved([*first, *runs(TWO, 1200)])
+    assert not unresolved([*first, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
+
+
+def test_what_can_win_no_more_is_no_contender() -> None:
+    lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.OOM)
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]
+    assert contenders(measurements) == []
+    best = named_winner(measurements)
+    assert best is not None and best.layout == ONE
+
+
+def test_contenders_run_in_turn_and_back_again() -> None:
+    measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
+    letters = {ONE: "A", TWO: "B", THREE: "C"}
+    order: list[tuple[str, int]] = []
+    while (run := contenders_run(contenders(measurements), after=1, most=3)) is not None:
+        assert isinstance(run, ConfirmationRun)
+        order.append((letters[run.point.layout], run.repeat))
+        measurements += runs(run.point.layout, 2000, first=run.repeat)
+    # Whoever leads by its median stands first in a round.
+    assert sorted(order, key=lambda each: each[1]) == order and len(order) == 9
+    assert {letter for letter, repeat in order if repeat == 2} == set("ABC")
+
+
+def test_one_that_joins_late_begins_with_the_round_of_the_others() -> None:
+    measurements = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
+    run = contenders_run(contenders(measurements), after=1, most=6)
+    assert run is not None and (run.point.layout, run.repeat) == (TWO, 4)

@@ -1,0 +1,68 @@
+"""A sqlite store made once (its tables take seconds), and a tracking server as users start it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from platform.tracking.runs import Runs
+from platform.tracking.uri import default_uri
+from tests.samples import header
+from tests.tracking.server import start_server
+
+Serve = Callable[[], subprocess.Popen[bytes]]
+
+
+@pytest.fixture(autouse=True)
+def no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removes MLflow's variables from the environment, so that conditions do not depend on what the shell has set."""
+    for name in [each for each in os.environ if each.startswith("MLFLOW_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the path of a sqlite file that holds MLflow's tables and nothing else that matters to a test."""
+    folder = tmp_path_factory.mktemp("store")
+    Runs(default_uri(folder), header("first", at="2026-01-01T00:00:00+00:00"))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def studies(tmp_path: Path, store: Path) -> Path:
+    """Returns a folder for studies, with a space in its name, whose mlflow.db is ready for use."""
+    folder = tmp_path / "my studies"
+    folder.mkdir()
+    shutil.copy(store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """Returns a port on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, store: Path, closed_port: int) -> Iterator[Serve]:
+    """Starts `mlflow server` on `closed_port`; it is up when the call returns."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        if not (tmp_path / "server.db").exists():
+            shutil.copy(store, tmp_path / "server.db")
+        started.append(start_server(tmp_path, closed_port))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

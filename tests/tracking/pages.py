@@ -1,0 +1,145 @@
+"""MLflow's pages of a study, served and opened as the search's last lines say. Also draws them for the docs:
+
+.venv/bin/python -m tests.tracking.pages --studies studies NAME charts docs/pictures/mlflow-charts.png
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+
+from platform.tracking.mirror import Mirror, default_uri
+from tests.tracking.browser import Page, chromium, page
+
+WIDTH, HEIGHT = 1900, 1050
+
+
+@contextlib.contextmanager
+def served(look: str, folder: Path) -> Generator[dict[str, str]]:
+    """Runs the command that a search prints, on a port of its own, and yields the address of each view that the search
+    prints.
+    """
+    first, *lines = look.splitlines()
+    command = first.removeprefix("MLflow: ").removesuffix(", then open")
+    port = _free_port()
+    with_port = f"{command} PORT={port}" if command.startswith("make ") else f"{command} --port {port} --workers 1"
+    # The server's job runners are processes of their own that take seconds to start; looking needs none.
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    log = folder / "mlflow-ui.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            shlex.split(with_port), env=environment, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        until_s = time.monotonic() + 600
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                break
+            assert process.poll() is None and time.monotonic() < until_s, log.read_text()
+            time.sleep(0.2)
+        yield {name: address.replace(":5000", f":{port}") for name, address in map(str.split, lines)}
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def opened(view: Page, address: str) -> None:
+    """Opens the address in a cleared page and closes what MLflow shows to newcomers."""
+    view.open("about:blank")
+    view.open(address)
+    with contextlib.suppress(TimeoutError):
+        view.wait_for("!!document.querySelector('.ag-header-cell')", 300)
+        view.click("document.querySelector('[aria-label=\"Close\"]')", 2)
+
+
+def columns(shown: Page) -> list[str]:
+    """Returns the table's columns from left to right; scrolls each into sight once, because MLflow draws no others."""
+    names: dict[str, None] = {}
+    shown.wait_for("document.querySelectorAll('.ag-header-cell').length > 5")
+    shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
+    while True:
+        time.sleep(0.5)
+        cells = shown.ask(
+            """[...document.querySelectorAll('.ag-header-cell')]
+            .map(e => [e.getBoundingClientRect().x, e.getAttribute('col-id')]).sort((a, b) => a[0] - b[0])"""
+        )
+        names |= {name.split("`")[1]: None for _, name in cells if name.startswith(("params.", "metrics.", "tags."))}
+        view = "document.querySelector('.ag-body-horizontal-scroll-viewport')"
+        if shown.ask(f"{view}.scrollLeft + {view}.clientWidth >= {view}.scrollWidth - 2"):
+            return list(names)
+        shown.ask(f"{view}.scrollLeft += 300")
+
+
+def rows(view: Page) -> list[str]:
+    """Returns the names of the table's runs from top to bottom."""
+    return view.ask(
+        """[...document.querySelectorAll('.ag-row')].filter(e => e.querySelector('a'))
+        .sort((a, b) => a.getAttribute('row-index') - b.getAttribute('row-index'))
+        .map(e => e.querySelector('a').innerText.trim())"""
+    )
+
+
+CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
+    plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
+"""The expression that `curves` evaluates in the page, which draws one chart after the other: a test may wait for all of
+them.
+"""
+
+
+def charts(view: Page, count: int) -> list[str]:
+    """Waits until `count` charts are drawn and returns the lines of the page's text, which hold their titles."""
+    drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
+    parallel = "document.querySelectorAll('.parcoords').length"
+    view.wait_for(f"{drawn}.length + {parallel} >= {count}")
+    return [line for line in view.text().splitlines() if line]
+
+
+def curves(view: Page) -> list[list[list[float]]]:
+    """Returns what line charts draw: for each chart the values of each curve."""
+    return view.ask(CURVES)
+
+
+def main() -> None:
+    """Draws a view of a study."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("view", choices=("layouts", "charts", "gates", "studies", "scaling"))
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--studies", type=Path, default=Path("studies"))
+    options = parser.parse_args()
+    is_table = options.view in ("layouts", "studies")
+    program = chromium()
+    assert program is not None, "this needs Chromium"
+    mirror = Mirror(options.studies / options.name, default_uri(options.studies)).start()
+    assert not (lacking := mirror.close(600)), lacking
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(mirror.look, Path(folder)) as addresses,
+        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as view,
+    ):
+        opened(view, addresses[options.view])
+        if is_table:
+            columns(view)
+            view.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
+        else:
+            charts(view, 2)
+        time.sleep(5)  # lines are drawn a moment after their axes
+        view.picture(options.picture)
+
+
+if __name__ == "__main__":
+    main()

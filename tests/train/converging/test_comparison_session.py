@@ -1,0 +1,41 @@
+"""The order of a comparison's trainings, and what an interrupted one says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import platform.train.converging.command as converge  # pyright takes `from platform import` for the standard module
+import platform.train.converging.comparison_session as sessions
+from platform.train.converging.rates import Rate
+from platform.train.converging.strategies import read_strategies
+from tests.training.layout_file import write_layout
+from tests.training.values import DDP
+
+
+@pytest.mark.parametrize(
+    ("trained", "sentence"),
+    [
+        (1, "1 of 6 trainings are complete: the same command resumes the rest.\n"),
+        (5, "5 of 6 trainings are complete: the same command resumes the rest, with --seeds 2 it answers by these.\n"),
+    ],
+)
+def test_an_interrupted_comparison_says_what_is_complete(
+    trained: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write_layout(tmp_path / "ddp.json", DDP))
+    options = converge.parse([file, "optimizer=adafactor", "--steps", "10", "--seeds", "3", "--studies", str(tmp_path)])
+    strategies = read_strategies(options)
+    session = sessions.ComparisonSession(options, strategies, tmp_path / "compared")
+    codes = iter([0] * trained + [130])
+    names: list[str] = []
+
+    def train_on(*_: Any, name: str, **__: Any) -> int:
+        names.append(name.rsplit(" ", 1)[-1])
+        return next(codes)
+
+    monkeypatch.setattr(sessions, "train_on", train_on)
+    monkeypatch.setattr(session, "_connected", lambda: None)
+    assert session.train({each.name: Rate(value=1e-3, source="stated") for each in strategies}) == 130
+    assert names == [str(run // 2) for run in range(trained + 1)]
+    assert capsys.readouterr().err.endswith(sentence)

@@ -1,0 +1,108 @@
+"""The strategies of a comparison: files and changes to the first one, and those refused before anything is started."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import platform.train.converging.command as converge  # pyright takes `from platform import` for the standard module
+from platform.common.errors import InputError
+from platform.train.converging.rates import Rate, Rates
+from platform.train.converging.strategies import Strategy, read_strategies
+from tests.training.layout_file import write_layout
+from tests.training.values import DDP, FSDP, MODEL, RECIPE
+
+
+def strategies(folder: Path, *targets: str) -> list[Strategy]:
+    return read_strategies(converge.parse([*targets, "--steps", "10", "--studies", str(folder)]))
+
+
+@pytest.fixture
+def fsdp(tmp_path: Path) -> str:
+    return str(write_layout(tmp_path / "fsdp.json", FSDP))
+
+
+@pytest.fixture
+def ddp(tmp_path: Path) -> str:
+    return str(write_layout(tmp_path / "ddp.json", DDP))
+
+
+def test_the_four_strategies_of_one_command(tmp_path: Path, fsdp: str):
+    parsed = strategies(
+        tmp_path, fsdp, "engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "grad_accum=256"
+    )
+    labels = [each.layout.label.split(",")[0] for each in parsed]
+    assert labels == ["FSDP2 stage 3", "ZeRO-2", "DDP", "FSDP2 stage 3"]
+    assert [each.recipe.optimizer for each in parsed] == ["adamw", "adamw", "adafactor", "adamw"]
+    assert [each.recipe.global_batch for each in parsed] == [4, 4, 4, 2 * 2 * 256]
+    assert parsed[3].batch.grad_accum == 256 and not parsed[3].recipe.grad_accum
+    assert all(each.layout.world_size == 2 for each in parsed)
+    assert parsed[0].mathematics == parsed[1].mathematics != parsed[2].mathematics
+
+
+def test_a_change_keeps_the_rest_of_the_first(tmp_path: Path, ddp: str):
+    plain, changed = strategies(tmp_path, ddp, "compression=powersgd_2")
+    assert changed.layout == plain.layout and changed.batch == plain.batch
+    assert changed.recipe == dataclasses.replace(plain.recipe, compression="powersgd_2")
+
+
+def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: str):
+    high = dataclasses.replace(RECIPE, learning_rate=0.5)
+    other = str(write_layout(tmp_path / "high.json", DDP, recipe=high))
+    stated = ["optimizer=adafactor,learning_rate=3e-4", "grad_accum=256, learning_rate = 1e-2", other]
+    plain, by_rule, *with_own_rate = strategies(tmp_path, ddp, "grad_accum=256", *stated)
+    rates = Rates(tmp_path / "rates.json")
+    assert rates.lookup(plain) is None and rates.lookup(by_rule) is None
+    # The rule would have multiplied the second's rate. A file's is stated where it differs.
+    chosen_rates = [rates.lookup(each) for each in with_own_rate]
+    assert chosen_rates == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
+    assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ("optimiser=adafactor", "unknown axis 'optimiser'"),
+        ("optimizer=lion", "must be one of|takes"),
+        ("optimizer=adafactor", "FSDP2's sharded ones"),
+        ("learning_rate=1e-3,", "wants axis=value"),
+        ("zero_stage=2,zero_stage=3", "given twice"),
+    ],
+)
+def test_a_change_that_cannot_be_is_one_sentence(tmp_path: Path, fsdp: str, changes: str, reason: str):
+    with pytest.raises(InputError, match=reason):
+        strategies(tmp_path, fsdp, changes)
+
+
+def test_a_change_needs_something_to_change(tmp_path: Path):
+    with pytest.raises(InputError, match="none comes before it"):
+        strategies(tmp_path, "optimizer=adafactor")
+
+
+def test_names_are_unlike(tmp_path: Path, fsdp: str):
+    with pytest.raises(InputError, match="two strategies are called fsdp"):
+        strategies(tmp_path, fsdp, fsdp)
+
+
+def test_models_are_equal(tmp_path: Path, fsdp: str):
+    wider = dataclasses.replace(MODEL, name="wider", hidden_size=32)
+    other = write_layout(tmp_path / "other.json", DDP, recipe=dataclasses.replace(RECIPE, model=wider))
+    with pytest.raises(InputError, match="losses compare between equal models"):
+        strategies(tmp_path, fsdp, str(other))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--steps", "0"), "must be a whole number of at least 1"),
+        (("--steps", "10", "--seeds", "many"), "must be a whole number"),
+        (("--steps", "3", "--out", "/proc/none"), "tokens a step, the whole comparison has|cannot be made"),
+        (("--steps", "10", "--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_mistake_in_the_options_is_one_sentence(
+    ddp: str, arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+):
+    assert converge.main([ddp, "grad_accum=256", *arguments]) == 2
+    output_lines = capsys.readouterr().err.strip().splitlines()
+    assert output_lines[-1].startswith("error: ") and any(part in output_lines[-1] for part in reason.split("|"))

@@ -1,0 +1,104 @@
+"""Exports are run as their users run them, by two CPU processes each, and train as this project does."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import platform.train.exporting.command as command  # pyright takes `from platform import` for the standard module
+from platform.train.training_folder import TrainingFolder, steps_of
+from tests.training.environment import ENVIRONMENT
+from tests.training.layout_file import write_layout
+from tests.training.values import DDP, RECIPE, STEP
+from trainers.spec.layout import Layout
+from trainers.training.export import write_config
+
+pytestmark = pytest.mark.contract
+
+IN_ORDER = dataclasses.replace(RECIPE, data_order="file")
+STEPS = 8
+ZERO_1 = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
+SENTENCE = re.compile(
+    r"The same layout in (\w+): [\d.]+% (?:slower|faster): [\d,]+ tokens/s \(±[\d.]+%\), in this project [\d,]+"
+    r" tokens/s \(±[\d.]+%\), over 5 steps each, .*; loss after 8 steps ([\d.]+) and ([\d.]+)\."
+)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a transformers folder with which both trainings begin."""
+    folder = tmp_path_factory.mktemp("weights")
+    write_config(RECIPE.model, folder)
+    torch.manual_seed(3)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("program", "layout"), [("accelerate", DDP), pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy)]
+)
+def test_an_export_has_the_losses_of_this_project_and_its_speed_stands_beside(
+    program: str, layout: Layout, weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    target = write_layout(tmp_path / "layout.json", layout, recipe=IN_ORDER)
+    argv = [str(target), "--to", program, "--tokens", str(40 * STEP), "--start-from", str(weights), "--device", "cpu"]
+    assert command.main([*argv, "--out", str(tmp_path / "out"), "--run", str(STEPS)]) == 0, capfd.readouterr().err
+    output = capfd.readouterr()
+    assert (matched := SENTENCE.fullmatch(output.out.strip())), output.out
+    assert matched[1] == program
+    assert float(matched[2]) == pytest.approx(float(matched[3]), rel=2e-4)
+    losses = json.loads((tmp_path / "out" / "steps.json").read_text())["losses"]
+    assert len(losses) == STEPS and losses[-1] < losses[0]
+    assert "- held-out losses, checkpoints in the canonical form and MLflow" in output.err
+
+
+def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tmp_path: Path):
+    target = write_layout(tmp_path / "layout.json", DDP)
+    out, away = tmp_path / "out", tmp_path / "away"
+    argv = ["--to", "torchrun", "--tokens", str(12 * STEP), "--device", "cpu", "--out", str(out)]
+    assert command.main([str(target), *argv]) == 0
+    (away / "ray").mkdir(parents=True)
+    (away / "ray" / "__init__.py").write_text("raise ImportError('a training under torchrun needs no Ray')")
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "PYTHONPATH": str(away)}
+    # The folder without Ray comes first on the path: the script puts the checkout before it, where no ray is.
+    environment |= {"LAYOUT_SEARCH": str(Path(__file__).parents[3])}
+    completed = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert f"Trained on {12 * STEP} tokens" in completed.stdout
+    folder = TrainingFolder(out)
+    assert [
+        step for each in steps_of(folder.read_records()) for step in range(each.first_step, each.last_step + 1)
+    ] == [*range(1, 13)]
+    assert folder.tokens_saved() == 12 * STEP
+    assert command.main([str(out), "--out", str(tmp_path / "model")]) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters
+
+
+def test_torchrun_refuses_in_one_sentence_what_its_devices_cannot_run(tmp_path: Path):
+    recipe = dataclasses.replace(RECIPE, compute_precision="bf16")
+    target = write_layout(tmp_path / "layout.json", dataclasses.replace(DDP, loss="quack"), recipe=recipe)
+    argv = ["--to", "torchrun", "--tokens", str(12 * STEP), "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert command.main([str(target), *argv]) == 0
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "LAYOUT_SEARCH": str(Path(__file__).parents[3])}
+    launch = [str(tmp_path / "out" / "launch.sh")]
+    completed = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode != 0 and "Traceback" not in completed.stderr.partition("torch/distributed")[0]
+    assert completed.stderr.count("error: loss quack needs a CUDA device of compute capability 9.0 or more") == 1
+
+
+def test_a_model_s_config_is_written_without_warnings_of_libraries_that_are_not_used(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.training.values import MODEL\n"
+        "from trainers.training.export import write_config\n"
+        "write_config(MODEL, Path(sys.argv[1])); print(*sorted({'torchao', 'deepspeed'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    child = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=300)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "\n", "")
+    assert (tmp_path / "config.json").exists()

@@ -1,0 +1,114 @@
+"""The commands of docs/first-training.md, run as they stand there: from text files to a report and loss curves."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+
+import mlflow
+import pytest
+from transformers import AutoModelForCausalLM
+
+from platform.train.training_folder import TrainingFolder, steps_of
+from tests.training.environment import ENVIRONMENT
+from trainers.records.training import Begun
+
+pytestmark = [pytest.mark.ray, pytest.mark.mirror, pytest.mark.search, pytest.mark.heavy]
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "first-training.md"
+
+
+RESUMED = "{ [ $? = 4 ] && for _ in 1 2 3; do python -m platform.search --resume first && break; done; }"
+"""The command that follows the page's advice for a search that a disturbed machine left unresolved."""
+
+
+def commands() -> list[str]:
+    """Returns the indented lines of the page; a search that is not resolved (exit code 4) is resumed."""
+    assert RESUMED.split(" do ")[1].split(" &&")[0] in PAGE.read_text()
+    lines = [line.removeprefix("    ") for line in PAGE.read_text().splitlines() if line.startswith("    ")]
+    return [f"{line} || {RESUMED}" if line.startswith("python -m platform.search") else line for line in lines]
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Path]:
+    """Yields the folder in which all commands ran, one after the other, in one shell; the processes that they leave
+    running are killed afterwards.
+    """
+    folder = tmp_path_factory.mktemp("first")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    script = "\n".join(["set -e", *commands()]).replace("--port 5000", f"--port {port}")
+    assert f"--port {port}" in script
+    with (folder / "output").open("wb") as output:
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=folder,
+            env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        assert shell.wait(timeout=1800) == 0, (folder / "output").read_text()[-5000:]
+        yield folder
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+
+
+def test_the_training_was_killed_once_and_went_on_to_its_end(folder: Path):
+    training = TrainingFolder(folder / "studies" / "first" / "training")
+    records = training.read_records()
+    begun = [each.step for each in records if isinstance(each, Begun)]
+    assert begun[0] == 0 and len(begun) == 2 and begun[1] >= 20
+    plan = training.plan()
+    assert plan is not None and plan.phase_at(training.tokens_saved()) is None
+    steps = [step for each in steps_of(records) for step in range(each.first_step, each.last_step + 1)]
+    assert steps == list(range(1, len(steps) + 1))
+    losses = [loss for each in steps_of(records) for loss in each.losses]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_model_is_read_by_transformers(folder: Path):
+    plan = TrainingFolder(folder / "studies" / "first" / "training").plan()
+    assert plan is not None
+    assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() == plan.recipe.model.num_parameters
+
+
+def test_the_report_is_one_page_that_needs_no_network(folder: Path):
+    page = (folder / "first.html").read_text()
+    assert "<html" in page and "tokens/s" in page
+    assert 'src="http' not in page and 'href="http' not in page
+
+
+def test_mlflow_shows_one_curve_of_the_killed_training(folder: Path, port: int):
+    until_s = time.monotonic() + 300
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                assert answer.status == 200
+                break
+        except OSError:
+            assert time.monotonic() < until_s, "MLflow does not answer"
+            time.sleep(1)
+    client = mlflow.MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    (run,) = [each for each in runs if each.info.run_name == "training"]
+    curve = client.get_metric_history(run.info.run_id, "train_loss")
+    assert [each.step for each in curve] == list(range(1, len(curve) + 1)) and len(curve) > 20
+    assert client.get_metric_history(run.info.run_id, "val_loss")
+    assert run.info.status == "FINISHED"

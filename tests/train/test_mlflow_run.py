@@ -1,0 +1,83 @@
+"""The training's run in MLflow, from records: series by step, once each, over several sessions."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from platform.train.mlflow_run import TrainingRun
+from tests.training.values import STEP, plan
+from trainers.records.training import Begun, Steps, Validated
+from trainers.records.training_lines import write
+
+pytestmark = pytest.mark.mirror
+
+BEGUN = Begun(attempt=1, step=0, tokens=0, startup_s=5.0, layout="DDP", nodes=("a",), matmul_tflops=(1.0,))
+FIRST = Steps(
+    attempt=1,
+    first_step=1,
+    losses=(3.0, 2.0),
+    grad_norms=(1.0, 0.5),
+    learning_rates=(0.1, 0.2),
+    tokens=2 * STEP,
+    tokens_per_step=STEP,
+    train_s=7200.0,
+    steps_s=3600.0,
+    data_s=0.0,
+    peak_gib=1.5,
+)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def follow(uri: str, records: Path, state: str = "FINISHED") -> None:
+    """Brings the run up to date and closes it."""
+    TrainingRun(plan(), uri=uri, name="first", training_id="0123", records=records).close(state, limit_s=600)
+
+
+def history(uri: str) -> dict[str, list[tuple[int, float]]]:
+    """Returns the series of the only run, by metric."""
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    metric_histories: dict[str, Any] = {
+        key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics
+    }
+    return {key: [(each.step, each.value) for each in values] for key, values in metric_histories.items()}
+
+
+def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path: Path):
+    records = tmp_path / "training.jsonl"
+    validated = Validated(attempt=1, step=0, tokens=0, loss=5.0, train_s=1.0, wall_s=1.0)
+    for record in (BEGUN, validated, FIRST):
+        write(records, record)
+    follow(uri, records, "KILLED")
+    # The second session goes on from a checkpoint of step 1, and does step 2 again.
+    write(records, dataclasses.replace(BEGUN, attempt=2, step=1))
+    again = {"attempt": 2, "first_step": 2, "losses": (2.0, 1.0), "tokens": 3 * STEP}
+    write(records, dataclasses.replace(FIRST, **again))
+    follow(uri, records)
+    series = history(uri)
+    assert series["train_loss"] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert series["tokens"] == [(1, STEP), (2, 2 * STEP), (3, 3 * STEP)]
+    assert series["train_hours"][:2] == [(1, 1.5), (2, 2.0)]
+    assert (
+        series["val_loss"] == [(0, 5.0)]
+        and series["val_tokens"] == [(0, 0.0)]
+        and series["val_hours"] == [(0, 1 / 3600)]
+    )
+    assert series["tokens_per_s"][0] == (2, 2 * STEP / 3600) and series["peak_gib"][0] == (2, 1.5)
+
+
+def test_a_server_that_is_away_is_said_and_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    records = tmp_path / "training.jsonl"
+    write(records, BEGUN)
+    follow("http://user:secret@127.0.0.1:9", records)
+    output = capsys.readouterr().err
+    assert "is not up to date" in output and "the training goes on" in output and "secret" not in output

@@ -1,0 +1,107 @@
+"""Collectives with their gradients: what tensor and context parallelism exchange inside a forward pass.
+
+They call torch's functional operators, which give a new tensor, and wait for it at once. Torch 2.11's inductor loses
+gradients through collectives that write into a tensor (`dist.all_gather_into_tensor`), and torch 2.13's through
+tensors that wait for their collective by themselves (`AsyncCollectiveTensor`).
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainers.marks.ranges import exchanging
+
+_ops: Any = torch.ops._c10d_functional
+
+
+def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    """Returns the ranks' tensors side by side along `dim`; gradients, which each rank has of all, are summed and
+    scattered.
+    """
+    apply: Any = _Gather.apply
+    return apply(tensor, dim, group)
+
+
+def reduce_scatter(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    """Returns this rank's part along `dim` of the ranks' sum; gradients are gathered."""
+    apply: Any = _ReduceScatter.apply
+    return apply(tensor, dim, group)
+
+
+def all_reduce(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns the ranks' sum; every rank computes the same gradient of it, which is that of its own tensor too."""
+    apply: Any = _AllReduce.apply
+    return apply(tensor, group)
+
+
+def reduce_in_place(tensor: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) -> None:
+    """Reduces the ranks' tensors to their sum, or by another `op`, without gradient."""
+    with exchanging(group):
+        dist.all_reduce(tensor, op=op, group=group)
+
+
+def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    """Returns this rank's part along `dim` of a tensor that all ranks hold alike; gradients are gathered."""
+    apply: Any = _TakePart.apply
+    return apply(tensor, dim, group)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return _gathered(tensor, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _reduce_scattered(grad_outputs[0], ctx.dim, ctx.group), None, None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return _reduce_scattered(tensor, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
+        total = tensor.clone()
+        reduce_in_place(total, group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return grad_outputs[0], None
+
+
+class _TakePart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        # A copy, so that the whole need not outlive the part.
+        return tensor.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
+
+
+def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    size = dist.get_world_size(group)
+    with exchanging(group):
+        gathered = _ops.wait_tensor(_ops.all_gather_into_tensor(tensor.contiguous(), size, group.group_name))
+    return torch.cat(gathered.chunk(size), dim) if dim else gathered
+
+
+def _reduce_scattered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    size = dist.get_world_size(group)
+    stacked = torch.cat(tensor.chunk(size, dim)) if dim else tensor.contiguous()
+    with exchanging(group):
+        return _ops.wait_tensor(_ops.reduce_scatter_tensor(stacked, "sum", size, group.group_name))

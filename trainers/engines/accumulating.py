@@ -1,0 +1,106 @@
+"""`AccumulatingEngine`: steps of consecutive micro-batches, which all engines of this project share."""
+
+import abc
+from collections.abc import Sequence
+
+import torch
+
+from trainers.distributed.groups import Mesh
+from trainers.engines.model_preparation import prepare
+from trainers.engines.settings import set_host_threads, set_matmul_precision
+from trainers.kernels.sdpa import leave_out_wrong_kernels
+from trainers.marks.step import Marks, StepPhase, StepResult
+from trainers.mesh.context_parallel import ContextParallel
+from trainers.mesh.tensor_parallel import TensorParallel
+from trainers.models.model import Model, build
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+
+class AccumulatingEngine(abc.ABC):
+    """Runs steps of consecutive micro-steps, whose gradients are summed. See `trainers.engines.base.Engine`."""
+
+    _grad_accum = 1
+    _skipped: torch.Tensor
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        set_matmul_precision(recipe)
+        set_host_threads(layout, device)
+        leave_out_wrong_kernels(recipe, layout)
+        self._recipe, self._layout, self._device = recipe, layout, device
+        self._mesh = Mesh(layout, device.type)
+        models = self._build()
+        self._tensor = TensorParallel(models, self._mesh)
+        self._context = ContextParallel(
+            models,
+            self._mesh,
+            self._tensor.heads,
+            seq_len=recipe.seq_len,
+            device=device,
+            mask=recipe.attention_mask,
+        )
+        self._models = tuple(prepare(model, layout) for model in models)
+        self._tensor.enter(self._models)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @abc.abstractmethod
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        """Adds the gradient of the mean loss divided by `_grad_accum`; returns the mean loss, detached, fp32."""
+
+    @abc.abstractmethod
+    def _optimizer_step(self) -> torch.Tensor:
+        """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
+
+    def _build(self) -> tuple[Model, ...]:
+        """Returns the models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
+        return (self._whole_model(),)
+
+    def _whole_model(self) -> Model:
+        recipe = self._recipe
+        attention, cp = self._layout.attention, self._layout.cp
+        return build(recipe.model, attention=attention, mask=recipe.attention_mask, cp=cp)
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return self._models
+
+    @property
+    def marks_micro_steps(self) -> bool:
+        return True
+
+    def _set_grad_accum(self, grad_accum: int) -> None:
+        """Sets the number of micro-steps of the coming steps; called where it changes."""
+        self._grad_accum = grad_accum
+
+    def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
+        if len(micro_batches) != self._grad_accum:
+            self._set_grad_accum(len(micro_batches))
+        losses: list[torch.Tensor] = []
+        for k, tokens in enumerate(micro_batches):
+            marks.begin(StepPhase.MICRO_STEP)
+            if k == 0:
+                self._context.count_labels(micro_batches, all_ranks=True)
+            losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
+        marks.begin(StepPhase.OPTIMIZER_STEP)
+        norm = self._optimizer_step()
+        return self._result(losses, micro_batches, norm, tuple(StepPhase.MICRO_STEP for _ in losses))
+
+    def _result(
+        self,
+        losses: Sequence[torch.Tensor],
+        micro_batches: Sequence[torch.Tensor],
+        norm: torch.Tensor,
+        phases: tuple[StepPhase, ...],
+    ) -> StepResult:
+        """Returns the result of a step from its mean losses, none where this rank computes none, and its phases before
+        the optimizer step.
+        """
+        # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
+        sequences, length = micro_batches[0].shape
+        each = sequences * (length - 1) // self._context.size
+        return StepResult(
+            loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
+            num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
+            grad_norm=norm,
+            phases=(*phases, StepPhase.OPTIMIZER_STEP),
+        )

@@ -1,0 +1,228 @@
+"""Torch's DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Generator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.distributed.state import Counters
+from trainers.engines.ddp_compression import Compression
+from trainers.engines.ddp_graphs import MicroStepGraphs
+from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines.torch_engine import TorchEngine
+from trainers.models import float8, weights
+from trainers.models.model import Model
+from trainers.spec.engines.ddp_axis import DdpAxis
+from trainers.spec.engines.engine_axis import axes_of_engine
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_WATCHDOG_S = 0.3
+"""Seconds within which NCCL's watchdog has looked at what has ended."""
+
+_EXCHANGES_BEFORE_CAPTURE = 11
+"""Backward passes with an exchange that DDP wants before a capture: it takes times within the first ten."""
+
+
+class DdpEngine(TorchEngine):
+    """Runs DDP. Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they exist once.
+
+    They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
+    whatever the layout says, which gives the same sum. After its first exchange DDP orders its buckets anew and copies
+    gradients from the old ones into a second set; so the first micro-batch is run twice, and the gradients of its first
+    pass are dropped. A pipeline alone has a second set within its first step: several passes of one step would disturb
+    the order.
+
+    Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
+    in the bf16 buckets, which are then all-reduced in bf16.
+
+    Where micro-steps are replayed as CUDA graphs, the first step on each shape of tokens still launches its kernels one
+    by one: it compiles, and its memory can be measured. Captures are part of the second one.
+    """
+
+    _axes = cast(Mapping[str, DdpAxis], axes_of_engine("ddp"))
+    _compressions: tuple[Compression, ...] = ()
+    _graphs: MicroStepGraphs | None = None
+    _module: Any  # a DistributedDataParallel, or several
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        if any(axis.replays(layout) for axis in self._axes.values()):
+            self._graphs = MicroStepGraphs(device)
+            self._divisor = torch.ones((), device=device)
+        self._shape = torch.Size()
+        self._steps_of_shape = 0
+        self._exchanged = 0
+        super().__init__(recipe, layout, device)
+
+    def _lay_out(self, model: Model) -> nn.Module:
+        recipe = self._recipe
+        weights.materialise(
+            model.module,
+            names=model.names,
+            seed=recipe.seed,
+            std=recipe.model.init_std,
+            device=self._device,
+            dtype=state_dtype(recipe),
+            cut=self._tensor.cut,
+            norm_start=recipe.model.norm_start,
+        )
+        for unit in model.units:
+            float8.convert(unit, recipe, self._device, gathered=False)
+        self._views = False
+        self._ordered = False
+        # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
+            module = DistributedDataParallel(
+                model.module,
+                process_group=self._mesh.group("dp_replicate", "cp"),
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,
+                init_sync=False,
+                bucket_cap_mb=self._bucket_mib(model.module),
+            )
+        self._compressions = (*self._compressions, Compression(module, recipe))
+        return module
+
+    def _bucket_mib(self, module: nn.Module) -> float | None:
+        """Returns the size of a bucket in MiB; None for torch's default. Torch's PowerSGD waits for an exchange in one
+        of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one
+        where the layout states no size.
+        """
+        if not self._layout.bucket_mib and self._recipe.powersgd_rank and self._device.type == "cpu":
+            return 1 + sum(each.numel() * each.element_size() for each in module.parameters()) / 2**20
+        return self._layout.bucket_mib or None
+
+    def _exchanges(self, module: nn.Module, last: bool) -> bool:
+        if module is self._modules[0]:
+            self._syncs.append(last)
+        return last
+
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        if not self._ordered:
+            self._ordered = True
+            super()._micro_step(tokens, last=True)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._syncs.clear()
+            self._release_buckets()
+        if self._graphs is None or not self._is_replayed(self._graphs, tokens):
+            return super()._micro_step(tokens, last=last)
+        exchange = last or self._layout.grad_sync == "every"
+        if exchange not in self._graphs.exchanging:
+            self._graphs.capture(functools.partial(self._unnoted_micro_step, last=exchange), exchange=exchange)
+        self._syncs.append(exchange)
+        return self._graphs.replay(tokens, exchange=exchange)
+
+    def _is_replayed(self, graphs: MicroStepGraphs, tokens: torch.Tensor) -> bool:
+        """Returns whether a micro-step on such tokens is replayed, not launched kernel by kernel."""
+        if tokens.shape != self._shape:
+            self._shape, self._steps_of_shape = tokens.shape, 0
+            graphs.forget(tokens.shape)
+        if not self._steps_of_shape:
+            return False
+        if not self._syncs and self._exchanged < _EXCHANGES_BEFORE_CAPTURE:  # a step begins: gradients are zero
+            while self._exchanged < _EXCHANGES_BEFORE_CAPTURE:
+                self._unnoted_micro_step(tokens, last=True)
+            self._optimizer.zero_grad(set_to_none=False)
+        return True
+
+    def _unnoted_micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        """Runs a micro-step that is none of the step's own."""
+        loss = super()._micro_step(tokens, last=last)
+        self._syncs.pop()
+        return loss
+
+    def _set_grad_accum(self, grad_accum: int) -> None:
+        super()._set_grad_accum(grad_accum)
+        if self._graphs is not None:
+            self._divisor.fill_(grad_accum)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        # A graph reads the divisor anew at each replay; a number would stay what it was at the capture.
+        return super()._scaled(loss) if self._graphs is None else loss / self._divisor
+
+    def _release_buckets(self) -> None:
+        """Lets NCCL give up the buckets that it has reduced. It holds them until its watchdog, which looks every
+        tenth of a second, has seen the end, and a further collective begins (torch's `ProcessGroupNCCL::workEnqueue`).
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            time.sleep(_WATCHDOG_S)
+            torch.distributed.all_reduce(torch.zeros(1, device=self._device), group=self._module.process_group)
+
+    @contextlib.contextmanager
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
+        with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
+            self._exchanged += self._module.require_backward_grad_sync
+            yield self._module.require_backward_grad_sync
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = half_dtype(self._recipe)
+        if dtype is None or dtype == state_dtype(self._recipe):
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=dtype)
+
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def _clear_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=False)
+        for compression in self._compressions:
+            compression.stepped()
+        if not self._views:
+            self._syncs = []
+            self._views = True
+        self._steps_of_shape += 1
+
+    def adopt(self, counters: Counters) -> None:
+        """Continues from counters; runs a backward pass whose gradients are discarded, after which gradients are views
+        and buckets are in order, as they were where the state was saved, so that the sums of the next step have the
+        same bits.
+        """
+        super().adopt(counters)
+        if not counters.optimizer_step:
+            return  # nor had the first step this
+        tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
+        if self._pipeline is None:
+            self._micro_step(tokens, last=True)
+        else:
+            self._pipeline.run([tokens] * self._layout.pp)
+        self._clear_gradients()
+
+    def in_effect(self) -> Mapping[str, Any]:
+        with self._computing():
+            matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
+            product = (matrix @ matrix).dtype
+        first: Any = self._modules[0]
+        ranks = torch.distributed.get_world_size(first.process_group)
+        return {
+            **super().in_effect(),
+            "engine": "ddp" if type(first) is DistributedDataParallel else type(first).__name__,
+            "zero_stage": 0,
+            "dp_replicate": ranks // self._context.in_effect(self._models),
+            "dp_shard": 1,
+            "offload": "none",
+            "bucket_mib": first.bucket_bytes_cap // 2**20,
+            "compression": self._compressions[0].in_effect(),
+            **{name: axis.in_effect(self._replays_in_effect()) for name, axis in self._axes.items()},
+            "compute_precision": float8.precision_in_effect(
+                self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
+            ),
+        }
+
+    def _replays_in_effect(self) -> bool | None:
+        """Returns whether micro-steps are replayed; None where the step that captures them is still to come."""
+        if self._graphs is None:
+            return False
+        return bool(self._graphs.exchanging) if self._steps_of_shape > 1 else None
+
+    def close(self) -> None:
+        super().close()
+        if self._graphs is not None:
+            self._graphs.close()

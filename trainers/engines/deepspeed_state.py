@@ -1,0 +1,70 @@
+"""Reads and fills the state of DeepSpeed's own optimizers, which wrap torch's."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.engines.deepspeed_library import BF16_Optimizer, DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3
+
+
+def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
+    """Returns which master weights of the parameter this rank has: its group, the first one in the group's flat tensor,
+    their number, where they begin in the flattened parameter, and the parameter's shape.
+    """
+    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
+        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
+        start = size * dist.get_rank(wrapper.dp_process_group)  # the last ranks' parts end with padding
+        return group, first, max(0, min(size, parameter.ds_numel - start)), start, tuple(parameter.ds_shape)
+    mapping = parameter._hp_mapping
+    if mapping is None:
+        return 0, 0, 0, 0, tuple(parameter.shape)
+    master_place, working_place = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return (
+        mapping.param_group_index,
+        master_place.start,
+        master_place.numel,
+        working_place.start,
+        tuple(parameter.shape),
+    )
+
+
+def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
+    """Fills stage 3's partitioned parameters from the master weights, and gathers again those that it keeps whole."""
+    persistent = wrapper.persistent_parameters
+    if persistent:
+        persistent[0].partition(persistent)
+    for parameter in cast(Iterator[Any], module.parameters()):
+        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
+        parameter.ds_tensor.data.copy_(wrapper.fp32_partitioned_groups_flat[group].detach().narrow(0, first, size))
+    if persistent:
+        persistent[0].all_gather(persistent)
+
+
+def stage_of(wrapper: Any) -> int:
+    """Returns the ZeRO stage by the optimizer that runs, whatever the configuration states."""
+    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
+        return 3
+    if isinstance(wrapper, DeepSpeedZeroOptimizer):
+        return 2 if wrapper.partition_gradients else 1
+    return 1 if isinstance(wrapper, BF16_Optimizer) else 0
+
+
+def offload_of(wrapper: Any) -> str:
+    """Returns what is in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
+    if getattr(wrapper, "offload_param", False):
+        return "all" if wrapper.offload_optimizer else "parameters"
+    away = getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False)
+    return "optimizer" if away else "none"
+
+
+def masters_of(wrapper: Any) -> list[torch.Tensor]:
+    """Returns the master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the
+    masters.
+    """
+    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+        if hasattr(wrapper, name):
+            return list(getattr(wrapper, name))
+    return []

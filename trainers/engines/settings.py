@@ -1,0 +1,138 @@
+"""Settings that engines share, applied and read back: the precision of products, the optimizer, the loss scale."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers.distributed.state import Counters
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# A fixed learning rate, no first moment, and updates clipped at a root mean square of 1.
+ADAFACTOR: dict[str, Any] = {
+    "scale_parameter": False,
+    "relative_step": False,
+    "warmup_init": False,
+    "beta1": None,
+    "clip_threshold": 1.0,
+}
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def half_dtype(recipe: Recipe) -> torch.dtype | None:
+    """Returns the 16-bit type of the recipe's activations, None for fp32 and tf32."""
+    return _HALF.get(recipe.activation_precision)
+
+
+def state_dtype(recipe: Recipe) -> torch.dtype:
+    """Returns the type of master weights, of summed gradients and of AdamW's states."""
+    return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Returns "fp32", "bf16" or "fp16"; for any other type torch's name."""
+    return _NAMES.get(dtype, str(dtype))
+
+
+def set_matmul_precision(recipe: Recipe) -> None:
+    """Enables TF32 for the "tf32" recipe and disables it for every other one, whatever library or environment set
+    before.
+
+    A product of 16-bit matrices is summed in fp32 to its end. By torch's default cuBLAS may cut a long sum in pieces
+    and add these in 16 bits, which it does for few rows: at micro-batch 1 the gradient behind GPT-2's head was 15 % off
+    on an H200, at micro-batch 16 under 1 % (docs/measurements.md). Micro-batches are to change the speed alone.
+    """
+    tf32 = recipe.compute_precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
+def matmul_precision() -> str:
+    """Returns "tf32" or "fp32": how products of fp32 matrices are computed now."""
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def product_sums() -> str:
+    """Returns "fp32", or the type to which sums of 16-bit products may be rounded on the way."""
+    cut = torch.backends.cuda.matmul
+    may = {"bf16": cut.allow_bf16_reduced_precision_reduction, "fp16": cut.allow_fp16_reduced_precision_reduction}
+    return " and ".join(name for name, allowed in may.items() if allowed) or "fp32"
+
+
+def set_host_threads(layout: Layout, device: torch.device) -> None:
+    """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
+    if layout.offload != "none" and device.type == "cuda":
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    """Returns the recipe's optimizer over one group: every parameter decays, biases and norms too.
+
+    AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
+    """
+    if recipe.optimizer == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **ADAFACTOR)
+    return torch.optim.AdamW(
+        list(parameters),
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
+    """Returns what an optimizer runs, under the names of Recipe; states count once a step has made them.
+
+    `masters` are the weights that it steps where a library swaps them in and out of its group.
+    """
+    (group,) = optimizer.param_groups
+    weights = list(masters) or group["params"]
+    dtypes = {tensor.dtype for tensor in weights}
+    for state in optimizer.state.values():
+        dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
+    settings = {
+        "optimizer": type(optimizer).__name__.lower(),
+        "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
+        "learning_rate": group["lr"],
+        "weight_decay": group["weight_decay"],
+        "fused": bool(group.get("fused")),
+    }
+    if "betas" in group:
+        settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    if settings["optimizer"] == "adafactor":
+        changed = [f"{key} {group[key]}" for key, value in ADAFACTOR.items() if group[key] != value]
+        # Only matrices are factored: over flat shards it is another algorithm.
+        changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
+        settings["optimizer"] = ", ".join(["adafactor", *changed])
+    return settings
+
+
+def plain_name(name: str) -> str:
+    """Returns a parameter's name in the plain transformers model."""
+    return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
+
+
+def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
+    """Returns the fields of `Counters` that torch's scaler has; empty without a scaler."""
+    if scaler is None:
+        return {}
+    state = scaler.state_dict()
+    return {"loss_scale": state["scale"], "loss_scale_steps": state["_growth_tracker"]}
+
+
+def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
+    """Sets torch's scaler to `counters`, where both have a loss scale."""
+    if scaler is not None and counters.loss_scale is not None:
+        numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
+        scaler.load_state_dict({**scaler.state_dict(), **numbers})

@@ -1,0 +1,303 @@
+"""`TorchEngine`: what the engines that use torch alone share, for whole models and stages of a pipeline."""
+
+import abc
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.distributed.norm import global_norm
+from trainers.distributed.state import (
+    Counters,
+    StateTensor,
+    named_tensors,
+    optimizer_state,
+    set_steps_taken,
+    steps_taken,
+    whole_tensor,
+)
+from trainers.engines.accumulating import AccumulatingEngine
+from trainers.engines.model_preparation import kernels_in_effect
+from trainers.engines.settings import (
+    make_optimizer,
+    optimizer_in_effect,
+    plain_name,
+    product_sums,
+    scaler_counters,
+    set_scaler,
+    state_dtype,
+)
+from trainers.kernels.head import loss_of
+from trainers.marks.step import Marks, StepPhase, StepResult
+from trainers.mesh.pipeline import Pipeline, PipelineHooks
+from trainers.mesh.stage_model import cut
+from trainers.models.model import Model
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import stages_of_rank
+
+
+class TorchEngine(AccumulatingEngine):
+    """Runs the step of engines whose optimizer is torch's: scaling, clipping, the optimizer. See
+    `trainers.engines.base.Engine`.
+
+    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
+    norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.
+    Inside one kernel (a product, a norm, AdamW's update of a weight) sums are fp32, rounded at its end; the loss is
+    fp32.
+
+    fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
+    """
+
+    _module: Any
+    """The wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        super().__init__(recipe, layout, device)
+        self._syncs: list[bool] = []
+        self._last_syncs: list[bool] = []
+        self._modules = tuple(map(self._lay_out, self._models))
+        self._module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
+        self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
+        self._optimizer = make_optimizer(self._stepped(), recipe)
+        self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
+        self._pipeline = self._make_pipeline() if layout.pp > 1 else None
+        self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
+
+    def _build(self) -> tuple[Model, ...]:
+        if self._layout.pp == 1:
+            return super()._build()
+        stages = stages_of_rank(self._recipe, self._layout, self._mesh.coordinates["pp"])
+        return tuple(cut(self._whole_model(), stage) for stage in stages)
+
+    def _make_pipeline(self) -> Pipeline:
+        return Pipeline(
+            self._models,
+            self._modules,
+            recipe=self._recipe,
+            layout=self._layout,
+            group=self._mesh.group("pp"),
+            context=self._context,
+            device=self._device,
+            hidden_dtype=self._hidden_dtype(),
+            hooks=PipelineHooks(computing=self._computing, exchanges=self._exchanges, scaled=self._scaled),
+        )
+
+    def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
+        """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
+        copy = pipeline.tied_copy()
+        places = [i for i, each in enumerate(self._module.parameters()) if each is copy]
+        return self._optimizer.param_groups[0]["params"][places[0]] if places else None
+
+    def _hidden_dtype(self) -> torch.dtype:
+        """Returns the type of hidden states between blocks: autocast leaves them that of the weights."""
+        return state_dtype(self._recipe)
+
+    def _exchanges(self, module: nn.Module, last: bool) -> bool:
+        """Prepares a stage's backward pass, the last one of a step or not; returns whether it exchanges gradients.
+
+        Raises:
+            NotImplementedError: the engine has no pipelines.
+        """
+        raise NotImplementedError(f"{self._layout.rules.title} has no pipelines")
+
+    @abc.abstractmethod
+    def _lay_out(self, model: Model) -> nn.Module:
+        """Fills the weights and wraps or shards the model."""
+
+    @abc.abstractmethod
+    def _syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
+        """Returns a context for one micro-step with or without gradient exchange; it yields what the library will
+        really do.
+        """
+
+    @abc.abstractmethod
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the context of the forward pass."""
+
+    @abc.abstractmethod
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the full tensor behind a local or sharded one."""
+
+    def _stepped(self) -> list[nn.Parameter]:
+        """Returns the parameters that the optimizer steps."""
+        return list(self._module.parameters())
+
+    def _make_scaler(self) -> torch.amp.GradScaler:
+        sharded = self._mesh.size("pp", "tp") > 1
+        return ShardedScaler(self._device.type) if sharded else torch.amp.GradScaler(self._device.type)
+
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        with self._syncing(last or self._layout.grad_sync == "every") as synced:
+            self._syncs.append(synced)
+            with self._computing():
+                loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+            self._scaled(loss).backward()
+        return loss.detach()
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the scaled mean loss of a micro-batch, which is differentiated."""
+        scaled = loss / self._grad_accum
+        return scaled if self._scaler is None else self._scaler.scale(scaled)
+
+    @property
+    def marks_micro_steps(self) -> bool:
+        return self._pipeline is None
+
+    def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
+        if self._pipeline is None:
+            return super().step(micro_batches, marks)
+        self._set_grad_accum(len(micro_batches))
+        marks.begin(StepPhase.SCHEDULE)
+        self._context.count_labels(micro_batches, all_ranks=True)
+        if self._scaler is not None:
+            self._scaler.scale(torch.zeros((), device=self._device))  # a stage without a loss has a scale too
+        losses = self._pipeline.run(micro_batches)
+        marks.begin(StepPhase.OPTIMIZER_STEP)
+        return self._result(losses, micro_batches, self._optimizer_step(), (StepPhase.SCHEDULE,))
+
+    def _optimizer_step(self) -> torch.Tensor:
+        if self._pipeline is not None and self._tied is not None:
+            assert self._tied.grad is not None
+            self._pipeline.sum_tied(self._tied.grad)
+        self._tensor.sum_replicated(self._named_gradients(), self._device)
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        norm = self._clip(self._recipe.grad_clip or float("inf"))
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            # The norm is finite just when all unscaled gradients are: counting here costs no sync with the device.
+            self._skipped += torch.isfinite(norm).logical_not()
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        self._clear_gradients()
+        self._last_syncs, self._syncs = self._syncs, []
+        return norm
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
+        copies = self._tensor.size
+        gradients = (
+            (gradient, 1 if self._tensor.is_cut(name) else copies)
+            for name, gradient in self._named_gradients(tied_once=True)
+            if gradient is not None
+        )
+        norm = global_norm(gradients, self._norm_group(), self._device)
+        parameters = self._optimizer.param_groups[0]["params"]
+        # By a factor of another type CUDA scales gradient by gradient, a launch each.
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm.to(parameters[0].dtype))
+        return norm
+
+    def _norm_group(self) -> Any:
+        """Returns the ranks over which the squares of gradients are summed; None where each has them all."""
+        return self._mesh.group("pp", "tp") if self._mesh.size("pp", "tp") > 1 else None
+
+    def _named_gradients(self, *, tied_once: bool = False) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """Yields the gradients that the optimizer steps on, by the names of their parameters in the plain model.
+
+        With `tied_once` a pipeline's second copy of a tied table is left out.
+        """
+        left_out = self._tied if tied_once and self._pipeline is not None and self._pipeline.has_second_copy else None
+        for name, parameter in zip(self._names, self._optimizer.param_groups[0]["params"], strict=True):
+            if parameter is not left_out:
+                yield name, parameter.grad
+
+    def _clear_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def num_skipped_steps(self) -> int:
+        return int(self._skipped.item())
+
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._pipeline is not None:
+            return self._pipeline.logits(tokens)
+        with torch.no_grad(), self._computing():
+            part, arguments = self._context.entered(tokens)
+            return self._context.gathered(self._module(part, **arguments).logits)
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        self._context.count_labels([tokens], all_ranks=False)
+        if self._pipeline is not None:
+            return self._context.mean(self._pipeline.loss(tokens))
+        with torch.no_grad(), self._computing():
+            loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+        return self._context.mean(loss.float())
+
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        """Yields for each parameter its name, what the optimizer steps, its live weight, and how a tensor like it is
+        distributed: whole on every rank that has it or a part of it, unless an engine shards.
+        """
+        replicas = self._mesh.group("dp_replicate", "cp")
+        place = functools.partial(
+            whole_tensor, replica=dist.get_rank(replicas), num_replicas=dist.get_world_size(replicas)
+        )
+        for name, parameter in zip(self._names, self._module.parameters(), strict=True):
+            yield name, parameter, parameter, place
+
+    def training_state(self) -> Mapping[str, StateTensor]:
+        tensors: dict[str, StateTensor] = {}
+        for name, stepped, weight, place in self._placed():
+            tied = self._pipeline if stepped is self._tied else None
+            plain = name if tied is None else tied.tied_name
+            for key, part in named_tensors(plain, weight, optimizer_state(self._optimizer, stepped), place):
+                tensors[key] = self._tensor.placed(plain, part)
+                if tied is not None:
+                    tensors[key] = tensors[key].doubled(second=tied.has_second_copy)
+        return tensors
+
+    def counters(self) -> Counters:
+        return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))
+
+    def adopt(self, counters: Counters) -> None:
+        set_steps_taken(self._optimizer, counters.optimizer_step)
+        set_scaler(self._scaler, counters)
+
+    def in_effect(self) -> Mapping[str, Any]:
+        several = len(self._last_syncs) > 1
+        return {
+            "engine": self._layout.engine,
+            "world_size": dist.get_world_size(),
+            "grad_accum": len(self._last_syncs) or None,
+            "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
+            "product_sums": product_sums(),
+            "tp": self._tensor.in_effect(self._models),
+            "cp": self._context.in_effect(self._models),
+            "attention_mask": self._context.mask_in_effect(self._models),
+            **kernels_in_effect(self._models, self._layout),
+            **(self._pipeline.in_effect() if self._pipeline is not None else {}),
+            **optimizer_in_effect(self._optimizer),
+        }
+
+    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+            for name, parameter in module.named_parameters():
+                plain = plain_name(name)
+                yield plain, self._tensor.gathered(plain, self._gathered(parameter.detach()))
+
+        return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
+
+    def close(self) -> None:
+        self._optimizer.state.clear()
+        del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied
+
+
+class ShardedScaler(torch.amp.GradScaler):
+    """Lets ranks that each hold parts of the parameters skip a step together. Torch's own scaler fails with fused
+    optimizers.
+    """
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        for found_inf in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            everywhere = found_inf.to(self._device)
+            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
+            found_inf.copy_(everywhere)

@@ -1,0 +1,60 @@
+"""Finds processes that were killed because their host ran out of memory, by Ray's memory monitor or by the kernel.
+
+What the others of a trial say then is no cause: a peer sees a closed connection, often before Ray has noted the death.
+"""
+
+import re
+import time
+from typing import Any, cast
+
+import ray
+from ray._private.state import state
+from ray.core.generated import common_pb2, gcs_pb2
+
+from trainers.host import node
+
+LATE_S = 5.0
+"""Seconds that Ray may take to record a death that a peer has noticed already."""
+_POLL_S = 0.2
+
+
+class MemoryKills:
+    """Memory kills since its creation: of this Ray job's processes on any node, and of the kernel's on this node."""
+
+    def __init__(self) -> None:
+        self._by_kernel = node.oom_kills()
+        self._by_monitor = set(_by_monitor())
+
+    def since(self, wait_s: float = LATE_S) -> str:
+        """Returns who killed what as a clause, waiting up to `wait_s` seconds for it; "" where nothing was killed."""
+        until_s = time.monotonic() + wait_s
+        while not (clause := self._clause()) and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+        return clause
+
+    def _clause(self) -> str:
+        if new := [detail for worker, detail in _by_monitor().items() if worker not in self._by_monitor]:
+            return new[0]
+        if (kills := node.oom_kills() - self._by_kernel) > 0:
+            return f"the kernel's count of such kills grew by {kills}"
+        return ""
+
+
+def _by_monitor() -> dict[bytes, str]:
+    """Returns what Ray's memory monitor reports of the job's processes that it killed, by Ray's ids."""
+    # Ray's own, not of its public interface: the list of workers that its dashboard shows, asked without a dashboard.
+    messages, common = cast(Any, gcs_pb2), cast(Any, common_pb2)
+    killed: int = common.WorkerExitType.Value("NODE_OUT_OF_MEMORY")
+    job = bytes.fromhex(ray.get_runtime_context().get_job_id())
+    table: list[bytes] = state._connect_and_get_accessor().get_worker_table()  # pyright: ignore[reportPrivateUsage]
+    workers = [messages.WorkerTableData.FromString(each) for each in table]
+    return {
+        each.worker_address.worker_id: _sentence(each)
+        for each in workers
+        if not each.is_alive and each.exit_type == killed and each.job_id == job
+    }
+
+
+def _sentence(worker: Any) -> str:
+    detail = re.split(r"(?<=[a-z)])\. |\n", worker.exit_detail.strip())[0]
+    return f"process {worker.pid} on node {worker.worker_address.ip_address}: {detail}"[:300]

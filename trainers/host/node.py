@@ -1,0 +1,241 @@
+"""Reports a node's devices and software, on the node itself, and whether it answers, without torch or a CUDA
+context.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from trainers.spec import engines, optional_kernels
+
+GIB = 2**30
+_PACKAGES = ("torch", "ray", *engines.packages(), "transformers")
+"""The packages that training uses."""
+GRACE_S = 10.0
+"""Seconds that ending processes may take to release a GPU."""
+UNNAMED_SHARE = 0.05
+"""Share of a GPU's memory: if more is used by no process that NVML names, the GPU counts as busy. A driver takes 0.5
+GiB of an H200.
+"""
+
+
+def facts(gpu: bool) -> dict[str, Any]:
+    """Returns name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight checks.
+
+    That is `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs that others
+    compute on) and `unix_s`, its clock. Raises what NVML raises.
+    """
+    temp = tempfile.gettempdir()
+    facts_now = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
+    return (
+        facts_now
+        | {"replaced_libraries": replaced_libraries(), "held": _held() if gpu else []}
+        | _devices(gpu)
+        | {"unix_s": time.time()}
+    )
+
+
+def _devices(gpu: bool) -> dict[str, Any]:
+    if not gpu:
+        memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+        return {"device": _processor(), "memory_gib": memory_gib, "software": software()}
+    import pynvml
+
+    pynvml.nvmlInit()
+    kinds: set[tuple[str, float, tuple[int, int]]] = set()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        memory_gib = round(cast(int, pynvml.nvmlDeviceGetMemoryInfo(handle).total) / GIB, 2)
+        kinds.add((name if isinstance(name, str) else name.decode(), memory_gib, (major, minor)))
+    if len(kinds) != 1:
+        return {"mixed": sorted(name for name, *_ in kinds)}
+    name, memory_gib, capability = kinds.pop()
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    software_versions = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
+    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": software_versions}
+
+
+def uncompiled() -> dict[str, str]:
+    """Returns the packages without bytecode, with their folders, where Python writes none, so that every process
+    compiles them again.
+
+    On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE that was half of a trial's start (docs/measurements.md).
+    """
+    uncompiled_in: dict[str, str] = {}
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        cached = Path(importlib.util.cache_from_source(spec.origin))
+        folder = next(each for each in cached.parents if each.exists())
+        if not cached.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
+            uncompiled_in[name] = str(Path(spec.origin).parents[1])
+    return uncompiled_in
+
+
+def replaced_libraries() -> list[str]:
+    """Returns the files on LD_LIBRARY_PATH that the loader uses in place of torch's own CUDA libraries and cuDNN."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    packages = Path(spec.origin).parents[1]
+    bundled = {path.name: path.resolve() for path in (packages / "nvidia").glob("*/lib/lib*.so.*")}
+    paths: list[str] = []
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        for name in sorted(bundled):
+            path = Path(folder) / name
+            if path.exists() and not path.resolve().is_relative_to(packages.resolve()):
+                paths.append(str(path))
+    return paths
+
+
+def versions() -> dict[str, str]:
+    """Returns what must be equal on all nodes: Python, the packages that training uses, and the code of `trainers`.
+
+    A node may have a checkout of its own on its path, older than the one that the driver sent it.
+    """
+    installed = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in (*_PACKAGES, *optional_kernels.PACKAGES):
+        try:
+            installed[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            installed[package] = "none"
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        code.update(path.read_bytes())
+    return installed | {"this project's code": code.hexdigest()[:12]}
+
+
+def free_mib(folder: str | os.PathLike[str]) -> float:
+    """Returns the space left for this user on the disk under `folder`, or under its nearest parent that exists."""
+    existing = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
+    return shutil.disk_usage(existing).free / 2**20
+
+
+def _held() -> list[dict[str, Any]]:
+    """Returns the GPUs on which processes compute: index, pid, the program's name and GiB, one entry a process.
+
+    A search that just ended takes some seconds to let go. A container may see neither pids nor names: then what is
+    used tells.
+    """
+    until_s = time.monotonic() + GRACE_S
+    while (holders := list(_holders())) and time.monotonic() < until_s:
+        time.sleep(0.5)
+    return holders
+
+
+def is_of_this_node(index: int, uuid: str) -> bool:
+    """Returns whether the GPU is among those that this node gave to Ray: NVML lists all of the machine's."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return True
+    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in visible.split(","))
+
+
+def _holders() -> Iterator[dict[str, Any]]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        if not is_of_this_node(index, uuid if isinstance(uuid, str) else uuid.decode()):
+            continue
+        try:
+            processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except pynvml.NVMLError:  # not told on this kind of device
+            processes = []
+        for each in processes:
+            try:
+                name = Path(f"/proc/{each.pid}/comm").read_text().strip()
+            except OSError:
+                name = "unseen from here"
+            used = getattr(each, "usedGpuMemory", None)
+            yield {"gpu": index, "pid": each.pid, "name": name, "gib": None if used is None else used / GIB}
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        if not processes and cast(int, memory.used) > UNNAMED_SHARE * cast(int, memory.total):
+            yield {"gpu": index, "pid": None, "name": "", "gib": cast(int, memory.used) / GIB}
+
+
+def software() -> dict[str, str]:
+    """Returns the installed versions of torch and NCCL, on which a device's speed depends."""
+    installed = {"torch": importlib.metadata.version("torch")}
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            return installed | {"nccl": importlib.metadata.version(package)}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def autoscaling(gcs_address: str) -> dict[str, Any] | None:
+    """Returns what the cluster at `gcs_address` may start, by its autoscaler's configuration; called on the head node.
+
+    That is the file of `ray start --autoscaling-config`, which `ray up` writes. None where no autoscaler of that
+    cluster runs here with such a file.
+    """
+    import psutil
+    import yaml
+
+    for process in psutil.process_iter(["cmdline"]):
+        arguments = [each.partition("=") for each in process.info["cmdline"] or () if each.startswith("--")]
+        options = {name: value for name, _, value in arguments}
+        if options.get("--gcs-address") == gcs_address and options.get("--autoscaling-config"):
+            with contextlib.suppress(OSError):
+                return yaml.safe_load(Path(options["--autoscaling-config"]).expanduser().read_text())
+    return None
+
+
+def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
+    """Returns why nothing answers there in time, None where something does."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError as error:
+        return error
+    except (OverflowError, ValueError) as error:  # no port has such a number, no host such a name
+        return OSError(str(error))
+    return None
+
+
+def oom_kills(system: Path = Path("/")) -> int:
+    """Returns how many processes of this control group the kernel killed so far for lack of memory; 0 where unknown.
+
+    `system` is the root of the file system.
+    """
+    try:
+        groups = (system / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    mount = system / "sys/fs/cgroup"
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (mount / "memory", "memory.oom_control") if controllers else (mount, "memory.events")
+        # A container may see its own group as the root, under the path that the host knows it by.
+        for folder in (root / path.lstrip("/"), root):
+            with contextlib.suppress(OSError):
+                match = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
+                if match:
+                    return int(match[1])
+    return 0
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return os.uname().machine

@@ -1,0 +1,61 @@
+"""Names parts of the code in a profiler's trace. Without profiling, which is nearly always, they do nothing.
+
+Torch's own `record_function` costs microseconds a call whether a profiler runs or not.
+"""
+
+import contextlib
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+from trainers.marks.kinds import EXCHANGE
+
+_NOTHING = contextlib.nullcontext()
+_naming = False
+
+
+def named(name: str) -> AbstractContextManager[Any]:
+    """Returns a context that appears in the trace as `name`; it does nothing outside `naming`."""
+    return record_function(name) if _naming else _NOTHING
+
+
+def exchanging(group: Any) -> AbstractContextManager[Any]:
+    """Returns a context that names the collectives of a process group in the trace; it does nothing outside `naming` or
+    in compiled code.
+    """
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_naming`
+    return record_function(f"{EXCHANGE}{group.group_desc}") if _naming else _NOTHING
+
+
+@contextlib.contextmanager
+def naming(modules: Iterator[tuple[str, nn.Module]]) -> Generator[None]:
+    """Turns `named` on, and names every forward pass of `modules`, each given with its name."""
+    global _naming
+    with ExitStack() as hooks:
+        for name, module in modules:
+            _name_forward(name, module, hooks)
+        _naming = True
+        try:
+            yield
+        finally:
+            _naming = False
+
+
+def _name_forward(name: str, module: nn.Module, hooks: ExitStack) -> None:
+    open_ranges: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        open_ranges.append(record_function(name))
+        open_ranges[-1].__enter__()
+
+    def leave(*_: Any) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    # Always: a checkpoint that has computed enough again leaves a forward pass by an exception.
+    for handle in (module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)):
+        hooks.callback(handle.remove)

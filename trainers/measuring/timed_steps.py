@@ -1,0 +1,85 @@
+"""Times optimizer steps: a clock's spans by the phases that an engine marked, losses combined over ranks."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trainers.marks.step import StepPhase, StepResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TimedSteps:
+    """Some optimizer steps of one rank. Seconds of a step, by part; parts of micro-steps are None where none is
+    marked.
+    """
+
+    total_s: float
+    """Seconds of all steps together."""
+    steps_s: list[float]
+    first_micro_s: float | None
+    """Seconds of a step's first micro-step, or of the last one where there is no other."""
+    middle_micro_s: float | None
+    """Mean of those between the first and the last; the longer of these two where there is none."""
+    last_micro_s: float | None
+    optimizer_s: float
+    schedule_s: float
+    """Seconds of everything before the optimizer step."""
+    longest_beat_s: float
+    """The longest of the parts that a watchdog waits for: a micro-step, or a whole schedule."""
+
+
+def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]]) -> TimedSteps:
+    """Returns the times of steps from `spans`, the seconds of every phase of every step, and `phases`, those of each
+    step.
+
+    Raises:
+        ValueError: steps of different phases, of other phases than were marked, or without an optimizer step at the
+            end.
+    """
+    of_step = phases[0]
+    if len(set(phases)) > 1 or len(spans) != sum(map(len, phases)):
+        phase_names = " and ".join(sorted({", ".join(each) for each in phases}))
+        raise ValueError(
+            f"an engine marks the phases that its steps name, in every step the same: got {len(spans)} marked phases in"
+            f" {len(phases)} steps of {phase_names}"
+        )
+    if of_step[-1:] != (StepPhase.OPTIMIZER_STEP,) or of_step.count(StepPhase.OPTIMIZER_STEP) != 1:
+        raise ValueError(f"a step ends with its one optimizer step, got phases {', '.join(of_step)}")
+    size = len(of_step)
+    steps = [spans[i : i + size] for i in range(0, len(spans), size)]
+    by_micro_step = set(of_step[:-1]) == {StepPhase.MICRO_STEP}
+    first = statistics.fmean(step[0] for step in steps) if by_micro_step else None
+    last = statistics.fmean(step[-2] for step in steps) if by_micro_step else None
+    middle = (
+        statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in steps) if by_micro_step else None
+    )
+    marked = [part for part in (first, middle, last) if part is not None]
+    return TimedSteps(
+        total_s=sum(spans),
+        steps_s=[sum(step) for step in steps],
+        first_micro_s=first,
+        middle_micro_s=middle,
+        last_micro_s=last,
+        optimizer_s=statistics.fmean(step[-1] for step in steps),
+        schedule_s=statistics.fmean(sum(step[:-1]) for step in steps),
+        longest_beat_s=max(marked or (max(step[:-1]) for step in steps)),
+    )
+
+
+def losses_of(results: Sequence[StepResult], gather: Callable[[Any], list[Any]]) -> list[float]:
+    """Returns the mean loss of each step over all tokens of the ranks that computed one; the same on every rank.
+
+    Waits for the device.
+
+    Raises:
+        ValueError: no rank computed a loss.
+    """
+    ranks = gather([(float(result.loss_sum), int(result.num_tokens)) for result in results])
+    losses: list[float] = []
+    for step in zip(*ranks, strict=True):
+        num_tokens = sum(tokens for _, tokens in step)
+        if not num_tokens:
+            raise ValueError("an engine's step gives its loss on one rank at least, got none on any")
+        losses.append(sum(loss for loss, tokens in step if tokens) / num_tokens)
+    return losses

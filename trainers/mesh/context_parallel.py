@@ -1,0 +1,143 @@
+"""Context parallelism: a rank's part of every sequence, cut so that causal attention is as much work on every rank.
+
+A sequence is cut into twice as many pieces as there are ranks. A rank has one piece from the head and the piece equally
+far from the tail: queries of the first see few keys where those of the second see many. All but attention goes token by
+token; attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). The loss is the mean over a
+rank's tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel
+ranks.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainers.distributed.groups import Mesh
+from trainers.kernels.attention import SHARE, Share, takes_mask_of_ours
+from trainers.kernels.head import IGNORED, Inputs
+from trainers.kernels.spans import ids_of, is_flagged, spans_of
+from trainers.models.model import Model, share_attention
+from trainers.spec.recipe import AttentionMask
+
+
+class ContextParallel:
+    """Cuts sequences of `seq_len` tokens over the mesh's `cp` axis; a rank attends with its `heads`.
+
+    Under another `mask` than a causal one it reads the flags of tokens, and the loss of a step is the mean over its
+    labels, of which micro-batches and ranks have different numbers.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        mesh: Mesh,
+        heads: range,
+        *,
+        seq_len: int,
+        device: torch.device,
+        mask: AttentionMask = "causal",
+    ) -> None:
+        spec = models[0].spec
+        self.size = mesh.size("cp")
+        self._share = Share(num_heads=spec.num_heads, heads=heads, mask=mask)
+        self._num_labels: torch.Tensor | None = None
+        self._num_replicas = mesh.size("dp_replicate", "dp_shard")
+        self._replicas = mesh.group("dp_replicate", "dp_shard") if mask != "causal" else None
+        self._takes_positions = spec.position != "alibi"
+        self._makes_masks = self._takes_positions and takes_mask_of_ours(models[0].module.config)
+        if self.size > 1:
+            orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
+            self._share.queries = orders[mesh.coordinates["cp"]].to(device)
+            self._share.keys = torch.cat(orders).to(device)
+            self._share.group = mesh.group("cp")
+        if self.size > 1 or len(heads) < spec.num_heads or mask != "causal":
+            for model in models:
+                share_attention(model, self._share)
+
+    def part(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns this rank's part of int64 [batch, seq_len] tokens."""
+        if self._share.queries is None:
+            return tokens
+        self._share.check_length(tokens.shape[1] // self.size)
+        return tokens.index_select(1, self._share.queries)
+
+    def entered(self, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Returns this rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come,
+        whose attention mask follows these tokens' flags.
+        """
+        if self._share.mask != "causal":
+            self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
+            tokens = ids_of(tokens)
+        part, arguments = self.part(tokens), self.positions()
+        if self._makes_masks:
+            # Without a mask of padding transformers looks for documents in the positions, and the host waits for that.
+            arguments["attention_mask"] = torch.ones_like(part, dtype=torch.bool)
+        return part, arguments
+
+    def positions(self) -> dict[str, torch.Tensor]:
+        """Returns the arguments of a model's forward pass with the positions of this rank's tokens: in their document
+        under a document mask, so that each is trained as it would be alone, else in their sequence.
+        """
+        if not self._takes_positions:
+            return {}
+        spans, queries = self._share.spans, self._share.queries
+        if spans is None:
+            return {} if queries is None else {"position_ids": queries[None]}
+        return {"position_ids": spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]}
+
+    def inputs(self, tokens: torch.Tensor) -> Inputs:
+        """Returns this rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1]."""
+        part, arguments = self.entered(tokens[:, :-1])
+        labels = self.part(tokens[:, 1:])
+        if self._share.mask != "causal":
+            labels = torch.where(is_flagged(labels), IGNORED, labels)
+        return Inputs(tokens=part, labels=labels, arguments=arguments, num_labels=self._num_labels)
+
+    def count_labels(self, micro_batches: Sequence[torch.Tensor], *, all_ranks: bool) -> None:
+        """Makes the losses to come add up to the mean over the labels of these [batch, seq_len + 1] tokens, on all
+        data-parallel ranks or on this one's sequences; a collective in the first case.
+
+        The sum of a micro-batch's losses is divided by the mean number of labels of a micro-batch and rank, and what
+        follows takes the mean over both, as where every token has a loss.
+        """
+        if self._share.mask == "causal":
+            return
+        count = torch.stack([is_flagged(tokens[:, 1:]).logical_not().sum() for tokens in micro_batches]).sum()
+        if all_ranks and self._num_replicas > 1:
+            dist.all_reduce(count, group=self._replicas)
+        parts = len(micro_batches) * self.size * (self._num_replicas if all_ranks else 1)
+        self._num_labels = count.clamp(min=1) / parts
+
+    def gathered(self, output: torch.Tensor) -> torch.Tensor:
+        """Returns [batch, seq_len, ...] in the sequence's order from the ranks' parts; a collective, no gradient."""
+        if self._share.queries is None or self._share.keys is None:
+            return output
+        ranks = [torch.empty_like(output) for _ in range(self.size)]
+        dist.all_gather(ranks, output.contiguous(), group=self._share.group)
+        return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns the mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
+        if self.size > 1:
+            dist.all_reduce(value, group=self._share.group)
+        return value / self.size
+
+    @staticmethod
+    def in_effect(models: Sequence[Model]) -> int:
+        """Returns the degree by which sequences are cut, by the group that the model's attention gathers over."""
+        share: Any = getattr(models[0].module.config, SHARE, None)
+        return 1 if share is None or share.group is None else dist.get_world_size(share.group)
+
+    @staticmethod
+    def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
+        """Returns the mask by which the model's attention is computed."""
+        share: Share | None = getattr(models[0].module.config, SHARE, None)
+        return "causal" if share is None else share.mask
+
+
+def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:
+    """Returns the positions of a rank's tokens, in its order: piece `rank` from the head, then that from the tail."""
+    piece = seq_len // (2 * size)
+    places = torch.arange(piece)
+    return torch.cat((places + rank * piece, places + (2 * size - 1 - rank) * piece))

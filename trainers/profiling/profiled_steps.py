@@ -1,0 +1,115 @@
+"""Runs some steps of one batch point under torch.profiler, in a separate trial after the search.
+
+Every rank is profiled, so that none waits for another's bookkeeping; rank 0's trace is kept and summed.
+"""
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from trainers.data import Source
+from trainers.engines.base import Engine
+from trainers.host.failures import RungFailure
+from trainers.marks.kinds import ATTENTION, LOSS
+from trainers.marks.ranges import naming
+from trainers.measuring.ladder import timed_accum
+from trainers.measuring.run_context import RunContext
+from trainers.measuring.runner import StepRunner
+from trainers.profiling.trace import has_kernels, step_sums
+from trainers.records.journal import Profile
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import AXES, Layout
+from trainers.spec.recipe import Recipe
+
+WARMUP_STEPS = 3
+STEPS = 4
+"""Optimizer steps that are profiled; the first is not summed."""
+MOST_TRACE_MIB = 64.0
+"""Size of a compressed trace up to which it is stored; a larger one is summed and discarded."""
+
+
+def run(context: RunContext, engine: Engine, source: Source, batch: BatchPoint) -> tuple[Profile, bytes] | None:
+    """Profiles `batch`. Returns, on rank 0, the sums and the compressed trace, empty where it is too large; None
+    elsewhere.
+
+    A step has as many micro-steps as a search's own measurements have; the sums are brought to the whole step's.
+
+    Raises:
+        RungFailure: the profiler saw nothing of the device.
+    """
+    job = context.job
+    accum = timed_accum(batch.grad_accum) if engine.marks_micro_steps else batch.grad_accum
+    rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
+    rates = [job.recipe.learning_rate] * WARMUP_STEPS
+    rung.curves(rates)
+    context.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
+    on_cuda = context.device.type == "cuda"
+    layout = job.layout
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
+    with naming(_modules(engine, layout.compile)):
+        rung.curves(rates[:1])  # the names' own first time
+        # Shapes tell the head where no range can.
+        with profile(activities=activities, record_shapes=layout.compile == "model") as profiler:
+            rung.window(STEPS)
+    context.watchdog.beat("the profile's trace", allowed_s=job.first_step_s)
+    if context.rank != 0:
+        return None
+    context.promise(job.first_step_s)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        text = path.read_bytes()
+    trace = json.loads(text)
+    if on_cuda and not has_kernels(trace):
+        reason = "torch.profiler saw no kernel of the device: CUPTI is not there, or another profiler holds it"
+        raise RungFailure(Outcome.FAILED, reason, phase="profile", rank=0)
+    widths = _head_widths(job.recipe, batch) if layout.compile == "model" else frozenset[int]()
+    packed = gzip.compress(text, compresslevel=6)
+    result = Profile(
+        trial_id=job.trial_id,
+        recipe=job.recipe,
+        layout=layout,
+        batch=batch,
+        device_kind=job.cluster.device_kind,
+        num_steps=STEPS - 1,
+        measured_grad_accum=accum,
+        sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths, default_group=default_group(layout)),
+        trace_mib=len(packed) / 2**20,
+    )
+    return result, packed if result.trace_mib <= MOST_TRACE_MIB else b""
+
+
+def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yields the modules whose forward passes are named, with the name: those outside compiled code."""
+    for model in engine.models:
+        if compiled != "model" and model.has_head:
+            yield LOSS, model.head
+        if compiled == "none":
+            for module in model.module.modules():
+                # The name of every architecture's, and of what is put in its place.
+                if type(module).__name__.endswith("Attention"):
+                    yield ATTENTION, module
+
+
+def default_group(layout: Layout) -> str:
+    """Returns the axes along which the process group of all ranks goes, as `Mesh` describes groups."""
+    return "+".join(axis for axis in AXES if getattr(layout, axis) > 1)
+
+
+def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:
+    """Returns sizes that only a product over the vocabulary has; empty where another width of the model is the same.
+
+    The compiler pads the vocabulary to a multiple of 16 bytes.
+    """
+    model = recipe.model
+    widths = {-(-model.vocab_size // multiple) * multiple for multiple in (1, 4, 8)}
+    others = {model.hidden_size, model.ffn_size, 2 * model.ffn_size, 3 * model.hidden_size}
+    others.add(model.attention_width + 2 * model.num_kv_heads * model.head_dim)
+    others |= {recipe.seq_len, batch.micro_batch * recipe.seq_len}
+    return frozenset() if widths & others else frozenset(widths)

@@ -1,0 +1,284 @@
+"""The records of a journal: one frozen value a line. `trainers/records/journal_lines.py` converts them to text."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
+
+from trainers.records.measurement import Measurement
+from trainers.records.sums import Sums
+from trainers.spec.batch import BatchPoint
+from trainers.spec.cluster import Cluster
+from trainers.spec.codec import UNLIKE, identity
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+TrialState = Literal["done", "interrupted", "failed"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyHeader:
+    """The first line: what the study searches and what it runs on."""
+
+    kind: ClassVar[str] = "study"
+    at: str = ""
+    """Time at which the line was written, UTC, ISO 8601; `append` fills it in (in every kind)."""
+    name: str
+    space: str
+    recipes: tuple[Recipe, ...]
+    """The recipes, each with a winner of its own, the space's reference recipe first."""
+    cluster: Cluster
+    tokens: float
+    """The token budget for which days are counted."""
+    price_per_gpu_h: float | None = None
+    """Price of a device hour, in the user's currency; None where it was not given."""
+    miniature: bool = False
+    cap_gib: float | None = None
+    """The limit given by --device-memory-gib."""
+    seed: int = 0
+    searcher: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """The study's options, as in `platform.search.setup.options.StudyOptions`."""
+    argv: tuple[str, ...] = ()
+    """The same options as arguments, in journals of schema 1."""
+    engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Import path of each engine outside this project, with the hash of its source."""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    commit: str = "unknown"
+    mlflow_uri: str = ""
+    """The MLflow store of the study, without a password."""
+    study_id: str = ""
+    """Identifies the study among others of its name; "" in journals of schema 1, see `id`."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the study among others of its name."""
+        return self.study_id or identity((self.name, self.at, self.argv))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The study's options as a command's arguments, defaults included."""
+        return self.argv or tuple(
+            word
+            for name, value in self.options.items()
+            if value is not None and value is not False and value != []
+            for word in _arguments(name, value)
+        )
+
+    @property
+    def title(self) -> str:
+        """The study's name, what it searches and on what, in one line."""
+        return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
+
+
+def _arguments(name: str, value: Any) -> tuple[str, ...]:
+    option = "--" + name.replace("_", "-")
+    if name == "space" or value is True:
+        return (str(value) if name == "space" else option,)
+    if name == "set":
+        return tuple(word for each in value for word in (option, str(each)))
+    return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedLayout:
+    """One layout that a session may try, with the prediction of its best rung. None where there is no prediction."""
+
+    recipe: str
+    """The recipe's id."""
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    micro_batch: int | None = None
+    """The predicted rung."""
+    tokens_per_s: float | None = None
+    """Predicted tokens/s over all devices."""
+    step_time_s: float | None = None
+    peak_gib: float | None = None
+    """Predicted highest allocation on a device."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """The layouts that a session may try, written at its start; the last line counts."""
+
+    kind: ClassVar[str] = "planned"
+    optional: ClassVar[bool] = True
+    """Whether a version that does not know this kind of line ignores it."""
+    at: str = ""
+    layouts: tuple[PlannedLayout, ...]
+    """The layouts of each recipe, the one predicted to be fastest first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """The matrix-product peak measured on the study's devices, on all of them at once."""
+
+    kind: ClassVar[str] = "peak"
+    at: str = ""
+    device: str
+    precision: str
+    tflops: float
+    """The median over devices."""
+    spread: float = 0.0
+    """Distance between the fastest and the slowest device over the median."""
+    by_device: tuple[float, ...] = ()
+    """The peak of each device, by rank: it shows a device that lags."""
+    nodes: tuple[str, ...] = ()
+    """Address of each rank's node."""
+    timed_s: float = 0.0
+    """Seconds for which products were timed, 0 in older journals; this time of the trial is the study's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialStart:
+    """A trial is about to be started."""
+
+    kind: ClassVar[str] = "trial_start"
+    at: str = ""
+    trial_id: str
+    key: str
+    """The candidate's key: recipe id, "-", layout id."""
+    recipe: Recipe
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    """Micro-batches of its rungs; empty where a trial runs the numerics gate alone, as its reference, or profiles."""
+    repeat: int = 0
+    """Above 0 for a final run of one point."""
+    profiles: BatchPoint | None = None
+    """The point that the trial profiles instead of measuring."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the trial comes after the search: a final run, a numerics gate alone or a profile."""
+        return bool(self.repeat) or not self.micro_batches
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RungStart:
+    """A batch point of a trial is about to run."""
+
+    kind: ClassVar[str] = "rung_start"
+    at: str = ""
+    trial_id: str
+    batch: BatchPoint
+    deadline_s: float
+    """Seconds within which its first step must end; after that the limit follows from measured steps."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A measurement, skipped ones included."""
+
+    kind: ClassVar[str] = "measurement"
+    at: str = ""
+    measurement: Measurement = dataclasses.field(metadata={UNLIKE: True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateCurves:
+    """The curves of a layout's numerics gate: the same steps on the same samples from the same initial weights."""
+
+    kind: ClassVar[str] = "gate"
+    at: str = ""
+    trial_id: str
+    recipe: Recipe
+    layout: Layout
+    steps: int
+    sequences: int
+    """Sequences of a step, over all ranks."""
+    losses: tuple[float, ...]
+    """Mean loss in nats over the step's sequences, before the step."""
+    grad_norms: tuple[float, ...]
+    """Global gradient norm before clipping."""
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each step; empty in journals of older versions."""
+    is_reference: bool = False
+    """Whether the layout ran as a reference for others."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """The time of one point's step by kind of kernel, from torch.profiler on one rank in a separate trial."""
+
+    kind: ClassVar[str] = "profile"
+    at: str = ""
+    trial_id: str
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    device_kind: str
+    """"cuda": work on the device; "cpu": the operations of the worker's threads."""
+    rank: int = 0
+    num_steps: int
+    """Number of steps of which `sums` is the mean."""
+    measured_grad_accum: int
+    """Micro-steps of the profiled steps; `sums` is scaled to a step of the point's own accumulation."""
+    sums: Sums
+    trace: str = ""
+    """Name of the Chrome trace in the study's folder; "" where it was too large to be stored."""
+    trace_mib: float
+    """Size of the trace, compressed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialEnd:
+    """The end of a trial.
+
+    Raises:
+        ValueError: an unknown state.
+    """
+
+    kind: ClassVar[str] = "trial_end"
+    at: str = ""
+    trial_id: str
+    key: str
+    state: TrialState
+    """"done": nothing of its ladder is missing; "interrupted": it has to be run again; "failed": it could not be
+    run.
+    """
+    wall_s: float
+    gpu_s: float
+    """Wall seconds times devices."""
+    reason: str = ""
+    fault: str = ""
+    """Kind of failure, as in `platform.search.loop.policy`; "" where it ran to its end."""
+    node: str = ""
+    """Address of the node that it failed on, where known."""
+
+    def __post_init__(self) -> None:
+        if self.state not in get_args(TrialState):
+            raise ValueError(f"state of a trial must be one of {', '.join(get_args(TrialState))}, got {self.state!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Resume:
+    """The beginning of a resumed session."""
+
+    kind: ClassVar[str] = "resume"
+    at: str = ""
+    argv: tuple[str, ...] = ()
+    commit: str = "unknown"
+    """Commit of the checkout that resumes the study."""
+    study: StudyHeader | None = None
+    """The study's first line repeated, so that the study survives damage to it. None in journals of schema 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """The driver's last line of a session."""
+
+    kind: ClassVar[str] = "end"
+    at: str = ""
+    exit_code: int
+    wall_s: float
+    gpu_s: float
+    left_out: str = ""
+    """Final runs that a budget left no time for."""
+    tried_all: bool = False
+    """Whether the searcher had nothing more to try; otherwise a budget or a fault ended the search."""
+    why: str = ""
+    """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted, and in
+    journals of older versions.
+    """
+
+
+Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

@@ -1,0 +1,170 @@
+"""Converts journal lines to text and back, and is the only way to append them, also for processes without the driver's
+code.
+
+A journal is a text file of JSON objects, one a line. It is only ever appended to, a line in one write, and a line is
+on disk before `append` returns. Figures that are not finite stand as Python writes them (`NaN`, `Infinity`).
+
+Besides its fields a line has `kind`, `schema`, and last `crc32`: the checksum of the line without that member. A line
+with `optional` is of a kind that a reader may leave out: one that does not know the kind does.
+"""
+
+import datetime
+import errno
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pydantic_core
+
+from trainers.records.journal import Line
+from trainers.spec.codec import from_json, to_json
+
+SCHEMA = 2
+"""Version in every line, raised when an older reader would misread a newer line. Lines of schema 1 have no checksum."""
+
+_KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
+_SEAL = b',"crc32":"'
+_SEAL_BYTES = len(_SEAL) + len('01234567"}')
+
+
+class JournalError(ValueError):
+    """A line that cannot be used; the text states why."""
+
+
+class NewerSchemaError(JournalError):
+    """A line written by a newer version of this project; `commit` is that version's where the line states it, else
+    "".
+    """
+
+    def __init__(self, schema: int, commit: str = "") -> None:
+        super().__init__(f"written by a newer version (journal schema {schema}, this one reads up to {SCHEMA})")
+        self.commit = commit
+
+
+def to_line(entry: Line) -> dict[str, Any]:
+    """Returns the JSON object of `entry`, ready for `append`."""
+    marks: dict[str, Any] = {"kind": entry.kind, "schema": SCHEMA}
+    if getattr(entry, "optional", False):
+        marks["optional"] = True
+    return {**marks, **to_json(entry)}
+
+
+def from_line(text: str | bytes) -> Line | None:
+    """Returns the entry of a journal's line; None for one of an unknown kind that may be ignored.
+
+    Raises:
+        NewerSchemaError: a newer version of this project wrote it.
+        JournalError: it is cut short, changed since it was written, not a journal's line, or holds values that cannot
+            be.
+    """
+    raw = (text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text).strip()
+    fields = _parsed(raw)
+    schema, kind = fields.pop("schema", 1), fields.pop("kind", None)
+    if type(schema) is not int:
+        raise JournalError(f"schema must be a whole number, got {schema!r}")
+    if ("crc32" in fields or schema > 1) and not _is_sealed(raw):
+        raise JournalError("its checksum does not match: it was changed after it was written")
+    fields.pop("crc32", None)
+    line_type = _KINDS.get(kind) if isinstance(kind, str) else None
+    if fields.pop("optional", False) is True and line_type is None:
+        return None
+    if schema > SCHEMA:
+        commit = fields.get("commit")
+        raise NewerSchemaError(schema, commit if isinstance(commit, str) else "")
+    if line_type is None:
+        raise JournalError(f"unknown kind {kind!r}: this version knows {', '.join(_KINDS)}")
+    try:
+        if datetime.datetime.fromisoformat(fields["at"]).tzinfo is None:
+            raise ValueError(f"at must have a time zone, got {fields['at']!r}")
+        return from_json(line_type, fields)
+    except KeyError as error:
+        raise JournalError(f"a {kind} without {error}") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise JournalError(f"not a valid {kind}: {error}") from error
+
+
+def checked(text: bytes) -> dict[str, Any]:
+    """Returns the members of a line that `append` wrote, without its checksum.
+
+    Raises:
+        JournalError: it is cut short, or changed since it was written.
+    """
+    raw = text.strip()
+    fields = _parsed(raw)
+    if not _is_sealed(raw):
+        raise JournalError("its checksum does not match: it was changed after it was written")
+    del fields["crc32"]
+    return fields
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        try:
+            data = pydantic_core.from_json(raw)  # in half the time of `json`, which is most of reading a journal
+        except ValueError:
+            data = json.loads(raw)  # half a surrogate, as a file name that is not UTF-8 leaves: Python alone reads it
+    except (ValueError, RecursionError) as error:
+        raise JournalError("not a whole JSON object") from error
+    if not isinstance(data, dict):
+        raise JournalError("not a JSON object")
+    return data  # type: ignore[reportUnknownVariableType]
+
+
+def sealed(body: str) -> str:
+    """Returns the JSON object `body` with its checksum as the last member."""
+    return f'{body[:-1]}{_SEAL.decode()}{zlib.crc32(body.encode()):08x}"}}'
+
+
+def _is_sealed(raw: bytes) -> bool:
+    end = raw[-_SEAL_BYTES:]
+    return end.startswith(_SEAL) and end[len(_SEAL) : -2] == b"%08x" % zlib.crc32(raw[:-_SEAL_BYTES] + b"}")
+
+
+def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
+    """Adds `line`, with its checksum, to the journal at `path` and flushes it to disk; sets "at" where it is missing or
+    empty.
+
+    Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
+    middle of a line, the new one starts on a line of its own.
+
+    Raises:
+        OSError: the line could not be written in full (disk full, folder gone), or the path is a link.
+    """
+    text = sealed(json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":")))
+    created = not Path(path).exists()
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        # Seen in the middle of another's write this may give an empty line, which readers pass over.
+        lead = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
+        data = lead + text.encode() + b"\n"
+        written = os.write(file, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # a disk that fills up cuts the last line
+        os.fsync(file)
+    finally:
+        os.close(file)
+    if created:
+        sync_folder(Path(path).parent)
+
+
+def record(path: str | os.PathLike[str], entry: Line) -> None:
+    """Appends an entry to the journal."""
+    append(path, to_line(entry))
+
+
+def now() -> str:
+    """Returns the current time as the journal writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder, which makes a new file's name durable: fsync of the file alone does not."""
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

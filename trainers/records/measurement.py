@@ -1,0 +1,237 @@
+"""`Measurement` and `Outcome`: one (recipe, layout, batch point) with its figures."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import identity
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.stages import bubble_of_equal_stages, stages_at
+
+
+class Outcome(enum.StrEnum):
+    """The outcome of a batch point."""
+
+    OK = "ok"
+    THRASH = "thrash"
+    """Ran, but with allocator retries or without head-room: its speed is not reliable, and it never wins."""
+    OOM = "oom"
+    SLOW = "slow"
+    """Stopped: its upper bound is below the incumbent. The steps timed until then are as reliable as any."""
+    DIVERGED = "diverged"
+    HUNG = "hung"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Never run: predicted infeasible, with the reason."""
+
+
+TIMED = frozenset({Outcome.OK, Outcome.SLOW})
+"""Outcomes that ran with head-room, so that their step time counts."""
+ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
+"""Outcomes after which no larger micro-batch of the same candidate is worth running."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """The conditions of a figure, without which a number is meaningless."""
+
+    device: str
+    """Device name as the driver reports it, such as "NVIDIA H200", or the processor's."""
+    device_memory_gib: float
+    """Memory of one device."""
+    num_nodes: int
+    versions: Mapping[str, str]
+    """Versions of Python, torch, CUDA, cuDNN, NCCL, driver, transformers, deepspeed, ray."""
+    environment: Mapping[str, str]
+    """Variables that affect speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
+    commit: str
+    """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
+    warnings: tuple[str, ...] | None = None
+    """Warnings that rank 0's process was given, each once; None in measurements that are older than this field."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One batch point of one trial, measured or not. Times are the slowest rank's, memory the largest rank's."""
+
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    outcome: Outcome
+    trial_id: str = ""
+    repeat: int = 0
+    """0 for the search's own run, from 1 for further runs of the same point in separate processes."""
+    measured_grad_accum: int = 0
+    """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
+
+    reason: str = ""
+    """Reason why it is not `ok`, in one sentence; empty where it is."""
+    phase: str = ""
+    """The phase in which it ended: "init", "forward_backward", "optimizer"."""
+    rank: int | None = None
+    """The rank that ran out of memory, hung or failed."""
+    asked_gib: float | None = None
+    allocated_gib: float | None = None
+    reserved_gib: float | None = None
+    """GiB that were requested at an out-of-memory error, and GiB that the allocator held at that moment."""
+
+    step_time_s: float | None = None
+    """Seconds of one optimizer step at `batch.grad_accum`: median over windows."""
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    """First and third quartile over windows."""
+    step_time_derived: bool = False
+    """Whether `step_time_s` was derived from shorter accumulation from the parts of a step with fewer micro-steps."""
+    windows_s: tuple[float, ...] = ()
+    """Seconds per measured step (of `measured_grad_accum` micro-steps) in each timed window."""
+    steps_per_window: int = 0
+    void_windows: tuple[str, ...] = ()
+    """Reason of each window that was discarded."""
+    warmup_steps: int = 0
+    first_micro_step_s: float | None = None
+    """Seconds of the micro-step that begins an accumulation."""
+    middle_micro_step_s: float | None = None
+    """Mean seconds of the micro-steps between the first and the last."""
+    last_micro_step_s: float | None = None
+    """Seconds of the micro-step that ends an accumulation, gradient exchange included."""
+    optimizer_step_s: float | None = None
+    pipeline_bubble: float | None = None
+    """Share of a pipeline's schedule at `batch.grad_accum` that does not grow with the accumulation, in which a stage
+    waits for others, from the slope between two accumulations.
+    """
+    startup_s: float | None = None
+    """Seconds from the worker's first line to the first rung; on the first rung of a trial only."""
+    import_s: float | None = None
+    """Seconds of `startup_s` spent on importing the engine's libraries."""
+    compile_s: float | None = None
+    sdpa_kernel: str = ""
+    """Kernels of scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", joined by "+" where several;
+    empty where another attention ran, and in measurements that are older than this field.
+    """
+
+    tokens_per_s: float | None = None
+    """Tokens/s over all devices."""
+    tokens_per_s_per_gpu: float | None = None
+    model_tflops_per_gpu: float | None = None
+    """Model TFLOP/s by "6n_causal", without recomputation."""
+    hardware_tflops_per_gpu: float | None = None
+    """TFLOP/s including recomputation."""
+    matmul_peak_tflops: float | None = None
+    """Peak measured on the same device in the recipe's compute precision."""
+    share_of_matmul_peak: float | None = None
+    datasheet_peak_tflops: float | None = None
+    """Peak from the hardware catalogue; None for CPUs and devices that it lacks."""
+    share_of_datasheet_peak: float | None = None
+
+    peak_allocated_gib: float | None = None
+    peak_reserved_gib: float | None = None
+    peak_device_gib: float | None = None
+    """Device memory in use at the peak, the context and libraries included."""
+    peak_forward_backward_gib: float | None = None
+    peak_optimizer_gib: float | None = None
+    """Allocated peaks by phase."""
+    memory_rank: int | None = None
+    alloc_retries: int = 0
+    cap_gib: float | None = None
+    """The limit given by --device-memory-gib."""
+    utilization_pct: float | None = None
+    """Share of time in which a device was busy, the mean over devices and windows."""
+    idle_devices: int = 0
+    """Number of devices under 5 % utilization in the windows."""
+    utilization_by_device_pct: tuple[float, ...] = ()
+    """Mean utilization over windows, by rank."""
+    sm_clock_mhz: tuple[float, ...] = ()
+    """Mean clock of the slowest device in each timed window."""
+    power_w: tuple[float, ...] = ()
+    """Mean power of all devices together in each timed window."""
+    held_back: tuple[str, ...] = ()
+    """Reason by NVML for a lowered clock in each timed window, such as "power cap"; "" for none."""
+    others_gib: tuple[float, ...] = ()
+    """GiB that processes other than the trial's held on one device after each timed window, the most on any; empty
+    where it cannot be read, and in measurements that are older than this field.
+    """
+    others_busy_pct: tuple[float, ...] = ()
+    """Share of the processors that processes other than the trial's used in each timed window, on the busiest node."""
+    steal_pct: tuple[float, ...] = ()
+    """Share of the processors that the hypervisor gave to other machines in each timed window."""
+    cpu_clock_mhz: tuple[float, ...] = ()
+    """Mean clock of the slowest node's processors after each timed window; empty where it cannot be read."""
+    load_average: float | None = None
+    """One-minute load average of the busiest node after the last window."""
+
+    losses: tuple[float, ...] = ()
+    """Mean loss over the global batch for each step, warm-up included."""
+    grad_norms: tuple[float, ...] = ()
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each optimizer step, warm-up included."""
+    conditions: Conditions | None = None
+
+    @property
+    def id(self) -> str:
+        """Hash of recipe, layout, batch point and repeat: of what was measured, not of the figures."""
+        return identity_of(self.recipe, self.layout, self.batch, self.repeat)
+
+    @property
+    def pipeline_bubble_by_formula(self) -> float:
+        """The bubble of a pipeline with equally long stages; 0 without a pipeline."""
+        return bubble_of_equal_stages(self.layout, self.batch.grad_accum)
+
+    @property
+    def memory_stages(self) -> tuple[int, ...]:
+        """Indices of the pipeline's stages on the rank that `memory_rank` names; empty without a pipeline."""
+        return () if self.memory_rank is None else stages_at(self.layout, self.memory_rank)
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences in one optimizer step, over all ranks."""
+        return self.batch.global_batch(self.layout)
+
+    @property
+    def tokens_per_timed_step(self) -> int:
+        """Tokens of a step that was timed, over all ranks: of fewer micro-steps where the step time is derived."""
+        timed = dataclasses.replace(self.batch, grad_accum=self.measured_grad_accum or self.batch.grad_accum)
+        return timed.global_batch(self.layout) * self.recipe.seq_len
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """The recipe that the point trains, with the point's global batch. Points of one recipe with a fixed
+        accumulation compete for speed, but those of different global batches train different recipes.
+        """
+        return self.recipe.of_batch(self.global_batch) if self.recipe.grad_accum else self.recipe
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices it ran on."""
+        return self.layout.world_size
+
+    @property
+    def held_back_by(self) -> tuple[str, ...]:
+        """The reasons of `held_back`, each once."""
+        return tuple(sorted({reason for each in self.held_back if each for reason in each.split(", ")}))
+
+    @property
+    def most_others_gib(self) -> float:
+        """The most of `others_gib`; 0 where no other process was seen, or none was recorded."""
+        return max((gib for gib in self.others_gib if gib > 0), default=0.0)
+
+    @property
+    def miniature(self) -> bool:
+        """Whether a miniature ran in place of the requested model."""
+        return self.recipe.model.miniature_of is not None
+
+
+def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
+    """Returns the id that a measurement of these would have."""
+    return _identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
+
+
+# Whoever follows a journal asks for it: the search, its display and the mirror.
+_identity = functools.lru_cache(maxsize=1 << 16)(identity)
+
+
+def days_for_tokens(tokens: float, tokens_per_s: float) -> float:
+    """Returns the days of training on `tokens` at `tokens_per_s` (all devices together)."""
+    return tokens / tokens_per_s / 86400

@@ -1,0 +1,101 @@
+"""The findings of `platform.probe` on a cluster, as plain facts (no torch, no Ray)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from trainers.spec.cluster import Cluster
+
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter"]
+OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+Scope = Literal["node", "cluster", "pair"]
+"""The devices that communicate: those of one node, all of the cluster, or those of two nodes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """A square matrix product on one device."""
+
+    precision: str
+    size: int
+    tflops: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceFigures:
+    """The findings on one device."""
+
+    rank: int
+    node: int
+    """Index into `Probe.nodes`."""
+    products: tuple[Product, ...]
+    copy_gb_per_s: float
+    """Bytes read and written in a copy within the device's memory, a second."""
+    context_gib: float | None = None
+    """GiB that the device held before anything was computed: a bare context, with what other processes hold. None:
+    CPU.
+    """
+    outside_gib: float | None = None
+    """GiB that it held after all collectives: context, libraries and communicators."""
+
+    def best_tflops(self, precision: str) -> float | None:
+        """Returns the product of `precision` at its best size, None where it was not measured."""
+        return max((each.tflops for each in self.products if each.precision == precision), default=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """One collective of one group, as its slowest rank measured it.
+
+    Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size is that of the whole tensor, the bus bandwidth
+    is what passes each rank's link.
+    """
+
+    scope: Scope
+    nodes: tuple[int, ...]
+    ranks: int
+    operation: Operation
+    num_bytes: int
+    seconds: float
+
+    @property
+    def algorithm_gb_per_s(self) -> float:
+        """The tensor's bytes over the time."""
+        return self.num_bytes / self.seconds / 1e9
+
+    @property
+    def bus_gb_per_s(self) -> float:
+        """Bandwidth of a link: an all-reduce moves 2 (n-1)/n of its bytes over each link, the others (n-1)/n."""
+        moved = (self.ranks - 1) / self.ranks
+        return self.algorithm_gb_per_s * moved * (2 if self.operation == "all_reduce" else 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """The findings on a cluster."""
+
+    fingerprint: str
+    cluster: Cluster
+    software: Mapping[str, str]
+    """Versions that the fingerprint includes: driver, torch, NCCL."""
+    environment: Mapping[str, str]
+    """The workers' settings that the figures depend on, such as NCCL_*."""
+    nodes: tuple[str, ...]
+    """Addresses, in the order of their first rank."""
+    devices: tuple[DeviceFigures, ...]
+    collectives: tuple[Collective, ...]
+    cut_short: bool = False
+    """Whether the time ended before everything was measured."""
+    seconds: float = 0.0
+    """Seconds that the command took."""
+    finished: str = ""
+    """Time of the end, UTC, ISO 8601."""
+
+    def of_size(self, scope: Scope, operation: Operation, *, largest: bool) -> list[Collective]:
+        """Returns every group's `operation` at the largest or smallest size that was measured; empty where there is
+        none.
+        """
+        rows = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
+        pick = max if largest else min
+        num_bytes = pick((each.num_bytes for each in rows), default=0)
+        return [each for each in rows if each.num_bytes == num_bytes]

@@ -1,0 +1,81 @@
+"""The records of a training as lines of `training.jsonl`, append-only, each with its checksum."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from trainers.records.journal_lines import JournalError, append, checked
+from trainers.records.training import Begun, Record, Steps
+from trainers.spec.codec import from_json, to_json
+
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
+
+
+def write(path: Path, record: Record) -> None:
+    """Appends the record; on disk when this returns.
+
+    Raises:
+        OSError: the line could not be written in full.
+    """
+    append(path, {"kind": record.kind, **to_json(record)})
+
+
+class Reader:
+    """Reads what was appended since the last read; lines that cannot be used are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+
+    def read(self) -> list[Record]:
+        """Returns the new records. A line without its end is still being written: it is read next time."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            text = file.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self._place += len(complete)
+        return [record for line in complete.splitlines() if (record := _record_of(line)) is not None]
+
+
+def _record_of(line: bytes) -> Record | None:
+    try:
+        fields = checked(line)
+    except JournalError:
+        return None
+    kind = _KINDS.get(fields.pop("kind", ""))
+    fields.pop("at", None)
+    return None if kind is None else from_json(kind, fields)
+
+
+def without_redone(records: Sequence[Record]) -> list[Record]:
+    """Returns the records without those that a later attempt repeated from an earlier checkpoint."""
+    valid: list[Record] = []
+    for record in records:
+        if isinstance(record, Begun):
+            valid = [kept_part for each in valid if (kept_part := _up_to(each, record.step)) is not None]
+        valid.append(record)
+    return valid
+
+
+def _up_to(record: Record, step: int) -> Record | None:
+    """Returns the part of the record on the steps up to `step`; None for nothing."""
+    if not isinstance(record, Steps):
+        return record if record.step <= step else None
+    num_left = min(len(record.losses), step - record.first_step + 1)
+    if num_left < 1:
+        return None
+    behind = len(record.losses) - num_left
+    step_s = record.steps_s / len(record.losses)
+    return dataclasses.replace(
+        record,
+        losses=record.losses[:num_left],
+        grad_norms=record.grad_norms[:num_left],
+        learning_rates=record.learning_rates[:num_left],
+        tokens=record.tokens - behind * record.tokens_per_step,
+        train_s=record.train_s - behind * step_s,
+        steps_s=num_left * step_s,
+        data_s=record.data_s * num_left / len(record.losses),
+    )

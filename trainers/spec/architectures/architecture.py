@@ -1,0 +1,175 @@
+"""`Architecture`: all that this project knows of one family of decoder-only transformers. Without torch."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.kernels.attention import Share
+    from trainers.spec.layout_axes import Attention
+    from trainers.spec.model import ModelSpec
+
+Position = Literal["alibi", "learned", "rotary"]
+QueryKeyNorm = Literal["none", "head", "all heads"]
+Cutting = Literal["colwise", "rowwise"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SlidingWindow:
+    """A sliding window of attention, and the blocks that have it."""
+
+    size: int = 0
+    """Tokens that a query sees, its own among them; 0 for all before it."""
+    num_layers: int = 0
+    """Blocks with the window; the others see all tokens before a query."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StepwiseActivation:
+    """An activation that transformers computes in several element-wise kernels: their costs by value of inner width."""
+
+    forward_accesses: float
+    """Values read and written in the forward pass."""
+    backward_accesses: float
+    """Values read and written in the backward pass."""
+    saved_tensors: float
+    """Tensors of inner width that autograd saves, input and output of the activation included."""
+    takes_power: bool = False
+    """Whether it takes a power, which autocast computes in fp32, with all that follows."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Architecture:
+    """The declaration of one family, by what transformers' modules of it are.
+
+    A family that counts its parameters otherwise, or whose attention modules are replaced, overrides a method.
+    """
+
+    name: str
+    """Value of `ModelSpec.architecture`: the `model_type` of transformers."""
+    position: Position
+    """Kind of positions in attention: a bias by distance, a learned table, or rotated queries and keys."""
+    norm_vectors: int
+    """Vectors of length `hidden_size` in a norm: 2 (weight and bias) or 1 (RMS)."""
+    bias: bool
+    """Whether the linear layers of a block have a bias."""
+    gated: bool
+    """Whether the feed-forward block has three matrices in place of two."""
+    tied: bool
+    """Whether head and input embedding share one matrix unless stated otherwise."""
+    embedding_norm: bool
+    """Whether a norm follows the input embedding."""
+    query_key_value_bias: bool = False
+    """Whether the linear layers of queries, keys and values have a bias where the others have none."""
+    query_key_norm: QueryKeyNorm = "none"
+    """The RMSNorms of queries and keys: of each head by itself, of all heads as one vector, or none."""
+    block_norms: int = 2
+    """Norms of `hidden_size` in a block."""
+    norm_start: float = 1.0
+    """First value of a norm's weight: 0 where the norm multiplies by one plus its weight."""
+
+    config_keys: Mapping[str, tuple[str, ...]]
+    """The keys of `config.json` for each field of `ModelSpec`, the preferred first. A field without a key cannot be
+    chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
+    counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
+    """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
+    trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Keys of `config.json` that change the mathematics, with the one value that is trained here."""
+    config_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Defaults of transformers for keys of `config.json` that are left out, where sizes follow from them."""
+    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
+
+    embeddings: tuple[str, ...]
+    """Paths of the modules before the blocks that have parameters, or may have, the token embedding first."""
+    blocks: str
+    """Path of the list of blocks."""
+    final_norm: str
+    """Path of the norm after the last block."""
+    head: str
+    """Path of the layer that gives the logits."""
+
+    tensor_parallel: Mapping[str, Cutting]
+    """Cut of each linear layer of a block under tensor parallelism, by its path in it: "colwise" by outputs, "rowwise"
+    by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a
+    "colwise" layer takes hidden states as its first argument."""
+    stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
+    of each."""
+    tensor_parallel_refusal: str = ""
+    """Reason why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
+    float8_refusal: str = ""
+    """Reason why a block's linear layers cannot be in FP8, as the first part of a sentence; empty where they can."""
+    head_sizes: tuple[str, ...] = ()
+    """Attributes of attention that count heads, or values of all heads: a rank has its part."""
+    norm_place: str = ""
+    """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
+    that transformers' model lacks; empty where there is no such place."""
+
+    code: str = ""
+    """The module of `transformers.models` that has its code, where it is not called `name`."""
+    fp32_softmax: bool = True
+    """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
+    fused_mlp: Mapping[str, tuple[Any, ...]] | None = None
+    """Keys of `config.json` with the values, the default first, under which a feed-forward block is GELU by a tangent
+    between two products with biases; None where `fuse_mlp` has no kernel for it."""
+    stepwise_activation: StepwiseActivation | None = None
+    """The costs of an activation that is computed step by step; None where it is one kernel."""
+
+    @property
+    def attention_path(self) -> str:
+        """Returns the path of attention in a block."""
+        return next(iter(self.tensor_parallel)).rpartition(".")[0]
+
+    @property
+    def softcap_key(self) -> str:
+        """Returns the key of `config.json` that bounds the logits."""
+        return self.config_keys["logit_softcap"][0]
+
+    def parameters_per_layer(self, spec: "ModelSpec") -> int:
+        """Returns the exact number of parameters of one block."""
+        h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
+        attention = h * width + 2 * h * kv + width * h
+        mlp = (3 if self.gated else 2) * h * ffn
+        biases = (width + 2 * kv + h + ffn + h) if self.bias else 0
+        biases += width + 2 * kv if self.query_key_value_bias else 0
+        query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
+        return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
+
+    def embedding_parameters(self, spec: "ModelSpec") -> int:
+        """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""
+        h = spec.hidden_size
+        tables = spec.vocab_size * h * (1 if spec.tied_embeddings else 2)
+        positions = spec.max_positions * h if self.position == "learned" else 0
+        norms = self.norm_vectors * h * (2 if spec.embedding_norm else 1)
+        return tables + positions + norms
+
+    def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
+        """Returns the sliding window of `config.json`; the families of `trainers.spec.architectures.windows` have one."""
+        return SlidingWindow()
+
+    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+        """Returns the keys of `config.json` that give a model the window of `spec`."""
+        return {}
+
+    def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
+        """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
+
+    def has_fused_mlp(self, config: Mapping[str, Any]) -> bool:
+        """Returns whether `fuse_mlp` computes what a model of this `config.json` does."""
+        return self.fused_mlp is not None and all(
+            config.get(key, values[0]) in values for key, values in self.fused_mlp.items()
+        )
+
+    def fuse_mlp(self, model: "nn.Module") -> None:
+        """Replaces the feed-forward modules by those of `trainers.kernels.mlp`, in place; here there are none."""
+
+    def share_attention(self, module: "nn.Module", share: "Share") -> None:
+        """Makes an attention module compute `share`, in place."""
+        setattr(module, "share", share)  # noqa: B010  # torch types any attribute as a tensor or a module
+
+    def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
+        """Returns the layout's word for the attention that `model` runs, where its configuration has `configured`."""
+        return configured

@@ -1,0 +1,65 @@
+"""GPT-2: learned positions, LayerNorm, biases, one tied table.
+
+Where `ModelSpec.embedding_norm` asks for it, a norm of token and position embeddings stands in place of their dropout.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from trainers.spec.architectures.architecture import Architecture, StepwiseActivation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Gpt2(Architecture):
+    def fuse_mlp(self, model: "nn.Module") -> None:
+        from trainers.kernels import gpt2  # imports torch and transformers' code of GPT-2
+
+        gpt2.fuse_mlp(model)
+
+
+ARCHITECTURE = _Gpt2(
+    name="gpt2",
+    position="learned",
+    norm_vectors=2,
+    bias=True,
+    gated=False,
+    tied=True,
+    embedding_norm=False,
+    config_keys={
+        "num_layers": ("n_layer", "num_hidden_layers"),
+        "hidden_size": ("n_embd", "hidden_size"),
+        "num_heads": ("n_head", "num_attention_heads"),
+        "vocab_size": ("vocab_size",),
+        "ffn_size": ("n_inner",),
+        "max_positions": ("n_positions", "max_position_embeddings"),
+        "init_std": ("initializer_range",),
+        "tied_embeddings": ("tie_word_embeddings",),
+    },
+    counted_with={"add_cross_attention": False},
+    # Each forward pass would search the tokens for padding, and the host would wait for the device there.
+    config_overrides={"pad_token_id": None},
+    embeddings=("transformer.wte", "transformer.wpe", "transformer.drop"),
+    norm_place="transformer.drop",
+    blocks="transformer.h",
+    final_norm="transformer.ln_f",
+    head="lm_head",
+    tensor_parallel={
+        "attn.c_attn": "colwise",
+        "attn.c_proj": "rowwise",
+        "mlp.c_fc": "colwise",
+        "mlp.c_proj": "rowwise",
+    },
+    stacked={"attn.c_attn": 3},
+    float8_refusal="torchao converts nn.Linear alone to FP8, the blocks of gpt2 are transformers' Conv1D",
+    head_sizes=("num_heads", "embed_dim", "split_size"),
+    fp32_softmax=False,
+    fused_mlp={"activation_function": ("gelu_new", "gelu_pytorch_tanh")},
+    # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
+    # the input, and one plus the tangent.
+    stepwise_activation=StepwiseActivation(
+        forward_accesses=18.0, backward_accesses=28.0, saved_tensors=5.0, takes_power=True
+    ),
+)

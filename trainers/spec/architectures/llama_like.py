@@ -1,0 +1,47 @@
+"""`LlamaLike`: what Llama and the families after it share, as defaults that a family's own declaration changes."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from trainers.spec.architectures.architecture import Architecture, Cutting, Position
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "num_heads": ("num_attention_heads",),
+    "vocab_size": ("vocab_size",),
+    "ffn_size": ("intermediate_size",),
+    "num_kv_heads": ("num_key_value_heads",),
+    "max_positions": ("max_position_embeddings",),
+    "init_std": ("initializer_range",),
+    "tied_embeddings": ("tie_word_embeddings",),
+}
+KEYS_WITH_HEAD_WIDTH: Mapping[str, tuple[str, ...]] = {**KEYS, "head_width": ("head_dim",)}
+"""The same where heads may have a width of their own."""
+_CUT: Mapping[str, Cutting] = {
+    "self_attn.q_proj": "colwise",
+    "self_attn.k_proj": "colwise",
+    "self_attn.v_proj": "colwise",
+    "self_attn.o_proj": "rowwise",
+    "mlp.gate_proj": "colwise",
+    "mlp.up_proj": "colwise",
+    "mlp.down_proj": "rowwise",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LlamaLike(Architecture):
+    """Rotary positions, RMSNorm, no biases, a gated feed-forward block, grouped key/value heads."""
+
+    position: Position = "rotary"
+    norm_vectors: int = 1
+    bias: bool = False
+    gated: bool = True
+    tied: bool = False
+    embedding_norm: bool = False
+    config_keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: KEYS)
+    embeddings: tuple[str, ...] = ("model.embed_tokens",)
+    blocks: str = "model.layers"
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+    tensor_parallel: Mapping[str, Cutting] = dataclasses.field(default_factory=lambda: _CUT)

@@ -1,0 +1,9 @@
+"""Phi-3 and Phi-4: Llama with one matrix for queries, keys and values and one for gate and up, with a window or not."""
+
+from trainers.spec.architectures.windows import WindowInEveryBlock
+
+ARCHITECTURE = WindowInEveryBlock(
+    name="phi3",
+    tensor_parallel={"self_attn.qkv_proj": "colwise", "self_attn.o_proj": "rowwise"},
+    tensor_parallel_refusal="phi3 cuts queries, keys and values out of one product by the sizes of the whole model",
+)

@@ -1,0 +1,78 @@
+"""Families with a sliding window: which keys of `config.json` say how long it is, and which blocks have it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainers.spec.architectures.architecture import SlidingWindow
+from trainers.spec.architectures.llama_like import LlamaLike
+
+if TYPE_CHECKING:
+    from trainers.spec.model import ModelSpec
+
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+"""Names in transformers' `layer_types` of blocks with a window and of blocks without one."""
+
+
+def _size(config: Mapping[str, Any], default: int) -> int:
+    size = config.get("sliding_window", default) or 0
+    if type(size) is not int or size < 0:
+        raise ValueError(f"sliding_window must be a whole number of tokens above 0, or null, got {size!r}")
+    return size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WindowInEveryBlock(LlamaLike):
+    """A family whose blocks all have the window of `sliding_window`, or none has one."""
+
+    default_window: int = 0
+    """`sliding_window` where the configuration leaves it out."""
+
+    def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
+        size = _size(config, self.default_window)
+        return SlidingWindow(size=size, num_layers=num_layers if size else 0)
+
+    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+        return {"sliding_window": spec.window or None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WindowByBlock(LlamaLike):
+    """A family in which `layer_types` names the blocks with a window.
+
+    Where it is left out, every `global_every`-th block has none; at 0 the window begins at block `max_window_layers`.
+    """
+
+    default_window: int = 4096
+    """`sliding_window` where the configuration leaves it out."""
+    switch: str = ""
+    """The key that turns the window on; empty where it always is on."""
+    global_every: int = 0
+
+    def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
+        size = _size(config, self.default_window)
+        if self.switch and not config.get(self.switch, False):
+            size = 0
+        kinds = config.get("layer_types")
+        if kinds is None:
+            first, period = config.get("max_window_layers", 28), config.get("sliding_window_pattern", self.global_every)
+            local = [bool((i + 1) % period) if period else i >= first for i in range(num_layers)]
+        else:
+            if not isinstance(kinds, list) or len(kinds) != num_layers or not {*kinds} <= {_LOCAL, _GLOBAL}:
+                raise ValueError(
+                    f"layer_types must name {_LOCAL} or {_GLOBAL} for each of the {num_layers} blocks, got {kinds!r}"
+                )
+            local = [kind == _LOCAL for kind in kinds]
+            if any(local) and not size:
+                raise ValueError(f"layer_types names {_LOCAL}, but there is no sliding_window: state one")
+        count = sum(local) if size else 0
+        return SlidingWindow(size=size if count else 0, num_layers=count)
+
+    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+        """Returns keys by which blocks without a window lie evenly among the others, one of them at the end."""
+        count = spec.num_layers - spec.window_layers
+        is_global = [(i + 1) * count // spec.num_layers > i * count // spec.num_layers for i in range(spec.num_layers)]
+        switch = {self.switch: spec.window > 0} if self.switch else {}
+        # A length is needed even where no block has it: transformers makes the mask all the same.
+        size = spec.window or (None if self.switch else self.default_window)
+        return {**switch, "sliding_window": size, "layer_types": [_GLOBAL if each else _LOCAL for each in is_global]}

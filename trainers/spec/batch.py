@@ -1,0 +1,59 @@
+"""`BatchPoint`: how the global batch of a recipe is divided over ranks and micro-steps."""
+
+import dataclasses
+
+from trainers.spec.codec import shortened
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import LARGEST_BATCH, Recipe
+from trainers.spec.stages import schedule_refusal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPoint:
+    """The division of the global batch: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
+
+    Raises:
+        ValueError: either is below 1.
+    """
+
+    micro_batch: int
+    grad_accum: int
+
+    def __post_init__(self) -> None:
+        for field in ("micro_batch", "grad_accum"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
+
+    @classmethod
+    def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
+        """Returns the point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless
+        the recipe fixes it.
+
+        Raises:
+            ValueError: micro_batch x data-parallel size does not divide the global batch, or the schedule of a pipeline
+                cannot run as few micro-steps.
+        """
+        per_micro_step = micro_batch * layout.data_parallel
+        if not recipe.grad_accum and (micro_batch < 1 or recipe.global_batch % per_micro_step):
+            raise ValueError(
+                f"global batch {recipe.global_batch} is not a multiple of micro_batch {micro_batch}"
+                f" x {layout.data_parallel} data-parallel ranks"
+            )
+        grad_accum = recipe.grad_accum or recipe.global_batch // per_micro_step
+        if reason := schedule_refusal(layout, grad_accum):
+            raise ValueError(reason)
+        return cls(micro_batch=micro_batch, grad_accum=grad_accum)
+
+    def global_batch(self, layout: Layout) -> int:
+        """Returns the number of sequences in one optimizer step on `layout`, over all ranks."""
+        return self.micro_batch * self.grad_accum * layout.data_parallel
+
+
+def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
+    """Returns whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a
+    pipeline's schedule can run, or the accumulation is fixed.
+    """
+    grad_accum, remainder = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
+    return not remainder and not schedule_refusal(layout, grad_accum)

@@ -1,0 +1,41 @@
+"""`cuda_graphs`: whether a micro-step is launched kernel by kernel, or as one CUDA graph."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainers.spec.engines.ddp_axis import DdpAxis
+
+if TYPE_CHECKING:
+    from trainers.spec.cluster import Cluster
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+
+class _Ddp(DdpAxis):
+    """Implements the axis in DDP, whose gradients stay at their addresses: they are views into its buckets."""
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        if layout.cuda_graphs == "off":
+            return
+        untried = [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
+        untried += [f"{recipe.compression} compression"] if recipe.compression != "none" else []
+        untried += [f"a {recipe.attention_mask} mask"] if recipe.attention_mask != "causal" else []
+        half = recipe.compute_precision == "fp16" or recipe.float8_scaling
+        untried += [f"{recipe.compute_precision} compute"] if half else []
+        if layout.attention == "eager":
+            yield "eager attention copies its mask from the host, which no CUDA graph can hold: choose attention sdpa"
+        if untried:
+            yield f"CUDA graphs were not tried with {' or '.join(untried)}: choose cuda_graphs off"
+
+    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+        if layout.cuda_graphs == "on" and cluster.device_kind == "cpu":
+            yield "CUDA graphs are launched on CUDA devices, the cluster has CPUs: choose cuda_graphs off"
+
+    def replays(self, layout: "Layout") -> bool:
+        return layout.cuda_graphs == "on"
+
+    def in_effect(self, is_replayed: bool | None) -> Any:
+        return None if is_replayed is None else "on" if is_replayed else "off"
+
+
+ENGINES = {"ddp": _Ddp(stages=(0,), elsewhere="kernels launched one by one")}

@@ -1,0 +1,52 @@
+"""`prefetch`: number of blocks whose parameters are gathered ahead of the one that computes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainers.spec.engines.deepspeed_axis import DeepSpeedAxis
+from trainers.spec.engines.fsdp_axis import FsdpAxis
+
+if TYPE_CHECKING:
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+
+class _Fsdp(FsdpAxis):
+    """Implements the axis in FSDP2: each unit names those that are gathered along with it, in the order of each
+    pass.
+    """
+
+    def lay_out(self, units: Sequence[Any], layout: "Layout") -> None:
+        ahead = layout.prefetch
+        for i, unit in enumerate(units if ahead else ()):
+            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + ahead]))
+            unit.set_modules_to_backward_prefetch(list(units[max(0, i - ahead) : i][::-1]))
+
+    def in_effect(self, units: Sequence[Any]) -> int:
+        return max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
+
+
+class _DeepSpeed(DeepSpeedAxis):
+    """Implements the axis in DeepSpeed, whose stage 3 counts elements: those of the blocks ahead, one block, and what
+    is outside the blocks.
+    """
+
+    def zero_settings(self, recipe: "Recipe", layout: "Layout") -> dict[str, Any]:
+        if not layout.prefetch:
+            return {}
+        ahead = layout.prefetch * recipe.model.parameters_per_layer
+        alive = ahead + recipe.model.parameters_per_layer + recipe.model.embedding_parameters
+        return {
+            "stage3_prefetch_bucket_size": ahead,
+            "stage3_max_live_parameters": alive,
+            "stage3_max_reuse_distance": alive,
+        }
+
+    def in_effect(self, engine: Any, recipe: "Recipe") -> int:
+        return engine.zero_prefetch_bucket_size() // recipe.model.parameters_per_layer
+
+
+ENGINES = {
+    "fsdp": _Fsdp(stages=(2, 3), elsewhere="accelerate's own prefetching"),
+    "deepspeed": _DeepSpeed(stages=(3,)),
+}

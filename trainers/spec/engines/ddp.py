@@ -1,0 +1,51 @@
+"""The rules of DDP: whole models on every rank, gradients compressed or not."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.spec.engines.rules import EngineRules
+
+if TYPE_CHECKING:
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+PIECE_VALUES = 2**27
+"""Most gradients that bf16 compression copies at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Ddp(EngineRules):
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return ""
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        yield from super().refusals(recipe, layout)
+        if recipe.compression == "bf16" and recipe.state_precision == "bf16":
+            yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"
+        if recipe.powersgd_rank and recipe.compute_precision == "fp16":
+            yield (
+                "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
+                " choose compute_precision bf16 or fp32, or compression bf16 or none"
+            )
+        # One data-parallel rank asked for "every" has "last" here: it exchanges nothing, and both words mean the same.
+        if recipe.powersgd_rank and layout.grad_sync == "every":
+            yield (
+                "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"
+                " choose grad_sync last"
+            )
+
+
+ENGINE = _Ddp(
+    name="ddp",
+    title="DDP",
+    runtime="trainers.engines.ddp:DdpEngine",
+    grad_syncs={0: ("last", "every")},
+    axes={"schedule": (0,), "virtual": (0,)},
+    has_compression=True,
+    has_attention_masks=True,
+    model_parallel=("tp", "pp", "cp"),
+    has_float8=True,
+    machinery=0,
+    is_preloaded=True,
+)

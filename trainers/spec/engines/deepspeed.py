@@ -1,0 +1,91 @@
+"""The rules of DeepSpeed at each stage of ZeRO."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.spec.engines.rules import EngineRules, having
+
+if TYPE_CHECKING:
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _DeepSpeed(EngineRules):
+    def label(self, layout: "Layout") -> str:
+        return f"ZeRO-{layout.zero_stage}"
+
+    def sharding(self, layout: "Layout") -> str:
+        return self.label(layout)
+
+    def wrong_sync(self, layout: "Layout", required: str) -> str:
+        when = "at every micro-step" if required == "every" else "at the last micro-step"
+        return f"DeepSpeed ZeRO-{layout.zero_stage} reduces gradients {when}: grad_sync must be {required!r}"
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        if layout.zero_stage > 0 and layout.dp_replicate > 1:
+            yield (
+                f"DeepSpeed ZeRO-{layout.zero_stage} shards over all data-parallel ranks:"
+                f" dp_replicate must be 1, got {layout.dp_replicate}"
+            )
+        yield from super().contradictions(layout)
+
+    def lacks_axis(self, axis: str) -> str:
+        return (
+            f"DeepSpeed reduces gradients over all ranks alike, and its models for {axis} are not those of"
+            f" transformers: {having(axis)}"
+        )
+
+    def lacks_float8(self) -> str:
+        return "DeepSpeed casts weights to bf16 by itself, from where FP8 would round them a second time"
+
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage else "DeepSpeed stage 0 has buckets of one fixed size"
+
+    def keeps_on_device(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage else "DeepSpeed stage 0"
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        stage = layout.zero_stage
+        if recipe.optimizer == "adafactor" and stage > 0:
+            yield (
+                f"DeepSpeed ZeRO-{stage} cuts weights into flat shards, over which Adafactor factors nothing"
+                " and is another algorithm: choose zero_stage 0"
+            )
+        if recipe.state_precision == "bf16" and stage == 0:
+            yield (
+                "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
+                " choose zero_stage 1, 2 or 3, another engine, or state_precision fp32"
+            )
+        yield from super().refusals(recipe, layout)
+        if layout.offload != "none" and recipe.state_precision == "bf16":
+            yield (
+                "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
+                " choose state_precision fp32, engine fsdp, or offload none"
+            )
+        if 0 < stage < 3 and layout.offload == "all":
+            yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
+        if layout.mlp != "plain" and stage == 3:
+            yield (
+                "ZeRO-3 gathers a linear layer's weight when the layer is called, and a fused block calls none, got mlp"
+                f" {layout.mlp}: choose plain, another zero_stage, or engine fsdp at stage 3"
+            )
+        if layout.compile != "none" and stage == 3:
+            yield (
+                "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
+                f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
+            )
+
+
+ENGINE = _DeepSpeed(
+    name="deepspeed",
+    title="DeepSpeed",
+    runtime="trainers.engines.deepspeed:DeepSpeedEngine",
+    grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
+    has_attention_masks=True,
+    machinery=2,
+    packages=("deepspeed",),
+    config_name="ds_config",
+    config="trainers.engines.deepspeed_config:ds_config",
+)

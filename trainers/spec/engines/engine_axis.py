@@ -1,0 +1,77 @@
+"""The axes that some engines have: a file for each, named as the axis, with all that its engines implement of it.
+
+The file's `ENGINES` has, by engine, an `EngineAxis`: at which stages the engine has the axis, what it refuses, how its
+library is told and what is read back. Engines, exports and rules ask `axes_of_engine`; none names an axis. The
+declaration of the axis stands in `trainers/spec/layout_axes.py`.
+
+`schedule` and `virtual` have no file: they are the mesh's, which an engine uses or not (`Rules.axes`).
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from trainers.spec.axis import axes_of
+from trainers.spec.layout_axes import LayoutAxes
+
+if TYPE_CHECKING:
+    from trainers.spec.cluster import Cluster
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EngineAxis:
+    """One axis in one engine. Each engine with such axes has a subclass, with what its runtime needs."""
+
+    stages: tuple[int, ...]
+    """The values of `zero_stage` at which the engine has the axis."""
+    elsewhere: str = ""
+    """Text on what another program does instead; empty where the engine's own configuration includes the axis."""
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        """Returns an iterator over sentences, one for each value that contradicts the rest of the layout."""
+        return iter(())
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        """Returns an iterator over sentences, one for each reason why the engine cannot run `recipe` with the value."""
+        return iter(())
+
+    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+        """Returns an iterator over sentences, one for each reason why these devices cannot run the value."""
+        return iter(())
+
+    def fewest_shards(self, value: Any) -> int:
+        """Returns the smallest `dp_shard` with which the value is valid."""
+        return 1
+
+
+@functools.cache
+def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
+    """Returns the axes by name, then by engine, in the order of the declarations."""
+    names = [name for name, declared in axes_of(LayoutAxes).items() if declared.of_some_engines]
+    return {
+        name: importlib.import_module(f"{__name__}.{name}").ENGINES
+        for name in names
+        if find_spec(f"{__name__}.{name}") is not None
+    }
+
+
+@functools.cache
+def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
+    """Returns the engine's axes by name, of those that have a file here."""
+    return {name: engines[engine] for name, engines in _by_axis().items() if engine in engines}
+
+
+def fewest_shards(values: Mapping[str, Any]) -> int:
+    """Returns the smallest `dp_shard` with which all these axis values are valid, in any engine."""
+    required = [
+        each.fewest_shards(values[name])
+        for name, engines in _by_axis().items()
+        if name in values
+        for each in engines.values()
+    ]
+    return max(required, default=1)

@@ -1,0 +1,80 @@
+"""The rules of FSDP2: parameters sharded, kept or freed after the forward pass, replicated over groups of shards."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.spec.engines.rules import EngineRules
+from trainers.spec.float8 import linear_sizes
+
+if TYPE_CHECKING:
+    from trainers.spec.layout import Layout
+    from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Fsdp(EngineRules):
+    def sharding(self, layout: "Layout") -> str:
+        kind = "full" if layout.zero_stage == 3 else "grad+opt"
+        return f"hybrid {kind}" if layout.is_hybrid else kind
+
+    def strategy(self, layout: "Layout") -> str:
+        # Parameters kept after the forward pass: gradients and states alone are sharded then.
+        if layout.is_hybrid:
+            return "hsdp"
+        return "fsdp" if layout.zero_stage == 3 else "zero2"
+
+    def note(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage == 3 else f"{self.name} stage {layout.zero_stage}"
+
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return "FSDP2 reduces a block at a time and has no buckets"
+
+    def keeps_on_device(self, layout: "Layout") -> str:
+        return ""
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        if recipe.optimizer == "adafactor":
+            yield (
+                "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
+                " choose zero_stage 0 with another engine"
+            )
+        yield from super().refusals(recipe, layout)
+        if layout.offload == "optimizer":
+            yield (
+                "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
+            )
+        if layout.offload != "none" and recipe.compute_precision == "fp16":
+            yield (
+                "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
+                " choose compute_precision bf16 or offload none"
+            )
+        if recipe.float8_scaling == "tensorwise":
+            yield from _float8_refusals(recipe, layout)
+        if layout.compile == "model":
+            yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
+
+
+def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    """Yields a sentence for each thing that FSDP2 cannot do with weights that are gathered in FP8."""
+    shards = layout.dp_shard * layout.cp
+    uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
+    if uneven:
+        yield (
+            f"FSDP2 gathers in FP8 what is cut evenly over its {shards} shards, got"
+            f" {', '.join(f'{name} {size}' for name, size in uneven.items())} of {recipe.model.name}: choose a dp_shard"
+            " that divides it, fp8_rowwise or bf16"
+        )
+
+
+ENGINE = _Fsdp(
+    name="fsdp",
+    title="FSDP2",
+    runtime="trainers.engines.fsdp:FsdpEngine",
+    grad_syncs={2: ("last", "every"), 3: ("last", "every")},
+    axes={"schedule": (2, 3), "virtual": (2, 3)},
+    model_parallel=("tp", "pp", "cp"),
+    has_attention_masks=True,
+    has_float8=True,
+    machinery=1,
+)

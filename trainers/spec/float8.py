@@ -1,0 +1,60 @@
+"""Names the linear layers that compute in FP8, and refuses what cannot run so, in one sentence each; without torch."""
+
+from collections.abc import Iterator, Mapping
+
+from trainers.spec.architectures import architecture_of
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+MULTIPLE = 16
+"""Factor that divides the sizes of an FP8 product (`torch._scaled_mm`)."""
+
+
+def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:
+    """Returns the sizes that the linear layers of a block have, by their names."""
+    return {
+        "hidden_size": spec.hidden_size,
+        "width of all heads": spec.attention_width,
+        "width of all key/value heads": spec.num_kv_heads * spec.head_dim,
+        "ffn_size": spec.ffn_size,
+    }
+
+
+def float8_sentence(recipe: Recipe) -> str:
+    """Returns a sentence on which layers compute in FP8 and which in bf16; empty where none is in FP8."""
+    if not recipe.float8_scaling:
+        return ""
+    odd = [f"{name} {size}" for name, size in linear_sizes(recipe.model).items() if size % MULTIPLE]
+    of_odd = f", linear layers of {', '.join(odd)} (no multiple of {MULTIPLE})" if odd else ""
+    return (
+        f"FP8 with {'a scale for each tensor' if recipe.float8_scaling == 'tensorwise' else 'a scale for each row'}:"
+        f" products of the blocks' linear layers; bf16: embedding, norms, attention, head{of_odd}."
+    )
+
+
+def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why the linear layers of `recipe` cannot compute in FP8 on `layout`, whatever the engine."""
+    model, precision = recipe.model, recipe.compute_precision
+    if reason := architecture_of(model.architecture).float8_refusal:
+        yield f"{reason}, got {precision}: choose bf16"
+    if model.hidden_size % MULTIPLE:
+        yield (
+            f"FP8 products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
+            f" {model.hidden_size}: choose bf16"
+        )
+    if (recipe.seq_len // layout.cp) % MULTIPLE:
+        yield (
+            f"FP8 products of gradients have as many rows as a micro-batch has tokens, which {MULTIPLE} must divide,"
+            f" got seq_len {recipe.seq_len} and cp {layout.cp}: choose another seq_len, or bf16"
+        )
+    if layout.tp > 1:
+        yield (
+            "a tensor-parallel rank would scale its part of a tensor by that part's largest value, which is another"
+            f" recipe, got tp {layout.tp} with {precision}: choose tp 1 or bf16"
+        )
+    if layout.offload != "none":
+        yield (
+            f"FP8 weights in host memory were not compared with the dense model, got offload {layout.offload}:"
+            " choose offload none or bf16"
+        )

@@ -1,0 +1,184 @@
+"""`Layout`: everything that must not change the mathematics, except how the batch is divided."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+from trainers.spec.axis import axes_of, choices_of, defaults_of
+from trainers.spec.codec import identity, shortened
+from trainers.spec.engines import engines_with, rules_of
+from trainers.spec.engines.rules import EngineRules
+from trainers.spec.layout_axes import LayoutAxes, activation_budget
+from trainers.spec.recipe import Recipe
+
+LARGEST = 10**6
+"""Largest degree, and largest bucket in MiB: a larger one is a typing error."""
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
+class Layout(LayoutAxes):
+    """One way to run a recipe on devices. Its fields are those that need a new process group or model.
+
+    Raises:
+        ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
+    """
+
+    def __post_init__(self) -> None:
+        for name, choices in choices_of(Layout).items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name, declared in axes_of(Layout).items():
+            if declared.least is None:
+                continue
+            if (value := getattr(self, name)) < declared.least:
+                bound = f"be at least {declared.least}" if declared.least else "not be negative"
+                raise ValueError(f"{name} must {bound}, got {value}")
+            if value > LARGEST:
+                raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
+        for sentence in (*self.rules.contradictions(self), *self._missing_axes()):
+            raise ValueError(sentence)
+        if self.schedule != "1f1b" and self.pp == 1:
+            raise ValueError(f"schedule {self.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b")
+        if (self.schedule == "interleaved") != (self.virtual > 1):
+            raise ValueError(
+                "schedule interleaved goes with virtual 2 or more and 1f1b with virtual 1, got schedule"
+                f" {self.schedule} and virtual {self.virtual}"
+            )
+
+    def _missing_axes(self) -> Iterator[str]:
+        """Yields a sentence for each axis that is not at its default and that the engine lacks at this stage."""
+        for name, declared in axes_of(Layout).items():
+            if not declared.of_some_engines or not self.is_set(name):
+                continue
+            if self.zero_stage not in self.rules.stages_with(name):
+                yield (
+                    f"{name} is an axis of {engines_with(name)}, got {name} {getattr(self, name)} with"
+                    f" {self.engine} at stage {self.zero_stage}"
+                )
+
+    def is_set(self, axis: str) -> bool:
+        """Returns whether that axis is not at its default."""
+        return getattr(self, axis) != defaults_of(Layout).get(axis)
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Hash of the fields that define the layout."""
+        return _identity(self)
+
+    @property
+    def rules(self) -> EngineRules:
+        """The rules of the layout's engine."""
+        return rules_of(self.engine)
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of ranks that see different sequences."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def model_parallel(self) -> int:
+        """Number of ranks that share one copy of the model and see the same sequences."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether parameters are sharded within groups of ranks and replicated between them."""
+        return self.dp_replicate > 1 and self.dp_shard > 1
+
+    @property
+    def data_parallel_part(self) -> "Layout":
+        """The layout of the ranks that hold the same part of the model."""
+        if self.model_parallel == 1:
+            return self
+        return dataclasses.replace(self, tp=1, pp=1, cp=1, schedule="1f1b", virtual=1)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
+        fastest.
+        """
+        position: dict[str, int] = {}
+        for name in reversed(AXES):
+            rank, position[name] = divmod(rank, getattr(self, name))
+        return {name: position[name] for name in AXES}
+
+    def data_parallel_rank(self, rank: int) -> int:
+        """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        at = self.coordinates(rank)
+        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
+
+    @property
+    def world_size(self) -> int:
+        """Number of devices of the layout, the product of its degrees."""
+        return self.data_parallel * self.model_parallel
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
+        return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
+
+    @property
+    def activation_budget(self) -> float:
+        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
+        return activation_budget(self.checkpointing)
+
+    @property
+    def steps_on_host(self) -> bool:
+        """Whether the optimizer's states are in host memory, where the host's cores step them."""
+        return self.offload != "none"
+
+    @property
+    def machinery(self) -> tuple[int, ...]:
+        """The layout's distance from a plain training loop as ranks, the most important part first."""
+        states = (int(self.offload != "none"), int(self.checkpointing != "none"))
+        return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
+
+    @property
+    def frugality(self) -> tuple[int, ...]:
+        """Smaller where full checkpointing and sharding leave less in memory."""
+        return int(self.checkpointing != "full"), -self.zero_stage
+
+    def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
+        """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including
+        recomputation.
+        """
+        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
+
+    @property
+    def degrees(self) -> str:
+        """The degrees of the mesh as text: data parallel always, the others where they are used."""
+        data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
+        return " ".join([data_parallel, *self.words("degrees").values()])
+
+    @property
+    def replicas(self) -> str:
+        """Text on how a sharded model is replicated; empty where it is not."""
+        return (
+            f"replicate {self.dp_replicate} x shard {self.dp_shard}"
+            if self.zero_stage and self.dp_replicate > 1
+            else ""
+        )
+
+    @property
+    def label(self) -> str:
+        """One short line of text, without fields at their plain value."""
+        parts = [self.rules.label(self), self.replicas, *self.words().values()]
+        return ", ".join(part for part in parts if part)
+
+    def words(self, *columns: str) -> dict[str, str]:
+        """Returns the words of each axis, for those shown in these columns of reports, or in any column by default.
+
+        Engine, stage and data parallelism are not among them.
+        """
+        words_by_axis: dict[str, str] = {}
+        for name, declared in axes_of(Layout).items():
+            # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
+            matters = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
+            if declared.label and (matters or declared.always_shown) and (not columns or declared.column in columns):
+                words_by_axis[name] = declared.words(getattr(self, name))
+        return words_by_axis
+
+
+# Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.
+_identity = functools.lru_cache(maxsize=1 << 16)(identity)

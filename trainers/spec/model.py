@@ -1,0 +1,229 @@
+"""`ModelSpec`: the architecture's facts from which parameters, FLOPs and the transformers configuration follow."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.architecture import Position
+from trainers.spec.codec import shortened
+from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
+
+FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
+
+
+LARGEST_SIZE = 10**9
+"""Largest size of any model; above it products of sizes would exceed 64 bits."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """A decoder-only transformer, by its architecture and sizes. Facts that are not set have the architecture's values.
+
+    Raises:
+        ValueError: a size is not positive, heads do not divide the hidden size, or the architecture is unknown.
+    """
+
+    name: str = dataclasses.field(metadata={"cosmetic": True})
+    """Its common name, such as "bloom-7b1"."""
+    architecture: str
+    """A name in `trainers.spec.architectures`."""
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    vocab_size: int
+    ffn_size: int = 0
+    """Width of the feed-forward block; 0 stands for 4 x hidden_size."""
+    num_kv_heads: int = 0
+    """Key/value heads; 0 stands for num_heads."""
+    max_positions: int = 0
+    """Rows of the learned position table (gpt2); otherwise a bound on the sequence length, 0 for none."""
+    tied_embeddings: bool | None = None
+    embedding_norm: bool | None = None
+    init_std: float = 0.02
+    head_width: int = dataclasses.field(default=0, metadata={"later": True})
+    """Width of one attention head where it is not hidden_size / num_heads, else 0."""
+    window: int = dataclasses.field(default=0, metadata={"later": True})
+    """Tokens that a query of a block with a sliding window sees, including its own; 0 where no block has one."""
+    window_layers: int = dataclasses.field(default=0, metadata={"later": True})
+    """Number of blocks with the window."""
+    logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Bound of the logits, applied by a tanh; 0 for none."""
+    config: str = ""
+    """The user's config.json as canonical JSON where the model came from one, else empty."""
+    miniature_of: str | None = None
+    """Name of the model that this one stands in for on machines without a GPU."""
+
+    def __post_init__(self) -> None:
+        family = architecture_of(self.architecture)
+        for field in (
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "vocab_size",
+            "max_positions",
+            "ffn_size",
+            "num_kv_heads",
+        ):
+            if type(getattr(self, field)) is not int:  # a space file is the user's, and nobody has checked its types
+                raise ValueError(
+                    f"{field} of {self.name} must be a whole number, got {shortened(getattr(self, field))}"
+                )
+        defaults = {
+            "ffn_size": self.ffn_size or 4 * self.hidden_size,
+            "num_kv_heads": self.num_kv_heads or self.num_heads,
+            "tied_embeddings": family.tied if self.tied_embeddings is None else self.tied_embeddings,
+            "embedding_norm": family.embedding_norm if self.embedding_norm is None else self.embedding_norm,
+        }
+        for field, value in defaults.items():
+            object.__setattr__(self, field, value)
+        for field in ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} of {self.name} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_SIZE:
+                raise ValueError(f"{field} of {self.name} must be at most 10^9, got {shortened(getattr(self, field))}")
+        if not 0 <= self.max_positions <= LARGEST_SIZE:
+            raise ValueError(f"max_positions of {self.name} must lie in [0, 10^9], got {shortened(self.max_positions)}")
+        if not 0 < self.init_std < math.inf:
+            raise ValueError(f"init_std of {self.name} must be a finite number above 0, got {self.init_std}")
+        if not 0 <= self.head_width <= LARGEST_SIZE:
+            raise ValueError(f"head_width of {self.name} must lie in [0, 10^9], got {shortened(self.head_width)}")
+        if self.head_width * self.num_heads == self.hidden_size:
+            object.__setattr__(self, "head_width", 0)
+        if not 0 <= self.window_layers <= self.num_layers or (self.window > 0) != (self.window_layers > 0):
+            raise ValueError(
+                f"a window of {self.name} wants a length above 0 and 1 to {self.num_layers} blocks that have it, got"
+                f" {shortened(self.window)} tokens in {shortened(self.window_layers)} blocks"
+            )
+        if not 0 <= self.logit_softcap < math.inf:
+            raise ValueError(
+                f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
+            )
+        if self.hidden_size % self.num_heads and not self.head_width:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} of {self.name} is not a multiple of its {self.num_heads} heads"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.num_heads} heads of {self.name} are not a multiple of its {self.num_kv_heads} key/value heads"
+            )
+        if family.position == "learned" and self.max_positions < 1:
+            raise ValueError(f"{self.name} has learned positions: max_positions must be at least 1")
+
+    @property
+    def position(self) -> Position:
+        """The kind of position information in attention."""
+        return architecture_of(self.architecture).position
+
+    @property
+    def norm_start(self) -> float:
+        """First value of a norm's weight."""
+        return architecture_of(self.architecture).norm_start
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward block has three matrices instead of two."""
+        return architecture_of(self.architecture).gated
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.head_width or self.hidden_size // self.num_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the queries of all heads, `hidden_size` unless heads have their own width."""
+        return self.num_heads * self.head_dim
+
+    def keys_per_query(self, seq_len: int) -> float:
+        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the
+        sequence without a window, and with one the window less the triangle at the sequence's begin.
+        """
+        window = min(self.window or seq_len, seq_len)
+        windowed = window - window * window / (2 * seq_len)
+        return (self.window_layers * windowed + (self.num_layers - self.window_layers) * seq_len / 2) / self.num_layers
+
+    @property
+    def parameters_per_layer(self) -> int:
+        """Exact number of parameters of one block."""
+        return architecture_of(self.architecture).parameters_per_layer(self)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters outside the blocks: embeddings, positions, head, first and last norm."""
+        return architecture_of(self.architecture).embedding_parameters(self)
+
+    @property
+    def num_parameters(self) -> int:
+        """Exact number of parameters, tied ones counted once."""
+        return self.embedding_parameters + self.num_layers * self.parameters_per_layer
+
+    def flops_per_token(
+        self, seq_len: int, convention: FlopsConvention = "6n_causal", *, keys_per_query: float | None = None
+    ) -> float:
+        """Returns the FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
+
+        - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
+        - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
+        - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts, and of it only what a sliding window
+          leaves; h is the width of all heads. The project's own. `keys_per_query` stands for s / 2 where a recipe's
+          mask leaves another number.
+        - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "6n_causal".
+        - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
+        - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
+        """
+        n, h, s = self.num_parameters, self.hidden_size, seq_len
+        layers, vocab, width = self.num_layers, self.vocab_size, self.attention_width
+        match convention:
+            case "6n":
+                return 6.0 * n
+            case "8n":
+                return 8.0 * n
+            case "6n_causal":
+                return 6.0 * n + 12.0 * layers * width * (keys_per_query or self.keys_per_query(s))
+            case "palm":
+                return 6.0 * n + 12.0 * layers * width * s
+            case "megatron_hardware":
+                return 96.0 * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+            case "megatron_model":
+                return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
+
+    def hardware_flops_per_token(self, seq_len: int, checkpointing: str, *, keys_per_query: float) -> float:
+        """Returns the FLOPs the device performs for one token: "6n_causal" plus the forward pass again of checkpointed
+        blocks.
+        """
+        model = self.flops_per_token(seq_len, "6n_causal", keys_per_query=keys_per_query)
+        interval = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
+        if interval is None:
+            return model
+        num_recomputed = -(-self.num_layers // interval)
+        core = 2 * self.attention_width * keys_per_query
+        return model + 2.0 * num_recomputed * (self.parameters_per_layer + core)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":
+        """Returns the spec of a transformers `config.json`, given as a mapping.
+
+        Raises:
+            ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
+                that this project does not count.
+        """
+        config = text_model(config)
+        family = family_of(config, name)
+        fields = fields_of(config, family, name)
+        spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **fields)
+        check_rest(config, family, name, head_dim=spec.head_dim)
+        return spec
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the `config.json` of a model of these sizes, as `from_config` reads it."""
+        keys = architecture_of(self.architecture).config_keys
+        values = {field: self.head_dim if field == "head_width" else getattr(self, field) for field in keys}
+        for optional in ("max_positions", "logit_softcap"):
+            if not getattr(self, optional):
+                values.pop(optional, None)
+        family = architecture_of(self.architecture)
+        stated = {keys[field][0]: value for field, value in values.items()}
+        return {"model_type": self.architecture, **stated, **family.window_config(self)}

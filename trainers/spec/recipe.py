@@ -1,0 +1,192 @@
+"""`Recipe`: everything that changes the mathematics. Only measurements of one recipe compete."""
+
+import dataclasses
+import functools
+import math
+from typing import Literal
+
+from trainers.spec.axis import axes_of, axis, choices_of, defaults_of
+from trainers.spec.codec import identity, shortened
+from trainers.spec.model import ModelSpec
+
+Optimizer = Literal["adamw", "adafactor"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise"]
+StatePrecision = Literal["fp32", "bf16"]
+Compression = Literal[
+    "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
+]
+DataOrder = Literal["file", "shuffled"]
+AttentionMask = Literal["causal", "document", "prefix"]
+
+LARGEST_BATCH = 10**12
+"""Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
+STREAM = "stream"
+"""Value of `Recipe.data` for the seeded, learnable stream."""
+INCLUDED = "included"
+"""Value of `Recipe.data` for the text in `trainers/data/text/`, read byte by byte."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
+class Recipe:
+    """Model, batch, optimizer, precisions and data of one training run.
+
+    Raises:
+        ValueError: a size or rate out of range, a sequence longer than the model's positions, an unknown name.
+    """
+
+    model: ModelSpec
+    seq_len: int = axis(label="length {}", always_shown=True, about="Tokens in one sequence.")
+    global_batch: int = axis(
+        about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation."
+    )
+    optimizer: Optimizer = axis(
+        "adamw",
+        label="{}",
+        always_shown=True,
+        about="`adafactor` is that of transformers with a fixed learning rate, no first moment and updates clipped"
+        " at 1.",
+    )
+    compute_precision: Precision = axis(
+        "bf16",
+        label="{} compute",
+        always_shown=True,
+        table="precision",
+        about="Type of the matrix products; `tf32` is fp32 storage with TF32 products; `fp8_...` is bf16 with the"
+        " blocks' linear layers in FP8, a scale for each tensor or row.",
+    )
+    state_precision: StatePrecision = axis(
+        "fp32",
+        label="{} states",
+        always_shown=True,
+        about="Type of master weights, optimizer states and sums of gradients.",
+    )
+    compression: Compression = axis(
+        "none",
+        label="{} compression",
+        about="Form of gradients in exchanges: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
+    )
+    learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
+    weight_decay: float = axis(0.1, about="Decoupled weight decay.")
+    beta1: float = axis(0.9, about="Decay of the first moment, of AdamW alone.")
+    beta2: float = axis(0.95, about="Decay of the second moment, of AdamW alone.")
+    epsilon: float = axis(1e-8, about="Added to the root of the second moment, of AdamW alone.")
+    grad_clip: float = axis(1.0, about="Largest global gradient norm; 0 for no clipping.")
+    data: str = axis(
+        STREAM,
+        about="`stream` (seeded, learnable), `included` (a text, byte by byte), or the path of a Parquet file or folder"
+        " with a column of token ids.",
+    )
+    seed: int = axis(0, about="Seed of weights and data.")
+    data_order: DataOrder = axis(
+        "file",
+        later=True,
+        about="Order of a file's sequences in an epoch: as they lie there, or shuffled by seed and epoch.",
+    )
+    grad_accum: int = axis(
+        0,
+        later=True,
+        table="fixed_grad_accum",
+        parameter=False,
+        about="Micro-steps of an optimizer step, from which `global_batch` follows; 0: they follow from it.",
+    )
+
+    attention_mask: AttentionMask = axis(
+        "causal",
+        later=True,
+        label="{} mask",
+        about="Tokens that one attends to: all before it, its document alone, or all of a prefix, which has no loss.",
+    )
+    document_tokens: int = axis(
+        0,
+        later=True,
+        label="documents of {}",
+        about="Mean length of the stream's documents under a document mask; 0 for a quarter of a sequence.",
+    )
+
+    def __post_init__(self) -> None:
+        for field, names in choices_of(Recipe).items():
+            if getattr(self, field) not in names:
+                raise ValueError(f"{field} must be one of {', '.join(names)}, got {getattr(self, field)!r}")
+        if self.grad_accum and self.global_batch:
+            raise ValueError(
+                f"a fixed grad_accum makes the global batch follow from it: give one of them, got grad_accum"
+                f" {self.grad_accum} and global_batch {self.global_batch}"
+            )
+        for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
+        for field in ("learning_rate", "epsilon"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise ValueError(f"{field} must be a finite number above 0, got {getattr(self, field)}")
+        for field in ("weight_decay", "grad_clip", "seed"):
+            if not 0 <= getattr(self, field) < 2**63:
+                raise ValueError(f"{field} must lie in [0, 2^63), got {shortened(getattr(self, field))}")
+        for field in ("beta1", "beta2"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field} must lie in [0, 1), got {getattr(self, field)}")
+        if not 0 <= self.document_tokens <= LARGEST_BATCH:
+            raise ValueError(f"document_tokens must lie in [0, 10^12], got {shortened(self.document_tokens)}")
+        if self.document_tokens and self.attention_mask != "document":
+            raise ValueError(
+                f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
+                f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
+            )
+        if self.model.max_positions and self.seq_len > self.model.max_positions:
+            raise ValueError(
+                f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
+            )
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Hash of the fields that define the recipe."""
+        return _identity(self)
+
+    @property
+    def powersgd_rank(self) -> int:
+        """Rank of the factors that PowerSGD exchanges; 0 where gradients are not factored."""
+        name, _, rank = self.compression.partition("_")
+        return int(rank) if name == "powersgd" else 0
+
+    @property
+    def float8_scaling(self) -> str:
+        """Granularity of the scales of FP8 products: "tensorwise" or "rowwise"; empty without FP8."""
+        kind, _, scaling = self.compute_precision.partition("_")
+        return scaling if kind == "fp8" else ""
+
+    @property
+    def product_type(self) -> str:
+        """The type of most products: "fp8" for any scaling, else `compute_precision`."""
+        return "fp8" if self.float8_scaling else self.compute_precision
+
+    @property
+    def activation_precision(self) -> Precision:
+        """The type of activations, and of all products that are not in FP8."""
+        return "bf16" if self.float8_scaling else self.compute_precision
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum`, those of one sequence a micro-step
+        on one rank, so that all its batch points compare by the time for that many tokens.
+        """
+        return (self.global_batch or self.grad_accum) * self.seq_len
+
+    def of_batch(self, global_batch: int) -> "Recipe":
+        """Returns the recipe with that global batch and no fixed accumulation: what a batch point trains."""
+        return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
+
+    @property
+    def label(self) -> str:
+        """One line of text: model, length, batch, optimizer and precisions."""
+        words = {
+            name: declared.words(getattr(self, name))
+            for name, declared in axes_of(Recipe).items()
+            if declared.label and (declared.always_shown or getattr(self, name) != defaults_of(Recipe).get(name))
+        }
+        batch = f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}"
+        return ", ".join([self.model.name, words.pop("seq_len"), batch, *words.values()])
+
+
+# A search of many layouts asks for the one recipe's hash once for each.
+_identity = functools.lru_cache(maxsize=64)(identity)

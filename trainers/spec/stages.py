@@ -1,0 +1,175 @@
+"""Cuts a model into a pipeline's stages of nearly equal cost, by arithmetic alone, without torch.
+
+Stage s of pp x virtual runs on pipeline rank s mod pp, so that with virtual stages a rank has several that lie apart
+(interleaved 1F1B, arXiv 2104.04473).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainers.spec.layout import Layout
+    from trainers.spec.model import ModelSpec
+    from trainers.spec.recipe import Recipe
+
+_FLOPS_PER_BYTE = 300.0
+"""FLOPs that a device could do while it moves a byte: an H100's 989 TFLOP/s beside 3.35 TB/s."""
+_EMBEDDING_BYTES = 16.0
+"""Moved for each value of a token's embedding: read and written forwards, read, added and written backwards."""
+_BLOCK_BYTES = 100.0
+"""Moved in a block for each value of a token's hidden state: the 34 bytes of activations that a block saves in 16 bits
+(arXiv 2205.05198, equation 1) are written, read, and have gradients of their size."""
+_LOGIT_BYTES = 20.0
+"""Moved for each logit: written in 16 bits, read and written in fp32, read for the loss, its gradient the same way."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One stage of a pipeline: consecutive blocks, before them the embeddings, or after them final norm and head."""
+
+    index: int
+    num_stages: int
+    blocks: range
+    """Indices of its blocks in the whole model."""
+
+    @property
+    def has_embeddings(self) -> bool:
+        """Returns whether it takes tokens in place of hidden states."""
+        return self.index == 0
+
+    @property
+    def has_head(self) -> bool:
+        """Returns whether it gives the loss in place of hidden states."""
+        return self.index == self.num_stages - 1
+
+
+def num_stages(layout: "Layout") -> int:
+    """Returns the number of stages of the whole pipeline."""
+    return layout.pp * layout.virtual
+
+
+def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
+    """Returns all stages of the pipeline, in the order in which they run; a single one without a pipeline."""
+    blocks = blocks_of_stages(recipe.model, recipe.seq_len, layout.checkpointing, layout.pp, layout.virtual)
+    ends = list(itertools.accumulate(blocks))
+    return tuple(
+        Stage(index=stage, num_stages=len(blocks), blocks=range(end - blocks[stage], end))
+        for stage, end in enumerate(ends)
+    )
+
+
+def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
+    """Returns the blocks of each stage, in the order in which they run.
+
+    Blocks are distributed so that the rank with the most work has as little as possible, then likewise over the stages
+    of one rank. Among equal stages the later one has more, since an earlier one holds the activations of more
+    micro-batches.
+    """
+    count = pp * virtual
+    if count == 1:
+        return (spec.num_layers,)
+    block = block_cost(spec, seq_len, checkpointing)
+    loads = [0.0] * count
+    loads[0], loads[-1] = _FLOPS_PER_BYTE * _EMBEDDING_BYTES * spec.hidden_size, head_cost(spec)
+    blocks = [0] * count
+
+    def add(stage: int) -> None:
+        blocks[stage] += 1
+        loads[stage] += block
+
+    for stage in range(1, count - 1):  # the first and the last have something to do without a block
+        add(stage)
+    for _ in range(spec.num_layers - sum(blocks)):
+        add(min(range(count), key=lambda stage: (sum(loads[stage % pp :: pp]), loads[stage], -stage)))
+    return tuple(blocks)
+
+
+def stages_of_rank(recipe: "Recipe", layout: "Layout", pipeline_rank: int) -> tuple[Stage, ...]:
+    """Returns the stages that run on that coordinate of the pipeline axis, in the order of the model."""
+    return stages_of(recipe, layout)[pipeline_rank :: layout.pp]
+
+
+def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
+    """Returns a token's cost in one block, forwards and backwards: its FLOPs, and those that its bytes take as long as.
+
+    A checkpointed block runs its forward pass twice.
+    """
+    core = 2 * spec.attention_width * spec.keys_per_query(seq_len)
+    forward = 2.0 * (spec.parameters_per_layer + core)
+    recomputed = {"full": 1.0, "every_2": 0.5, "every_4": 0.25}.get(checkpointing, 0.0)
+    return (1.0 + recomputed / 3.0) * (3.0 * forward + _FLOPS_PER_BYTE * _BLOCK_BYTES * spec.hidden_size)
+
+
+def head_cost(spec: "ModelSpec") -> float:
+    """Returns a token's cost in the head and its loss, forwards and backwards, as `block_cost` counts."""
+    return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
+
+
+def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
+    """Returns whether so many stages share the blocks evenly.
+
+    Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
+    """
+    return spec.num_layers % stages == 0 or (spec.num_layers + 2) % stages == 0
+
+
+def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    """Yields why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
+    if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
+        return
+    spec, stages = recipe.model, num_stages(layout)
+    if not divides_blocks(spec, stages):
+        yield (
+            f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, which divide neither its"
+            f" {spec.num_layers} blocks nor the {spec.num_layers + 2} with embedding and head:"
+            " choose a pp and virtual that do"
+        )
+    if layout.grad_sync == "every":
+        yield (
+            "a pipeline reduces gradients once, after the last backward pass of its schedule, got grad_sync every:"
+            " choose last"
+        )
+    if recipe.powersgd_rank:
+        yield (
+            "a tied embedding has its gradient on two stages of a pipeline, and PowerSGD would approximate each apart,"
+            f" which is another recipe, got compression {recipe.compression} with pp {layout.pp}: choose bf16 or none"
+        )
+    if layout.compile == "model":
+        yield f"a pipeline cuts the model between blocks, got compile model with pp {layout.pp}: choose block or none"
+
+
+def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
+    """Returns why the schedule of `layout` cannot run `grad_accum` micro-batches; empty where there is no reason."""
+    if grad_accum < layout.pp:
+        return (
+            f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {grad_accum}:"
+            " choose a smaller micro_batch or pp"
+        )
+    if layout.schedule == "interleaved" and grad_accum % layout.pp:
+        return (
+            f"an interleaved schedule runs its micro-batches in rounds of pp {layout.pp}, got {grad_accum} a step:"
+            f" choose a micro_batch that gives a multiple of {layout.pp}, or schedule 1f1b"
+        )
+    return ""
+
+
+def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
+    """Returns the micro-steps of the steps that time a schedule, ascending; one number where it is too short for two.
+
+    From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
+    accumulations is what a micro-step takes.
+    """
+    most = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
+    return (2 * layout.pp, most) if most > 2 * layout.pp > 2 else (most,)
+
+
+def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
+    """Returns the share of a schedule in which equally long stages wait: (p - 1) / (v m + p - 1)."""
+    return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
+
+
+def stages_at(layout: "Layout", rank: int) -> tuple[int, ...]:
+    """Returns the indices of the stages that a global rank runs; empty without a pipeline."""
+    return tuple(range(layout.coordinates(rank)["pp"], num_stages(layout), layout.pp)) if layout.pp > 1 else ()

@@ -1,0 +1,223 @@
+"""The recorder, an actor on the driver's node: what it receives is on disk before it answers.
+
+Ray starts it again when its process dies, at most `MAX_RESTARTS` times, and hands it the calls that had no answer. So
+each of its methods may run twice for one call, and what it knows beside the journal is in a file too.
+"""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers.host.node import error_of
+from trainers.records import journal
+from trainers.records.journal_lines import JournalError, from_line, record
+from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import from_json
+
+MAX_RESTARTS = 5
+"""Restarts in a session. A process that dies more often has a lasting cause."""
+ANSWER_S = 120.0
+"""Seconds that an answer may take: a new process for the recorder on a busy machine, and a slow disk."""
+_AGAIN_S = 0.2
+_GONE = f"the study's recorder is gone: its process died more than {MAX_RESTARTS} times, or its node is lost"
+_FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
+
+
+class RecorderError(RuntimeError):
+    """The recorder no longer answers; the text states why. What it answered before is in the journal."""
+
+
+class RecorderGoneError(RecorderError):
+    """The recorder will never answer again."""
+
+
+def find(name: str) -> Any:
+    """Returns the handle of the recorder actor `name`.
+
+    Raises:
+        RecorderGoneError: there is none any more.
+    """
+    import ray
+
+    try:
+        return ray.get_actor(name)
+    except ValueError as error:
+        raise RecorderGoneError(_GONE) from error
+
+
+def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
+    """Returns the result of a method of the actor; raises what the method raises.
+
+    Raises:
+        RecorderGoneError: its process died too often, or its node is lost.
+        RecorderError: it gave no answer within `limit_s` seconds.
+    """
+    import ray
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            reference = getattr(recorder, method).remote(*arguments)
+            return ray.get(reference, timeout=max(0.0, until_s - time.monotonic()))
+        except GetTimeoutError as error:
+            raise RecorderError(f"the study's recorder gave no answer within {limit_s:.0f} s") from error
+        except ActorUnavailableError as error:  # cut off for a while, and to be asked again
+            if time.monotonic() > until_s:
+                raise RecorderError(f"the study's recorder was out of reach for {limit_s:.0f} s") from error
+            time.sleep(_AGAIN_S)
+        except RayActorError as error:
+            raise RecorderGoneError(_GONE) from error
+
+
+class Recorder:
+    """Appends the lines of running trials to the study's journal, and keeps each trial's state."""
+
+    def __init__(self, journal_path: str, state_path: str) -> None:
+        """Opens the journal; `state_path` is a file for state outside it, and where it exists, an earlier process wrote
+        it.
+        """
+        self._path = journal_path
+        self._state_path = Path(state_path)
+        self._lock = threading.Lock()
+        self._standing: dict[str, dict[str, Any]] = {}
+        self._nodes: dict[str, list[str]] = {}
+        self._measured_batches: dict[str, set[BatchPoint]] = {}
+        self._ended_trials: set[str] = set()
+        if self._state_path.exists():
+            self._restore()
+
+    def ready(self) -> bool:
+        """Returns once the actor is up."""
+        return True
+
+    def peak(self, peak: dict[str, Any]) -> None:
+        """Records the measured matmul peak."""
+        self._record(from_json(journal.Peak, peak))
+
+    def gate(self, curves: dict[str, Any]) -> None:
+        """Records a layout's curves of the numerics gate."""
+        self._record(from_json(journal.GateCurves, curves))
+
+    def profile(self, profile: dict[str, Any], trace: bytes) -> None:
+        """Stores a profile's compressed trace beside the journal, unless it is empty, then records the profile."""
+        entry = from_json(journal.Profile, profile)
+        if trace:
+            entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
+            (Path(self._path).parent / entry.trace).write_bytes(trace)
+        self._record(entry)
+
+    def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
+        """Sets a trial's phase; its next report is due within `allowed_s`."""
+        with self._lock:
+            before = self._standing.get(trial_id)
+            if batch is not None and (before is None or before["batch"] != batch):
+                start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
+                record(self._path, start)
+            self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
+            self._keep()
+
+    def place(self, trial_id: str, nodes: list[str]) -> None:
+        """Sets Ray's id of each rank's node."""
+        with self._lock:
+            self._nodes[trial_id] = nodes
+            self._keep()
+
+    def seconds_until(self, moment_s: float) -> float:
+        """Returns the seconds until a moment of this node's monotonic clock, which the driver shares."""
+        return moment_s - time.monotonic()
+
+    def promise(self, trial_id: str, allowed_s: float) -> None:
+        """Extends the time until a trial's next report, without a line in the journal."""
+        with self._lock:
+            self._standing[trial_id]["until"] = time.monotonic() + allowed_s
+            self._keep()
+
+    def standing(self, trial_id: str) -> dict[str, Any] | None:
+        """Returns phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first
+        report.
+        """
+        with self._lock:
+            standing = self._standing.get(trial_id)
+            if standing is None:
+                return None
+            return {
+                **standing,
+                "nodes": self._nodes.get(trial_id, []),
+                "overdue_s": time.monotonic() - standing["until"],
+            }
+
+    def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
+        """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".
+
+        The first failure reported is nearest to the cause: after the end of the ladder no other is written. A failure
+        at a point that is already measured happened after it, so it is recorded for the next of `rungs`, if any. A
+        failure in the numerics gate, whose batch is none of them, is recorded for the first; for a trial without rungs
+        nothing is written. Nothing is written either for a trial that hangs because one of its nodes is out of reach,
+        which says nothing of its layout.
+        """
+        entry = from_json(Measurement, measurement)
+        if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):
+            return "cut off"
+        with self._lock:
+            measured_batches = self._measured_batches.setdefault(trial_id, set())
+            if entry.outcome in _FINAL:
+                ladder = [from_json(BatchPoint, rung) for rung in rungs]
+                next_batch = next(
+                    (point for point in (entry.batch, *ladder) if point in ladder and point not in measured_batches),
+                    None,
+                )
+                if trial_id in self._ended_trials or next_batch is None:
+                    return "known"
+                entry = dataclasses.replace(entry, batch=next_batch)
+            elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
+                return "known"
+            record(self._path, journal.Measured(measurement=entry))
+            self._settle(trial_id, entry)
+        return entry.outcome.value
+
+    def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
+        with self._lock:
+            record(self._path, entry)
+
+    def _settle(self, trial_id: str, entry: Measurement) -> None:
+        self._measured_batches.setdefault(trial_id, set()).add(entry.batch)
+        if entry.outcome in ENDS_LADDER:
+            self._ended_trials.add(trial_id)
+
+    def _keep(self) -> None:
+        """Writes the trials' states for the recorder's next process. Monotonic time belongs to the machine, so it holds
+        there too.
+        """
+        part = self._state_path.with_suffix(".part")
+        part.write_text(json.dumps({"standing": self._standing, "nodes": self._nodes}))
+        part.replace(self._state_path)
+
+    def _restore(self) -> None:
+        state = json.loads(self._state_path.read_text())
+        self._standing, self._nodes = state["standing"], state["nodes"]
+        for line in Path(self._path).read_bytes().splitlines():
+            try:
+                entry = from_line(line)
+            except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
+                continue
+            if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._standing:
+                self._settle(entry.measurement.trial_id, entry.measurement)
+
+    def _is_cut_off(self, trial_id: str) -> bool:
+        """Returns whether a node of the trial no longer answers: Ray notices that later than a watchdog does."""
+        ids = set(self._nodes.get(trial_id, ()))
+        if not ids:
+            return False
+        import ray
+
+        of_trial = [each for each in ray.nodes() if each["NodeID"] in ids]
+        return any(
+            not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"], timeout_s=3)
+            for each in of_trial
+        )

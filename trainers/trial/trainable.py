@@ -1,0 +1,215 @@
+"""The Tune trainable: one trial is one `TorchTrainer` run, and any end of it is a result."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import ray.tune
+from ray.exceptions import OutOfMemoryError
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+from trainers.distributed.rendezvous import process_group
+from trainers.host.failures import EndCause, RungFailure, classify, one_line
+from trainers.host.memory_kills import MemoryKills
+from trainers.host.watchdog import EXIT_CODE
+from trainers.records.job import Job
+from trainers.records.measurement import Outcome
+from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import from_json, to_json
+from trainers.startup import prestart
+from trainers.trial import recorder as recorders
+from trainers.trial import worker
+from trainers.trial.recorder import RecorderError, RecorderGoneError
+
+START_S = 300.0
+"""Seconds that placing and starting the workers may take before rank 0 first reports."""
+COLLECTIVE_TIMEOUT_S = 900
+"""Timeout of collectives, above the watchdog's limit, so that the watchdog reports first."""
+
+_UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
+"""Callbacks of Ray Train without use here: one distributes shards of Ray Data, one removes the placement group of a
+trial that was ended.
+"""
+
+
+def run_trial(config: Mapping[str, Any]) -> None:
+    """Runs the `Job` in `config["job"]`; reports to Tune how it ended. Never raises for what happened on a worker."""
+    job = from_json(Job, config["job"])
+    recorder = recorders.find(job.recorder)
+    started_s, kills = time.monotonic(), MemoryKills()
+    is_over = threading.Event()  # the process goes on to the next trial
+    threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
+    state, reason, rank = "done", "", None
+    try:
+        if _trainer(job, config["storage"]).fit().return_value:
+            state, reason = "interrupted", "the time budget ended before the ladder did"
+    except Exception as error:
+        raised, dead = by_rank(error)
+        verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
+        if unrecorded := next((each for each in raised.values() if isinstance(each, RecorderError)), None):
+            verdict = EndCause(outcome=Outcome.FAILED, reason=str(unrecorded), silent=True)
+        if verdict.silent and (killed := kills.since()):
+            verdict = host_memory(killed, rank=verdict.rank)
+        rank = verdict.rank
+        try:
+            state, reason = write(job, recorder, verdict)
+        except RecorderError as recorder_error:
+            state, reason = "failed", str(recorder_error)
+    finally:
+        is_over.set()
+    ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
+
+
+class _OnNodesThatAreThere(FixedScalingPolicy):
+    """Requests nothing from the autoscaler: the driver asked for all nodes, and a request of Train's would replace
+    that.
+    """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        pass
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
+
+
+def lean(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of Train's controller, without what starts three processes that a training does not need.
+
+    Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
+    the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
+    """
+    callbacks = [each for each in options["callbacks"] if type(each).__name__ not in _UNUSED_CALLBACKS]
+    return {
+        **options,
+        "callbacks": callbacks,
+        "scaling_policy": _OnNodesThatAreThere(options["scaling_policy"].scaling_config),
+    }
+
+
+class _Trainer(TorchTrainer):
+    """Runs Train's controller in this process, which continues with the next trial: a separate process would import
+    torch anew for every trial.
+    """
+
+    # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
+    # that moves the controller's class fails at the import above.
+    def _initialize_and_run_controller(self, **options: Any) -> Any:
+        controller = TrainController(**lean(options))
+        asyncio.run(controller.run())
+        return controller.get_result()
+
+
+def _trainer(job: Job, storage: str) -> TorchTrainer:
+    on_cuda = job.cluster.device_kind == "cuda"
+    resources = {"CPU": job.cpus_per_worker, **({"GPU": 1} if on_cuda else {})}
+    return _Trainer(
+        worker.train,
+        train_loop_config=to_json(job),
+        torch_config=process_group(on_cuda=on_cuda, timeout_s=COLLECTIVE_TIMEOUT_S, folder=str(Path(storage).parent)),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=job.layout.world_size,
+            use_gpu=on_cuda,
+            resources_per_worker=resources,
+            label_selector={"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None,
+            # Nodes are counted by their GPUs: the workers of a CPU cluster may well need more than the one.
+            placement_strategy="STRICT_PACK" if on_cuda and job.cluster.num_nodes == 1 else "PACK",
+        ),
+        run_config=ray.train.RunConfig(
+            name=f"{job.recorder}-{job.trial_id}-{os.getpid()}",
+            storage_path=storage,
+            worker_runtime_env={"env_vars": {prestart.IS_WORKER: "1"}},
+            failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def write(job: Job, recorder: Any, verdict: EndCause) -> tuple[str, str]:
+    """Records the verdict in the journal, at the batch point in flight; returns the trial's state and reason.
+
+    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
+    silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
+    numerics gate.
+
+    Raises:
+        RecorderError: the recorder does not answer.
+    """
+    standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id)
+    if standing is None or verdict.silent or not job.rungs:
+        return "failed", verdict.reason
+    batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
+    measurement = job.measurement(
+        batch,
+        verdict.outcome,
+        reason=verdict.reason,
+        phase=verdict.phase or standing["phase"],
+        rank=verdict.rank,
+        asked_gib=verdict.asked_gib,
+        allocated_gib=verdict.allocated_gib,
+        reserved_gib=verdict.reserved_gib,
+    )
+    recorders.call(recorder, "measured", job.trial_id, to_json(measurement), to_json(job.rungs))
+    return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
+
+
+def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) -> None:
+    """Ends this process, and with it the trial's workers, when rank 0 is overdue, which no worker can notice."""
+    while not is_over.wait(2):
+        try:
+            standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id, limit_s=30)
+        except RecorderGoneError:  # without it there is no study to serve: the driver ends the search
+            os._exit(EXIT_CODE)
+        except RecorderError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
+            continue
+        waited_s = time.monotonic() - started_s
+        if standing is None and waited_s > START_S:
+            reason = f"no worker reported within {START_S:.0f} s of the trial's start"
+        elif standing is not None and standing["overdue_s"] > job.hang_floor_s:
+            reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
+        else:
+            continue
+        try:
+            write(job, recorder, EndCause(outcome=Outcome.HUNG, reason=reason))
+        finally:
+            os._exit(EXIT_CODE)
+
+
+def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
+    """Returns what each rank raised, and Ray's message on ranks whose process is gone.
+
+    A rank that Ray's memory monitor killed cannot report that itself, so it is reported here.
+    """
+    raised: dict[int, BaseException] = {}
+    dead: dict[int, str] = {}
+    for rank, failure in dict(getattr(error, "worker_failures", None) or {}).items():
+        death = getattr(failure, "health_check_failure", None)
+        if death is None:
+            raised[rank] = failure
+        elif isinstance(death, OutOfMemoryError):
+            killed = host_memory(_death(death), rank=rank)
+            raised[rank] = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
+        else:
+            dead[rank] = _death(death)
+    return raised, dead
+
+
+def host_memory(killed: str, *, rank: int | None = None) -> EndCause:
+    """Returns the verdict on a trial of which a process was killed for lack of host memory; `killed` names the
+    killer.
+    """
+    process_text = "a process of the trial" if rank is None else f"the process of rank {rank}"
+    reason = f"{process_text} was killed because host memory ran out: {killed}"
+    return EndCause(outcome=Outcome.OOM, reason=reason, rank=rank)
+
+
+def _death(error: BaseException) -> str:
+    """Returns Ray's own line on why the worker process is gone, or the error's first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if "exit" in line.lower() or "killed" in line.lower()), one_line(error))[:300]
