@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from search_spaces.candidate import Point
 from search_spaces.changes import spelling_hint
@@ -11,12 +11,9 @@ from trainers.spec.engines import rules_of
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:
-    from search_spaces.space import Space
 
-
-def check_types(space: "Space") -> None:
-    """Checks that the fields of `space` have their types, since a space file may not have seen a type checker.
+def check_types(space: Any) -> None:
+    """Checks that the fields of a `Space` have their types, since a space file may not have seen a type checker.
 
     Raises:
         ValueError: one has another.

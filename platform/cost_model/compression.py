@@ -5,16 +5,12 @@ values where these are less than half of it; vectors are not compressed. It was 
 with NVLink alone.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
 from trainers.spec.engines.ddp import PIECE_VALUES
 from trainers.spec.model import ModelSpec
-
-if TYPE_CHECKING:  # `columns` reads the exchanged bytes from this module
-    from platform.cost_model.columns import Array, Columns
 
 POWERSGD_PASSES = constants.number("compression", "POWERSGD_PASSES")
 MATRICES_OF_A_BLOCK = constants.number("compression", "MATRICES_OF_A_BLOCK")
@@ -55,14 +51,14 @@ def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
     )
 
 
-def held_bytes(c: "Columns") -> "Array":
+def held_bytes(c: Columns) -> Array:
     """Returns the bytes per parameter that persist between steps: PowerSGD's error feedback is as large as the
     gradient.
     """
     return np.where(c.factor_rank > 0, c.state_bytes, 0.0)
 
 
-def passing_bytes(c: "Columns") -> "Array":
+def passing_bytes(c: Columns) -> Array:
     """Returns the bytes of the largest bucket's copies at the end of the backward pass; a table is a bucket of its own.
 
     PowerSGD keeps its errors in place and has no copy; bf16 compression holds the bytes in transit, in pieces of
@@ -73,7 +69,7 @@ def passing_bytes(c: "Columns") -> "Array":
     return np.where((c.compression < 1) & (c.factor_rank == 0), 0.5 * piece, 0.0)
 
 
-def squeezing_s(c: "Columns", owned: "Array", bandwidth: "Array") -> "Array":
+def squeezing_s(c: Columns, owned: Array, bandwidth: Array) -> Array:
     """Returns the seconds of one exchange's compression and decompression of a rank's gradients: memory traffic and
     host time.
     """

@@ -7,12 +7,12 @@ import numpy as np
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import Workload, features, from_points, joined
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import STAGE_COLUMNS
-from platform.cost_model.stacks import STAGES, THIS_PROJECT, fact
+from platform.cost_model.stacks import fact
 from platform.validate.published import modules_of, stack_features
-from platform.validate.row_software import data_parallelism_of
+from platform.validate.row_software import STAGES, data_parallelism_of
 from platform.validate.rows import NEEDED, Row
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.batch import BatchPoint

@@ -28,7 +28,6 @@ from platform.report.json_report import as_json, finite
 from platform.report.measurement_table import to_rows, write_csv
 from platform.report.show import show
 from platform.report.summary import verdicts
-from platform.search.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.group import is_group, member, read_group
 from platform.study.journal import JOURNAL
@@ -160,7 +159,7 @@ def _read(folder: Path) -> StudyResult:
     read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
         print_line(remark)
-    return StudyResult.of(with_plan(read_history))
+    return StudyResult.of(read_history)
 
 
 def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None) -> None:

@@ -1,11 +1,12 @@
 """Keys of trials and measurements: candidates, recipes, and micro-batches between two rungs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from search_spaces.candidate import Candidate
 from trainers.records.journal import TrialStart
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.batch import divides
+from trainers.spec.recipe import Recipe
 
 
 def key_of(measurement: Measurement) -> str:
@@ -34,6 +35,11 @@ def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement
     for each in measurements:
         groups.setdefault(each.recipe.id, []).append(each)
     return groups
+
+
+def of_recipe(recipe: Recipe, measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Returns the measurements of one recipe."""
+    return [each for each in measurements if each.recipe == recipe]
 
 
 def key_of_trial(start: TrialStart) -> str:

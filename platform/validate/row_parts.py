@@ -5,9 +5,9 @@ import re
 from typing import get_args
 
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
-from platform.cost_model.stacks import STAGES, fact, has, with_software
+from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
-from platform.validate.row_software import data_parallelism_of, software_of
+from platform.validate.row_software import STAGES, data_parallelism_of, software_of
 from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
 from trainers.spec.axis import defaults_of
 from trainers.spec.layout import Layout

@@ -344,7 +344,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_computed(
 
 
 def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
-    """Checks that the plan's rule over columns, a copy for speed, agrees with `trainers.spec.support` on each layout."""
+    """Checks that the plan's rule over columns, a copy for speed, agrees with `spec.support` on each layout."""
     space = search_spaces.load("bloom7b")
     planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
     cluster = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))

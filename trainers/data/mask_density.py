@@ -11,10 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from trainers.spec.kernel_rules import BLOCK
 from trainers.spec.recipe import Recipe
 
-BLOCK = 128
-"""Queries and keys of a block of FlexAttention."""
 _SEQUENCES, _TOKENS = 128, 2**20
 """Largest numbers of sequences and of tokens in which keys are counted."""
 

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainers.spec.layout import AXES, Layout
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import AXES
 
 
 class Mesh:

@@ -18,7 +18,7 @@ from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, 
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models import float8, weights
 from trainers.models.model import Model
-from trainers.spec.engines.ddp_axis import DdpAxis
+from trainers.spec.engines.ddp import DdpAxis
 from trainers.spec.engines.engine_axis import axes_of_engine
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe

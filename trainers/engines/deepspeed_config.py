@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from trainers.spec.batch import BatchPoint
-from trainers.spec.engines.deepspeed_axis import DeepSpeedAxis
+from trainers.spec.engines.deepspeed import DeepSpeedAxis
 from trainers.spec.engines.engine_axis import axes_of_engine
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe

@@ -20,7 +20,7 @@ from trainers.engines.torch_engine import ShardedScaler, TorchEngine
 from trainers.models import float8, weights
 from trainers.models.model import Model
 from trainers.spec.engines.engine_axis import axes_of_engine
-from trainers.spec.engines.fsdp_axis import FsdpAxis
+from trainers.spec.engines.fsdp import FsdpAxis
 
 
 class FsdpEngine(TorchEngine):

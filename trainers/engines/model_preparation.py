@@ -22,6 +22,7 @@ from trainers.kernels.compiled import (
     is_compiled,
     set_activation_budget,
 )
+from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
 from trainers.models.model import Model, attention_in_effect
@@ -57,7 +58,7 @@ def prepare(model: Model, layout: Layout) -> Model:
     """
     set_activation_budget(layout.activation_budget)
     if layout.mlp != "plain":
-        architecture_of(model.spec.architecture).fuse_mlp(model.module)
+        family_kernels(model.spec.architecture).fuse_mlp(model.module)
     softcap = model.spec.logit_softcap
     if softcap:  # else it would take whatever a head or a pipeline's stage gives for logits
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)

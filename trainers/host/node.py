@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             installed[package] = "none"
     code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         code.update(path.read_bytes())
     return installed | {"this project's code": code.hexdigest()[:12]}
 

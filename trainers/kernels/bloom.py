@@ -14,6 +14,7 @@ from torch import nn
 from transformers.models.bloom.modeling_bloom import BloomAttention, BloomMLP
 
 from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend, flex_options_of
+from trainers.kernels.family import FamilyKernels
 from trainers.kernels.mlp import FusedMlp, gelu_mlp
 from trainers.spec.layout_axes import Attention
 
@@ -39,26 +40,6 @@ class AlibiAttention(BloomAttention):
         return residual + self.dense(context.reshape(batch, length, -1)), None
 
 
-def use_kernel(model: nn.Module, num_heads: int, attention: Attention) -> None:
-    """Swaps every attention module of a BLOOM in place for one by `attention`; parameters and their names stay."""
-    score_mod = alibi_score(Share(num_heads=num_heads, heads=range(num_heads)))
-    module: Any  # else a function would be no attribute of it
-    for module in model.modules():
-        if type(module) is BloomAttention:
-            module.__class__ = AlibiAttention
-            module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
-            module.flex_options = flex_options_of(attention)  # pyright: ignore[reportArgumentType]
-
-
-def share_attention(module: Any, share: Share) -> None:
-    """Makes an attention module compute `share`: ALiBi is that of the whole model's heads, of which it has some."""
-    module.share = share
-    if isinstance(module, AlibiAttention):
-        module.score_mod = alibi_score(share)
-    elif len(share.heads) < share.num_heads:
-        module.register_forward_pre_hook(_with_own_slopes, with_kwargs=True)
-
-
 def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
     """Returns the arguments of BLOOM's eager attention with its heads' biases alone, of [batch x heads, 1, keys]."""
     share: Share = module.share
@@ -71,15 +52,38 @@ class _FusedMlp(FusedMlp, BloomMLP):
         return residual + gelu_mlp(hidden_states, self.dense_h_to_4h, self.dense_4h_to_h)
 
 
-def fuse_mlp(model: nn.Module) -> None:
-    """Swaps every feed-forward module of a BLOOM in place for one by `gelu_mlp`; dropout is off here."""
-    for module in model.modules():
-        if type(module) is BloomMLP:
-            module.__class__ = _FusedMlp
+class _BloomKernels(FamilyKernels):
+    def use_attention(self, model: nn.Module, num_heads: int, attention: Attention) -> None:
+        """Swaps every attention module of a BLOOM in place for one by `attention`; parameters and their names stay."""
+        if attention == "eager":
+            return
+        score_mod = alibi_score(Share(num_heads=num_heads, heads=range(num_heads)))
+        module: Any  # else a function would be no attribute of it
+        for module in model.modules():
+            if type(module) is BloomAttention:
+                module.__class__ = AlibiAttention
+                module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
+                module.flex_options = flex_options_of(attention)  # pyright: ignore[reportArgumentType]
+
+    def share_attention(self, module: Any, share: Share) -> None:
+        """Makes an attention module compute `share`: ALiBi is that of the whole model's heads, of which it has some."""
+        module.share = share
+        if isinstance(module, AlibiAttention):
+            module.score_mod = alibi_score(share)
+        elif len(share.heads) < share.num_heads:
+            module.register_forward_pre_hook(_with_own_slopes, with_kwargs=True)
+
+    def fuse_mlp(self, model: nn.Module) -> None:
+        """Swaps every feed-forward module of a BLOOM in place for one by `gelu_mlp`; dropout is off here."""
+        for module in model.modules():
+            if type(module) is BloomMLP:
+                module.__class__ = _FusedMlp
+
+    def attention_in_effect(self, model: nn.Module, configured: str) -> str:
+        """Returns `configured`, the configuration's kernel; the kinds of attention modules that are not of it."""
+        kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
+        expected = "BloomAttention" if configured == "eager" else "AlibiAttention"
+        return configured if kinds <= {expected} else "+".join(sorted(kinds))
 
 
-def attention_in_effect(model: nn.Module, configured: str) -> str:
-    """Returns `configured`, the configuration's kernel; where attention modules are not of its kind, their kinds."""
-    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
-    expected = "BloomAttention" if configured == "eager" else "AlibiAttention"
-    return configured if kinds <= {expected} else "+".join(sorted(kinds))
+KERNELS = _BloomKernels()

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
+from trainers.kernels.family import FamilyKernels
 from trainers.kernels.mlp import FusedMlp, gelu_mlp
 
 
@@ -12,8 +13,12 @@ class _FusedMlp(FusedMlp, GPT2MLP):
         return gelu_mlp(hidden_states, self.c_fc, self.c_proj)
 
 
-def fuse_mlp(model: nn.Module) -> None:
-    """Swaps every feed-forward module of a GPT-2 in place for one by `gelu_mlp`; dropout is off here."""
-    for module in model.modules():
-        if type(module) is GPT2MLP:
-            module.__class__ = _FusedMlp
+class _Gpt2Kernels(FamilyKernels):
+    def fuse_mlp(self, model: nn.Module) -> None:
+        """Swaps every feed-forward module of a GPT-2 in place for one by `gelu_mlp`; dropout is off here."""
+        for module in model.modules():
+            if type(module) is GPT2MLP:
+                module.__class__ = _FusedMlp
+
+
+KERNELS = _Gpt2Kernels()

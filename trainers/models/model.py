@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers.kernels.attention import SHARE, Share, layout_name, transformers_name
+from trainers.kernels.family import family_kernels
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
 from trainers.spec.layout_axes import Attention
@@ -91,7 +92,7 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
         if spec.embedding_norm and not architecture.embedding_norm:
             _add_embedding_norm(module, spec)
-    architecture.use_attention(module, spec, attention)
+    family_kernels(spec.architecture).use_attention(module, spec.num_heads, attention)
     module.train()
     names = {parameter: name for name, parameter in module.named_parameters()}
     num_parameters = sum(parameter.numel() for parameter in names)
@@ -117,7 +118,7 @@ def share_attention(model: Model, share: Share) -> None:
     architecture = architecture_of(model.spec.architecture)
     setattr(model.module.config, SHARE, share)
     for block in model.blocks:
-        architecture.share_attention(block.get_submodule(architecture.attention_path), share)
+        family_kernels(model.spec.architecture).share_attention(block.get_submodule(architecture.attention_path), share)
 
 
 def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:
@@ -131,7 +132,7 @@ def attention_in_effect(module: PreTrainedModel) -> str:
     """Returns the layout's word for the attention kernel that `Model.module` runs."""
     config: Any = module.config
     configured = layout_name(config._attn_implementation)
-    return architecture_of(config.model_type).attention_in_effect(module, configured)
+    return family_kernels(config.model_type).attention_in_effect(module, configured)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from trainers.profiling.trace import has_kernels, step_sums
 from trainers.records.journal import Profile
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
-from trainers.spec.layout import AXES, Layout
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import AXES
 from trainers.spec.recipe import Recipe
 
 WARMUP_STEPS = 3

@@ -124,8 +124,8 @@ class Job:
     """
     commit: str = "unknown"
     engine_source: str = ""
-    """The `trainers.spec.engines.source_hash` with which the study began, for an engine outside this project: workers must
-    have the same.
+    """The `trainers.spec.engines.source_hash` with which the study began, for an engine outside this project: workers
+    must have the same.
     """
     timing: Timing = Timing()
     hang_floor_s: float = 60.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from trainers.spec.architectures import architecture_of
-from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -33,7 +33,7 @@ def float8_sentence(recipe: Recipe) -> str:
     )
 
 
-def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+def float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
     """Yields why the linear layers of `recipe` cannot compute in FP8 on `layout`, whatever the engine."""
     model, precision = recipe.model, recipe.compute_precision
     if reason := architecture_of(model.architecture).float8_refusal:

@@ -8,11 +8,12 @@ from typing import Any
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_refusals
-from trainers.spec.kernel_rules import BLOCK
 from trainers.spec.layout import Layout
 from trainers.spec.optional_kernels import HOPPER, OptionalKernel, kernels_of
 from trainers.spec.recipe import Recipe
 
+BLOCK = 128
+"""Queries and keys of a block of FlexAttention."""
 FLEX = ("flex", "flash4")
 """Values of `attention` that are torch's FlexAttention, by Triton's kernels or FlashAttention-4's."""
 

@@ -4,17 +4,15 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-from trainers.spec.axis import axes_of, choices_of, defaults_of
+from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.engines import engines_with, rules_of
 from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import LayoutAxes, activation_budget
+from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.recipe import Recipe
 
 LARGEST = 10**6
 """Largest degree, and largest bucket in MiB: a larger one is a typing error."""
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
@@ -58,10 +56,6 @@ class Layout(LayoutAxes):
                     f" {self.engine} at stage {self.zero_stage}"
                 )
 
-    def is_set(self, axis: str) -> bool:
-        """Returns whether that axis is not at its default."""
-        return getattr(self, axis) != defaults_of(Layout).get(axis)
-
     @functools.cached_property
     def id(self) -> str:
         """Hash of the fields that define the layout."""
@@ -73,71 +67,17 @@ class Layout(LayoutAxes):
         return rules_of(self.engine)
 
     @property
-    def data_parallel(self) -> int:
-        """Number of ranks that see different sequences."""
-        return self.dp_replicate * self.dp_shard
-
-    @property
-    def model_parallel(self) -> int:
-        """Number of ranks that share one copy of the model and see the same sequences."""
-        return self.tp * self.pp * self.cp
-
-    @property
-    def is_hybrid(self) -> bool:
-        """Whether parameters are sharded within groups of ranks and replicated between them."""
-        return self.dp_replicate > 1 and self.dp_shard > 1
-
-    @property
     def data_parallel_part(self) -> "Layout":
         """The layout of the ranks that hold the same part of the model."""
         if self.model_parallel == 1:
             return self
         return dataclasses.replace(self, tp=1, pp=1, cp=1, schedule="1f1b", virtual=1)
 
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
-        fastest.
-        """
-        position: dict[str, int] = {}
-        for name in reversed(AXES):
-            rank, position[name] = divmod(rank, getattr(self, name))
-        return {name: position[name] for name in AXES}
-
-    def data_parallel_rank(self, rank: int) -> int:
-        """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
-        at = self.coordinates(rank)
-        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
-
-    @property
-    def world_size(self) -> int:
-        """Number of devices of the layout, the product of its degrees."""
-        return self.data_parallel * self.model_parallel
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
-        return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
-
-    @property
-    def activation_budget(self) -> float:
-        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
-        return activation_budget(self.checkpointing)
-
-    @property
-    def steps_on_host(self) -> bool:
-        """Whether the optimizer's states are in host memory, where the host's cores step them."""
-        return self.offload != "none"
-
     @property
     def machinery(self) -> tuple[int, ...]:
         """The layout's distance from a plain training loop as ranks, the most important part first."""
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
         return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
-
-    @property
-    def frugality(self) -> tuple[int, ...]:
-        """Smaller where full checkpointing and sharding leave less in memory."""
-        return int(self.checkpointing != "full"), -self.zero_stage
 
     def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
         """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from trainers.spec.axis import axis
+from trainers.spec.axis import axis, defaults_of
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -15,6 +15,10 @@ Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
+
+
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
 
 
 def activation_budget(checkpointing: str) -> float:
@@ -32,7 +36,10 @@ def _checkpointing_words(value: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayoutAxes:
-    """The fields of a `Layout`, in the order of labels and tables."""
+    """The fields of a `Layout`, in the order of labels and tables, and what follows from degrees.
+
+    Rules of engines speak of this: a `Layout` asks them whether its fields may stand together.
+    """
 
     engine: str = axis(
         column="engine",
@@ -194,3 +201,61 @@ class LayoutAxes:
         of_some_engines=True,
         about="Micro-steps launched kernel by kernel, or each as one CUDA graph.",
     )
+
+    def is_set(self, axis: str) -> bool:
+        """Returns whether that axis is not at its default."""
+        return getattr(self, axis) != defaults_of(LayoutAxes).get(axis)
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of ranks that see different sequences."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def model_parallel(self) -> int:
+        """Number of ranks that share one copy of the model and see the same sequences."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether parameters are sharded within groups of ranks and replicated between them."""
+        return self.dp_replicate > 1 and self.dp_shard > 1
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
+        fastest.
+        """
+        position: dict[str, int] = {}
+        for name in reversed(AXES):
+            rank, position[name] = divmod(rank, getattr(self, name))
+        return {name: position[name] for name in AXES}
+
+    def data_parallel_rank(self, rank: int) -> int:
+        """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        at = self.coordinates(rank)
+        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
+
+    @property
+    def world_size(self) -> int:
+        """Number of devices of the layout, the product of its degrees."""
+        return self.data_parallel * self.model_parallel
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
+        return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
+
+    @property
+    def activation_budget(self) -> float:
+        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
+        return activation_budget(self.checkpointing)
+
+    @property
+    def steps_on_host(self) -> bool:
+        """Whether the optimizer's states are in host memory, where the host's cores step them."""
+        return self.offload != "none"
+
+    @property
+    def frugality(self) -> tuple[int, ...]:
+        """Smaller where full checkpointing and sharding leave less in memory."""
+        return int(self.checkpointing != "full"), -self.zero_stage

@@ -1,4 +1,4 @@
-"""Refusals of what tensor and context parallelism cannot do, in one sentence each; without torch."""
+"""Refusals of what tensor, context and pipeline parallelism cannot do, in one sentence each; without torch."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.division import division_refusals
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
+from trainers.spec.stages import divides_blocks, num_stages
 
 
 def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -41,3 +42,28 @@ def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.attention == "eager":
         yield (f"eager attention looks at a rank's own keys alone, got cp {layout.cp}: choose attention flex or sdpa")
+
+
+def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
+    if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
+        return
+    spec, stages = recipe.model, num_stages(layout)
+    if not divides_blocks(spec, stages):
+        yield (
+            f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, which divide neither its"
+            f" {spec.num_layers} blocks nor the {spec.num_layers + 2} with embedding and head:"
+            " choose a pp and virtual that do"
+        )
+    if layout.grad_sync == "every":
+        yield (
+            "a pipeline reduces gradients once, after the last backward pass of its schedule, got grad_sync every:"
+            " choose last"
+        )
+    if recipe.powersgd_rank:
+        yield (
+            "a tied embedding has its gradient on two stages of a pipeline, and PowerSGD would approximate each apart,"
+            f" which is another recipe, got compression {recipe.compression} with pp {layout.pp}: choose bf16 or none"
+        )
+    if layout.compile == "model":
+        yield f"a pipeline cuts the model between blocks, got compile model with pp {layout.pp}: choose block or none"

@@ -10,6 +10,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.codec import shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
+from trainers.spec.model_sizes import ModelSizes
 
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
 
@@ -19,42 +20,12 @@ LARGEST_SIZE = 10**9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSpec:
+class ModelSpec(ModelSizes):
     """A decoder-only transformer, by its architecture and sizes. Facts that are not set have the architecture's values.
 
     Raises:
         ValueError: a size is not positive, heads do not divide the hidden size, or the architecture is unknown.
     """
-
-    name: str = dataclasses.field(metadata={"cosmetic": True})
-    """Its common name, such as "bloom-7b1"."""
-    architecture: str
-    """A name in `trainers.spec.architectures`."""
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    vocab_size: int
-    ffn_size: int = 0
-    """Width of the feed-forward block; 0 stands for 4 x hidden_size."""
-    num_kv_heads: int = 0
-    """Key/value heads; 0 stands for num_heads."""
-    max_positions: int = 0
-    """Rows of the learned position table (gpt2); otherwise a bound on the sequence length, 0 for none."""
-    tied_embeddings: bool | None = None
-    embedding_norm: bool | None = None
-    init_std: float = 0.02
-    head_width: int = dataclasses.field(default=0, metadata={"later": True})
-    """Width of one attention head where it is not hidden_size / num_heads, else 0."""
-    window: int = dataclasses.field(default=0, metadata={"later": True})
-    """Tokens that a query of a block with a sliding window sees, including its own; 0 where no block has one."""
-    window_layers: int = dataclasses.field(default=0, metadata={"later": True})
-    """Number of blocks with the window."""
-    logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
-    """Bound of the logits, applied by a tanh; 0 for none."""
-    config: str = ""
-    """The user's config.json as canonical JSON where the model came from one, else empty."""
-    miniature_of: str | None = None
-    """Name of the model that this one stands in for on machines without a GPU."""
 
     def __post_init__(self) -> None:
         family = architecture_of(self.architecture)
@@ -126,24 +97,6 @@ class ModelSpec:
     def gated(self) -> bool:
         """Whether the feed-forward block has three matrices instead of two."""
         return architecture_of(self.architecture).gated
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.head_width or self.hidden_size // self.num_heads
-
-    @property
-    def attention_width(self) -> int:
-        """Width of the queries of all heads, `hidden_size` unless heads have their own width."""
-        return self.num_heads * self.head_dim
-
-    def keys_per_query(self, seq_len: int) -> float:
-        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the
-        sequence without a window, and with one the window less the triangle at the sequence's begin.
-        """
-        window = min(self.window or seq_len, seq_len)
-        windowed = window - window * window / (2 * seq_len)
-        return (self.window_layers * windowed + (self.num_layers - self.window_layers) * seq_len / 2) / self.num_layers
 
     @property
     def parameters_per_layer(self) -> int:

@@ -6,13 +6,10 @@ Stage s of pp x virtual runs on pipeline rank s mod pp, so that with virtual sta
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.model import ModelSpec
-    from trainers.spec.recipe import Recipe
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
 
 _FLOPS_PER_BYTE = 300.0
 """FLOPs that a device could do while it moves a byte: an H100's 989 TFLOP/s beside 3.35 TB/s."""
@@ -45,12 +42,12 @@ class Stage:
         return self.index == self.num_stages - 1
 
 
-def num_stages(layout: "Layout") -> int:
+def num_stages(layout: LayoutAxes) -> int:
     """Returns the number of stages of the whole pipeline."""
     return layout.pp * layout.virtual
 
 
-def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
+def stages_of(recipe: Recipe, layout: LayoutAxes) -> tuple[Stage, ...]:
     """Returns all stages of the pipeline, in the order in which they run; a single one without a pipeline."""
     blocks = blocks_of_stages(recipe.model, recipe.seq_len, layout.checkpointing, layout.pp, layout.virtual)
     ends = list(itertools.accumulate(blocks))
@@ -60,7 +57,7 @@ def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
     )
 
 
-def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
+def blocks_of_stages(spec: ModelSpec, seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
     """Returns the blocks of each stage, in the order in which they run.
 
     Blocks are distributed so that the rank with the most work has as little as possible, then likewise over the stages
@@ -86,12 +83,12 @@ def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: in
     return tuple(blocks)
 
 
-def stages_of_rank(recipe: "Recipe", layout: "Layout", pipeline_rank: int) -> tuple[Stage, ...]:
+def stages_of_rank(recipe: Recipe, layout: LayoutAxes, pipeline_rank: int) -> tuple[Stage, ...]:
     """Returns the stages that run on that coordinate of the pipeline axis, in the order of the model."""
     return stages_of(recipe, layout)[pipeline_rank :: layout.pp]
 
 
-def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
+def block_cost(spec: ModelSpec, seq_len: int, checkpointing: str) -> float:
     """Returns a token's cost in one block, forwards and backwards: its FLOPs, and those that its bytes take as long as.
 
     A checkpointed block runs its forward pass twice.
@@ -102,12 +99,12 @@ def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
     return (1.0 + recomputed / 3.0) * (3.0 * forward + _FLOPS_PER_BYTE * _BLOCK_BYTES * spec.hidden_size)
 
 
-def head_cost(spec: "ModelSpec") -> float:
+def head_cost(spec: ModelSpec) -> float:
     """Returns a token's cost in the head and its loss, forwards and backwards, as `block_cost` counts."""
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
-def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
+def divides_blocks(spec: ModelSpec, stages: int) -> bool:
     """Returns whether so many stages share the blocks evenly.
 
     Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
@@ -115,32 +112,7 @@ def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
     return spec.num_layers % stages == 0 or (spec.num_layers + 2) % stages == 0
 
 
-def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-    """Yields why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
-    if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
-        return
-    spec, stages = recipe.model, num_stages(layout)
-    if not divides_blocks(spec, stages):
-        yield (
-            f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, which divide neither its"
-            f" {spec.num_layers} blocks nor the {spec.num_layers + 2} with embedding and head:"
-            " choose a pp and virtual that do"
-        )
-    if layout.grad_sync == "every":
-        yield (
-            "a pipeline reduces gradients once, after the last backward pass of its schedule, got grad_sync every:"
-            " choose last"
-        )
-    if recipe.powersgd_rank:
-        yield (
-            "a tied embedding has its gradient on two stages of a pipeline, and PowerSGD would approximate each apart,"
-            f" which is another recipe, got compression {recipe.compression} with pp {layout.pp}: choose bf16 or none"
-        )
-    if layout.compile == "model":
-        yield f"a pipeline cuts the model between blocks, got compile model with pp {layout.pp}: choose block or none"
-
-
-def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
+def schedule_refusal(layout: LayoutAxes, grad_accum: int) -> str:
     """Returns why the schedule of `layout` cannot run `grad_accum` micro-batches; empty where there is no reason."""
     if grad_accum < layout.pp:
         return (
@@ -155,7 +127,7 @@ def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
     return ""
 
 
-def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
+def timed_accumulations(layout: LayoutAxes, grad_accum: int) -> tuple[int, ...]:
     """Returns the micro-steps of the steps that time a schedule, ascending; one number where it is too short for two.
 
     From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
@@ -165,11 +137,11 @@ def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
     return (2 * layout.pp, most) if most > 2 * layout.pp > 2 else (most,)
 
 
-def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
+def bubble_of_equal_stages(layout: LayoutAxes, grad_accum: int) -> float:
     """Returns the share of a schedule in which equally long stages wait: (p - 1) / (v m + p - 1)."""
     return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
 
 
-def stages_at(layout: "Layout", rank: int) -> tuple[int, ...]:
+def stages_at(layout: LayoutAxes, rank: int) -> tuple[int, ...]:
     """Returns the indices of the stages that a global rank runs; empty without a pipeline."""
     return tuple(range(layout.coordinates(rank)["pp"], num_stages(layout), layout.pp)) if layout.pp > 1 else ()

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -22,11 +21,9 @@ from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
 from trainers.training.checkpoint import CheckpointWriter
+from trainers.training.rank import TrainingRank
 from trainers.training.record_file import RecordFile
 from trainers.training.validation import Validator
-
-if TYPE_CHECKING:
-    from trainers.training.worker import TrainingWorker
 
 _MOST_STEPS = 1000
 
@@ -45,7 +42,7 @@ class TrainingLoop:
     """Trains one engine from where `manifest` stands, or from the beginning."""
 
     def __init__(
-        self, worker: "TrainingWorker", engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
+        self, worker: TrainingRank, engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
     ) -> None:
         self._worker, self._engine, self._job, self._plan = worker, engine, worker.job, worker.job.plan
         self._rank, self._startup_s = dist.get_rank(), startup_s

@@ -3,44 +3,24 @@
 import socket
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
 from trainers.engines.base import create_engine, engine_class
 from trainers.host.failures import RungFailure, one_line, size
-from trainers.host.watchdog import Watchdog
 from trainers.measuring import matmul_peak
-from trainers.measuring.device import CpuMeter, CudaMeter, Meter
 from trainers.records.measurement import Outcome
-from trainers.records.training import TrainingJob
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS
 from trainers.spec.placement import placement_refusal
 from trainers.training import checkpoint, initial_weights
 from trainers.training.loop import TrainingLoop
+from trainers.training.rank import TrainingRank
 
 
-class TrainingWorker:
-    """One rank of a training."""
-
-    def __init__(self, job: TrainingJob, started_s: float) -> None:
-        self.job, self._started_s = job, started_s
-        on_cuda = job.cluster.device_kind == "cuda"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-        self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
-        # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
-        self._control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
-        self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=lambda *_: None)
-        self.activity = "start-up"
-        self.nodes: tuple[str, ...] = ()
-        self.matmul_tflops: tuple[float, ...] = ()
-
-    def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's `value`, by rank, on every rank."""
-        values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value, group=self._control)
-        return values
+class TrainingWorker(TrainingRank):
+    """Runs one rank of a training."""
 
     def run(self) -> str:
         """Trains; returns why it ended: "done" with the last phase on this layout, or "stopped" by the driver."""
@@ -88,14 +68,6 @@ class TrainingWorker:
                 phase="init",
                 rank=dist.get_rank(),
             )
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no newer attempt has begun."""
-        try:
-            return Path(self.job.folder, ATTEMPT).read_text().strip() == str(self.job.attempt)
-        except OSError:
-            return True  # a file system that is slow or full says nothing of attempts
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the driver reports, and raises it."""

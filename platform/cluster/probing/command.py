@@ -21,7 +21,6 @@ from platform.cluster.probing.probe_run import measure
 from platform.cluster.probing.probe_tables import show, to_object
 from platform.common.command import exit_code_of
 from platform.common.errors import Parser
-from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 
@@ -61,7 +60,3 @@ def _run(argv: Sequence[str] | None) -> int:
     else:
         show(probe, path, Console(highlight=False, markup=False, emoji=False))
     return 0
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -3,11 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+from platform.search.setup.confirmation_rules import FINALISTS
 from platform.study.result.ranking import PointRuns, points, speed_of
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
-
-FINALISTS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,7 +71,7 @@ class ConfirmationScheduler:
             runs = self._repeats_left(recipe, history)
             if runs and self._fits(runs[0], history, left_s, costs, anew=anew):
                 return _trial_of(runs[0])
-            if unresolved(of_recipe(recipe, history)):
+            if unresolved(of_recipe(recipe, history.measurements)):
                 run = self._contenders_run(recipe, history, left_s, costs)
                 if run is not None and left_s >= costs.repeat_s(run.point):
                     return _trial_of(run, contends=True)
@@ -104,7 +104,7 @@ class ConfirmationScheduler:
         """Returns the contenders' next run in this session; without a budget, `left_s` infinite, within the search's
         time.
         """
-        order = contenders(of_recipe(recipe, history))
+        order = contenders(of_recipe(recipe, history.measurements))
         after = self.rules.repeats + 1  # the number of a last run
         before = self._rounds_before.setdefault(
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
@@ -165,7 +165,7 @@ class ConfirmationScheduler:
             if runs := anew._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
                 missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
-            if open_ := unresolved(of_recipe(recipe, history)):
+            if open_ := unresolved(of_recipe(recipe, history.measurements)):
                 missing.append(f"further runs of {len(open_)} contenders{of}{self._rounds_words(recipe, history)}")
                 continue
             closing = anew._closing.next(recipe, history)
@@ -177,7 +177,7 @@ class ConfirmationScheduler:
                 f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             )
             if closing.rungs:
-                best = winner(of_recipe(recipe, history))
+                best = winner(of_recipe(recipe, history.measurements))
                 is_winner = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
                 description = (
                     "the winner's last run"
@@ -219,7 +219,11 @@ class ConfirmationScheduler:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
                 if verdict is None or verdict.passed:
                     continue
-                able = [point for point in points(of_recipe(recipe, history)) if point.main_run.layout == layout]
+                able = [
+                    point
+                    for point in points(of_recipe(recipe, history.measurements))
+                    if point.main_run.layout == layout
+                ]
                 barred += [
                     Measurement(
                         recipe=recipe,
@@ -240,13 +244,13 @@ class ConfirmationScheduler:
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
         """Returns the winners whose profile is asked for and missing."""
         recipes = self._recipes if self.rules.profile else ()
-        winners = [(recipe, named_winner(of_recipe(recipe, history))) for recipe in recipes]
+        winners = [(recipe, named_winner(of_recipe(recipe, history.measurements))) for recipe in recipes]
         return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
 
     def _repeats_left(self, recipe: Recipe, history: History) -> list[ConfirmationRun]:
         rules = self.rules
         return repeats_left(
-            of_recipe(recipe, history),
+            of_recipe(recipe, history.measurements),
             repeats=rules.repeats,
             most=rules.finalists,
             attempted=self._closing.attempted_runs(recipe),
@@ -276,7 +280,7 @@ class ConfirmationScheduler:
         trial = self._closing.next(recipe, history)
         if trial is None or math.isinf(left_s):
             return trial
-        best = winner(of_recipe(recipe, history))
+        best = winner(of_recipe(recipe, history.measurements))
         assert best is not None, "nothing follows without a winner"
         run_s, gate_s = self._closing.need_s(recipe, history, costs)
         if trial.gate:

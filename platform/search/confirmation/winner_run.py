@@ -7,8 +7,10 @@ from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.confirmation.run_order import AttemptedRuns, last_run
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
+from platform.study.keys import of_recipe
 from platform.study.result import gate as gates
 from platform.study.result.float8_price import compared
+from platform.study.result.gate import has_curves
 from platform.study.result.ranking import by_speed, ranked, winner
 from search_spaces.candidate import Candidate
 from trainers.records.measurement import Measurement
@@ -44,11 +46,11 @@ class WinnerRuns:
         Without repeats no other point has run again: if the last run puts the winner behind the figure that the search
         has of another point, that point has its last run too.
         """
-        measured = of_recipe(recipe, history)
+        measured = of_recipe(recipe, history.measurements)
         best, gate = winner(measured), self._rules.gate if gated else None
         if best is None:
             return None
-        if gate and has_curves(best, history) and (layout := self._reference(best, history)) is not None:
+        if gate and has_curves(best, history.gates) and (layout := self._reference(best, history)) is not None:
             return ConfirmationTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
         leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
@@ -74,7 +76,7 @@ class WinnerRuns:
         """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
         and the reference's add. With `anew`, of all of them, since another winner may take its place.
         """
-        best = winner(of_recipe(recipe, history))
+        best = winner(of_recipe(recipe, history.measurements))
         if best is None:
             return 0.0, 0.0
         closing = None if anew else self.next(recipe, history)
@@ -96,7 +98,9 @@ class WinnerRuns:
         layout = self._reference(best, history)
         if self._rules.gate is None or layout is None:
             return 0.0
-        reference_points = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
+        reference_points = ranked(
+            each for each in of_recipe(best.recipe, history.measurements) if each.layout == layout
+        )
         reference_run = reference_points[0].main_run if reference_points else None
         return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, of=reference_run)
 
@@ -113,7 +117,7 @@ class WinnerRuns:
         """Returns whether the winner's curves are still missing. A layout that is itself the plainest needs none,
         unless they show what FP8 costs in loss.
         """
-        if has_curves(best, history):
+        if has_curves(best, history.gates):
             return False
         order = gates.references(best.recipe, self._candidates, history.measurements)
         return bool(order) and (order[0] != best.layout or best.recipe in self._compared)
@@ -136,17 +140,3 @@ class WinnerRuns:
         order = gates.references(recipe, self._candidates, history.measurements)
         untried_layouts = [layout for layout in order if layout not in tried_layouts and layout != best.layout]
         return untried_layouts[0] if untried_layouts and len(tried_layouts) < MOST_REFERENCES else None
-
-
-def has_curves(best: Measurement, history: History) -> bool:
-    """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
-    count.
-    """
-    return any(
-        each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
-    )
-
-
-def of_recipe(recipe: Recipe, history: History) -> list[Measurement]:
-    """Returns the recipe's measurements."""
-    return [each for each in history.measurements if each.recipe == recipe]

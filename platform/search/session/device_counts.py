@@ -9,24 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.cluster.probing import probe_store
-from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
+from platform.common.errors import ClusterError, InputError, one_line
 from platform.common.output import print_line
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
-from platform.report.endings import RESUME, command_for, report_exit_code
-from platform.report.image_formats import FORMATS
-from platform.report.scaling import show
-from platform.report.show import table_width
+from platform.report.endings import RESUME, command_for
+from platform.report.group_report import report, worse_code
 from platform.search.session import session
-from platform.search.session.replanned import with_plan
 from platform.search.setup.options import SearchOptions, StudyOptions, read_options
 from platform.search.setup.request import read_request, resumed
 from platform.search.setup.study_setup import setup_of
 from platform.study.group import SCALING, StudyGroup, is_group, member, read_group, write_group
 from platform.study.plain_files import refuse_links
-from platform.study.result.result import StudyResult
 from platform.study.study import Study, fresh_name, is_study, read
-from platform.study.trust import check_owner, not_written, other_owner
+from platform.study.trust import check_owner
 from trainers.spec.codec import to_json
 
 
@@ -72,7 +68,7 @@ def search(options: SearchOptions) -> int:
             except ClusterError as error:
                 fault = one_line(error)
                 break
-            code = _worse_code(code, part_code)
+            code = worse_code(code, part_code)
             if part_code == INTERRUPTED:
                 break
     if options.dry_run:
@@ -84,41 +80,6 @@ def search(options: SearchOptions) -> int:
     if fault:
         raise ClusterError(fault)
     return code
-
-
-def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:
-    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
-    some number it is not resolved which layout is the fastest, else 1.
-
-    Files are written only into a folder that is this user's, or `trusted`.
-
-    Raises:
-        InputError: a journal or the folder cannot be used.
-    """
-    folder = studies / name
-    several = read_group(folder)
-    paths = [studies / member(name, count) for count in several.counts]
-    results = [StudyResult.of(with_plan(read(path)[0])) for path in paths if is_study(path)]
-    if not results:
-        raise InputError(f"nothing of {name} was measured yet")
-    owner = "" if trusted else other_owner((folder, folder / SCALING))
-    if owner:
-        print_line(not_written(owner))
-    else:
-        refuse_links(folder)
-    show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
-    print_line(f"To see it again: {command_for('python -m platform.report', studies / name)}")
-    code = 1
-    for result in results:
-        code = _worse_code(code, report_exit_code(result))
-    return code
-
-
-def _worse_code(code: int, other: int) -> int:
-    """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
-    winner.
-    """
-    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
 def _name_and_options(options: SearchOptions) -> tuple[str, StudyGroup]:

@@ -103,6 +103,13 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> G
     return compare(references[-1], curves_of_layout) if references else None
 
 
+def has_curves(best: Measurement, gates: Iterable[GateCurves]) -> bool:
+    """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
+    count.
+    """
+    return any(each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in gates)
+
+
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts that may serve as the recipe's reference, the best one first.
 

@@ -84,7 +84,7 @@ class RecipeResult:
     @property
     def has_curves(self) -> bool:
         """Whether the winner's curves were recorded, whatever they are compared with."""
-        return self.winner is not None and has_curves(self.winner, self.history)
+        return self.winner is not None and has_curves(self.winner, self.history.gates)
 
     @functools.cached_property
     def profile(self) -> Profile | None:

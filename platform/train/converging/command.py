@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from platform.common.command import exit_code_of_resumable
 from platform.common.errors import Parser
 from platform.common.quantities import whole_number
-from platform.common.signals import exit_with
 from platform.report.image_formats import FORMATS, PICTURES_HELP
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.train.converging.converge_options import ConvergeOptions
@@ -73,7 +72,3 @@ def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
     values["studies"] = user_path(values["studies"]).absolute()
     values["out"] = values["out"] and user_path(values["out"]).absolute()
     return ConvergeOptions(**values)
-
-
-if __name__ == "__main__":
-    exit_with(main)

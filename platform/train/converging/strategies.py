@@ -12,7 +12,8 @@ from platform.train.target import Target, read_target
 from search_spaces.space import Space
 from trainers.spec.axis import axes_of
 from trainers.spec.batch import BatchPoint
-from trainers.spec.layout import AXES, Layout
+from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import AXES
 from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 

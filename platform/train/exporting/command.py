@@ -17,7 +17,7 @@ from pathlib import Path
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.output import print_line
 from platform.common.quantities import amount
-from platform.common.signals import INTERRUPTED, exit_with
+from platform.common.signals import INTERRUPTED
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.train.exporting.export_speed import (
     beside_search,
@@ -138,7 +138,3 @@ def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, float | None, Devi
     )  # fmt: skip
     device: Device = options.device or ("cpu" if target.device_kind == "cpu" else "cuda")
     return make_plan(train_options, target, None), target.tokens_per_s, device
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -15,8 +15,8 @@ from platform.train.exporting.limits import Program, attention_name, not_carried
 from platform.train.training_folder import TrainingFolder
 from trainers import data
 from trainers.data import INCLUDED_TEXT, ParquetTokens
+from trainers.engines.base import engine_config
 from trainers.records.training import TrainingPlan
-from trainers.spec import engines
 from trainers.spec.recipe import INCLUDED, Recipe
 
 Device = Literal["cuda", "cpu"]
@@ -163,7 +163,7 @@ def write_deepspeed(plan: TrainingPlan, out: Path) -> list[str]:
     _check(plan, "deepspeed")
     phase = plan.phases[0]
     limits = _write_plain(plan, out, "deepspeed")
-    _write_json(out / "ds_config.json", engines.config(plan.recipe, phase.layout, phase.batch))
+    _write_json(out / "ds_config.json", engine_config(plan.recipe, phase.layout, phase.batch))
     body = _PLAIN.format(ranks=phase.layout.world_size)
     _write_launch(out, "Trains with DeepSpeed.", limits, body)
     return limits

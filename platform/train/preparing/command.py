@@ -17,7 +17,6 @@ from pathlib import Path
 
 from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError, Parser
-from platform.common.signals import exit_with
 from platform.study.folder import user_path
 from platform.train.preparing.prepare_run import PrepareRequest, prepare
 from trainers.spec.codec import to_json
@@ -83,7 +82,3 @@ def _request(options: argparse.Namespace) -> PrepareRequest:
         shard_bytes=options.shard_mib * 2**20,
         num_workers=options.workers or len(os.sched_getaffinity(0)),
     )
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -24,7 +24,6 @@ from rich.table import Table
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser
-from platform.common.signals import exit_with
 from platform.validate.evaluation import merged
 from platform.validate.published_run import PublishedRun, interpret, label_of
 from platform.validate.replaying.play import NAMES, Figures, Played, figures, make, play
@@ -184,7 +183,3 @@ def _show_trials(compared: Sequence[RecordedCell], played: Sequence[Sequence[Pla
             share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
             result_text = share if each.tokens_per_s else each.outcome.value
             print(f"  {number:3d}  {result_text:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
-
-
-if __name__ == "__main__":
-    exit_with(main)

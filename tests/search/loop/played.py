@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
+from platform.cluster.nodes import ClusterHandle
 from platform.report.__main__ import main as report
 from platform.search.__main__ import main
 from platform.search.loop import tune
@@ -75,8 +75,8 @@ def play_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     """Makes the command play its trials, in studies in `folder`, until the test's end."""
 
     @contextlib.contextmanager
-    def this_cluster(*_: object, **__: object) -> Generator[Place]:
-        yield Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
+    def this_cluster(*_: object, **__: object) -> Generator[ClusterHandle]:
+        yield ClusterHandle(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
     @contextlib.contextmanager
     def no_recorder(journal: Path, state: Path) -> Generator[str]:

@@ -2,14 +2,9 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from trainers.kernels.attention import Share
-    from trainers.spec.layout_axes import Attention
-    from trainers.spec.model import ModelSpec
+from trainers.spec.model_sizes import ModelSizes
 
 Position = Literal["alibi", "learned", "rotary"]
 QueryKeyNorm = Literal["none", "head", "all heads"]
@@ -108,6 +103,8 @@ class Architecture:
     """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
     that transformers' model lacks; empty where there is no such place."""
 
+    kernels: str = ""
+    """The module of `trainers.kernels` whose `KERNELS` stand in for modules of transformers; empty where none do."""
     code: str = ""
     """The module of `transformers.models` that has its code, where it is not called `name`."""
     fp32_softmax: bool = True
@@ -128,7 +125,7 @@ class Architecture:
         """Returns the key of `config.json` that bounds the logits."""
         return self.config_keys["logit_softcap"][0]
 
-    def parameters_per_layer(self, spec: "ModelSpec") -> int:
+    def parameters_per_layer(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters of one block."""
         h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
         attention = h * width + 2 * h * kv + width * h
@@ -138,7 +135,7 @@ class Architecture:
         query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
         return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
 
-    def embedding_parameters(self, spec: "ModelSpec") -> int:
+    def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""
         h = spec.hidden_size
         tables = spec.vocab_size * h * (1 if spec.tied_embeddings else 2)
@@ -147,29 +144,15 @@ class Architecture:
         return tables + positions + norms
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
-        """Returns the sliding window of `config.json`; the families of `trainers.spec.architectures.windows` have one."""
+        """Returns the sliding window of `config.json`; families of `trainers.spec.architectures.windows` have one."""
         return SlidingWindow()
 
-    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+    def window_config(self, spec: ModelSizes) -> dict[str, Any]:
         """Returns the keys of `config.json` that give a model the window of `spec`."""
         return {}
-
-    def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
-        """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
 
     def has_fused_mlp(self, config: Mapping[str, Any]) -> bool:
         """Returns whether `fuse_mlp` computes what a model of this `config.json` does."""
         return self.fused_mlp is not None and all(
             config.get(key, values[0]) in values for key, values in self.fused_mlp.items()
         )
-
-    def fuse_mlp(self, model: "nn.Module") -> None:
-        """Replaces the feed-forward modules by those of `trainers.kernels.mlp`, in place; here there are none."""
-
-    def share_attention(self, module: "nn.Module", share: "Share") -> None:
-        """Makes an attention module compute `share`, in place."""
-        setattr(module, "share", share)  # noqa: B010  # torch types any attribute as a tensor or a module
-
-    def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
-        """Returns the layout's word for the attention that `model` runs, where its configuration has `configured`."""
-        return configured

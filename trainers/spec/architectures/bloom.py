@@ -1,44 +1,10 @@
 """BLOOM: ALiBi, a norm after the embedding, a feed-forward block of 4 x hidden_size, one tied table."""
 
-import dataclasses
-from typing import TYPE_CHECKING
-
 from trainers.spec.architectures.architecture import Architecture, StepwiseActivation
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from trainers.kernels.attention import Share
-    from trainers.spec.layout_axes import Attention
-    from trainers.spec.model import ModelSpec
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Bloom(Architecture):
-    def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
-        if attention != "eager":
-            from trainers.kernels import bloom  # imports torch and transformers' code of BLOOM
-
-            bloom.use_kernel(model, spec.num_heads, attention)
-
-    def share_attention(self, module: "nn.Module", share: "Share") -> None:
-        from trainers.kernels import bloom
-
-        bloom.share_attention(module, share)
-
-    def fuse_mlp(self, model: "nn.Module") -> None:
-        from trainers.kernels import bloom
-
-        bloom.fuse_mlp(model)
-
-    def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
-        from trainers.kernels import bloom
-
-        return bloom.attention_in_effect(model, configured)
-
-
-ARCHITECTURE = _Bloom(
+ARCHITECTURE = Architecture(
     name="bloom",
+    kernels="trainers.kernels.bloom",
     position="alibi",
     norm_vectors=2,
     bias=True,

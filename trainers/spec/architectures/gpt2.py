@@ -3,25 +3,11 @@
 Where `ModelSpec.embedding_norm` asks for it, a norm of token and position embeddings stands in place of their dropout.
 """
 
-import dataclasses
-from typing import TYPE_CHECKING
-
 from trainers.spec.architectures.architecture import Architecture, StepwiseActivation
 
-if TYPE_CHECKING:
-    from torch import nn
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Gpt2(Architecture):
-    def fuse_mlp(self, model: "nn.Module") -> None:
-        from trainers.kernels import gpt2  # imports torch and transformers' code of GPT-2
-
-        gpt2.fuse_mlp(model)
-
-
-ARCHITECTURE = _Gpt2(
+ARCHITECTURE = Architecture(
     name="gpt2",
+    kernels="trainers.kernels.gpt2",
     position="learned",
     norm_vectors=2,
     bias=True,

@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainers.spec.architectures.architecture import SlidingWindow
 from trainers.spec.architectures.llama_like import LlamaLike
-
-if TYPE_CHECKING:
-    from trainers.spec.model import ModelSpec
+from trainers.spec.model_sizes import ModelSizes
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 """Names in transformers' `layer_types` of blocks with a window and of blocks without one."""
@@ -32,7 +30,7 @@ class WindowInEveryBlock(LlamaLike):
         size = _size(config, self.default_window)
         return SlidingWindow(size=size, num_layers=num_layers if size else 0)
 
-    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+    def window_config(self, spec: ModelSizes) -> dict[str, Any]:
         return {"sliding_window": spec.window or None}
 
 
@@ -68,7 +66,7 @@ class WindowByBlock(LlamaLike):
         count = sum(local) if size else 0
         return SlidingWindow(size=size if count else 0, num_layers=count)
 
-    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+    def window_config(self, spec: ModelSizes) -> dict[str, Any]:
         """Returns keys by which blocks without a window lie evenly among the others, one of them at the end."""
         count = spec.num_layers - spec.window_layers
         is_global = [(i + 1) * count // spec.num_layers > i * count // spec.num_layers for i in range(spec.num_layers)]

@@ -1,148 +1,40 @@
-"""The engines behind one interface, and what is asked of them without building one.
+"""What engines accept: asked without building one, without torch.
 
-A new engine is a folder here with `runtime.py` (how it runs) and `rules.py` (what it accepts), one line in `_REGISTRY`
-and one line in the contract test. An engine outside this project is named by the import path of its rules.
+A new engine is a file here (its `EngineRules`), one in `trainers/engines` (how it runs), one line in
+`trainers.spec.engines.rules.REGISTRY` and one line in the contract test. An engine outside this project is named by the
+import path of its rules.
 """
 
 import dataclasses
 import functools
 import hashlib
-import importlib
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from trainers.marks.step import Marks, StepResult
 from trainers.spec.axis import axes_of
-from trainers.spec.engines.rules import EngineRules
-from trainers.startup import import_stubs
+from trainers.spec.engines.rules import REGISTRY, EngineRules, attribute, registered
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:
-    import torch
+__all__ = [
+    "engines_with", "imported_rules", "is_path", "mismatches", "names", "packages", "registered", "rules_of",
+    "source_hash",
+]  # fmt: skip
 
-    from trainers.distributed.state import Counters, StateTensor
-    from trainers.models.model import Model
-    from trainers.spec.batch import BatchPoint
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
-
-_REGISTRY = {
-    "ddp": "trainers.spec.engines.ddp:ENGINE",
-    "fsdp": "trainers.spec.engines.fsdp:ENGINE",
-    "deepspeed": "trainers.spec.engines.deepspeed:ENGINE",
-}
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-class Engine(Protocol):
-    """One model laid out on the ranks of the default process group, ready to train.
-
-    Made by `create` on every rank at once. No method but `close`, `in_effect`, `num_skipped_steps` and
-    `named_full_weights` syncs the host with the device unless the engine's library does so itself.
-    """
-
-    def __init__(self, recipe: "Recipe", layout: "Layout", device: "torch.device") -> None:
-        """Builds the model on the meta device, lays it out and fills the weights (see `trainers.models.weights`)."""
-        ...
-
-    @property
-    def models(self) -> "Sequence[Model]":
-        """The model as it was built, whose modules are those that run; for a pipeline, the stages of this rank."""
-        ...
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        """Whether a step marks each of its micro-steps. Otherwise its schedule interleaves them and is timed whole."""
-        ...
-
-    def step(self, micro_batches: "Sequence[torch.Tensor]", marks: Marks) -> StepResult:
-        """Runs one optimizer step over this rank's micro-batches; marks the phases as they begin.
-
-        Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
-        data-parallel coordinate; under a document or prefix mask some have a flag (`trainers.data.flags`). The
-        gradient is that of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is this
-        rank's alone: no collective is added for it, the caller combines ranks.
-        """
-        ...
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate from the next optimizer step on."""
-        ...
-
-    def num_skipped_steps(self) -> int:
-        """Returns how many optimizer steps were skipped so far because fp16 gradients overflowed."""
-        ...
-
-    def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Returns the logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a
-        collective.
-        """
-        ...
-
-    def loss(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Returns the mean loss of this rank's int64 [batch, seq_len + 1] tokens, without gradient, 0-dim fp32; a
-        collective.
-        """
-        ...
-
-    def training_state(self) -> "Mapping[str, StateTensor]":
-        """Returns master weights and optimizer states by canonical key, those parts that this rank holds, as live
-        memory.
-
-        States that the first optimizer step would create are created. See `trainers.distributed.state`.
-        """
-        ...
-
-    def counters(self) -> "Counters":
-        """Returns the numbers of the optimizer that belong to its states."""
-        ...
-
-    def adopt(self, counters: "Counters") -> None:
-        """Continues from what was written into `training_state`, and from these counters; a collective.
-
-        Call it before the first step. Steps after it are those that the saved engine would have made.
-        """
-        ...
-
-    def in_effect(self) -> Mapping[str, Any]:
-        """Returns what the engine really runs, read back from its own objects, under the names of Layout and Recipe.
-
-        `mismatches` compares it with what was asked for. None stands for a value that is unknown before a step has run.
-        """
-        ...
-
-    def named_full_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
-        """Returns an iterator over the whole master weights by name in the plain transformers model.
-
-        It is a collective: call it on all ranks.
-        """
-        ...
-
-    def close(self) -> None:
-        """Releases hooks and buffers; the process group stays."""
-        ...
 
 
 def names() -> tuple[str, ...]:
     """Returns the names of this project's engines."""
-    return tuple(_REGISTRY)
-
-
-def registered() -> tuple[EngineRules, ...]:
-    """Returns the rules of this project's engines."""
-    return tuple(rules_of(name) for name in _REGISTRY)
+    return tuple(REGISTRY)
 
 
 def packages() -> tuple[str, ...]:
     """Returns the packages beyond torch and transformers that this project's engines need."""
     return tuple(dict.fromkeys(package for rules in registered() for package in rules.packages))
-
-
-def config(recipe: "Recipe", layout: "Layout", batch: "BatchPoint") -> dict[str, Any]:
-    """Returns the point's configuration in the format of its engine; empty where the engine has none."""
-    return _attribute(path)(recipe, layout, batch) if (path := layout.rules.config) else {}
 
 
 def is_path(name: str) -> bool:
@@ -161,14 +53,14 @@ def rules_of(name: str) -> EngineRules:
     Raises:
         ValueError: neither a name nor an import path.
     """
-    if name in _REGISTRY:
-        return _attribute(_REGISTRY[name])
+    if name in REGISTRY:
+        return attribute(REGISTRY[name])
     if not is_path(name):
         raise ValueError(
-            f"engine must be one of {', '.join(_REGISTRY)}, or the import path of one of your own"
+            f"engine must be one of {', '.join(REGISTRY)}, or the import path of one of your own"
             f" (package.module:NAME), got {name!r}"
         )
-    return _Outside(name=name, title=name, runtime="", grad_syncs={})
+    return ThirdPartyRules(name=name, title=name, runtime="", grad_syncs={})
 
 
 @functools.cache
@@ -179,10 +71,10 @@ def imported_rules(name: str) -> EngineRules:
         ValueError: no such engine, or one that cannot be imported here.
     """
     rules = rules_of(name)
-    if not isinstance(rules, _Outside):
+    if not isinstance(rules, ThirdPartyRules):
         return rules
     try:
-        rules = _attribute(name)
+        rules = attribute(name)
     except Exception as error:  # the user's module: whatever it raises is told in one sentence
         raise ValueError(f"engine {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(rules, EngineRules):
@@ -222,44 +114,19 @@ def source_hash(name: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def create_engine(recipe: "Recipe", layout: "Layout", device: "torch.device") -> Engine:
-    """Returns the engine that `layout` names, built. Imports only that engine's library.
-
-    Raises:
-        ValueError: no such engine.
-    """
-    return engine_class(layout.engine)(recipe, layout, device)
-
-
-def engine_class(name: str) -> type[Engine]:
-    """Returns the class of that engine; imports its library, which may take seconds.
-
-    Raises:
-        ValueError: no such engine, or one that cannot be imported here.
-    """
-    rules = imported_rules(name)
-    with import_stubs.imports():
-        return _attribute(rules.runtime)
-
-
-def _attribute(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Outside(EngineRules):
+class ThirdPartyRules(EngineRules):
     """Rules in place of an engine outside this project, imported or not: its layouts can be read and reported
     everywhere.
     """
 
-    def chooses_sync(self, layout: "Layout") -> bool:
+    def chooses_sync(self, layout: LayoutAxes) -> bool:
         return layout.data_parallel > 1
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
+    def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         return iter(())  # they stand among the refusals
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         try:
             rules = imported_rules(self.name)
         except ValueError as error:
@@ -269,7 +136,7 @@ class _Outside(EngineRules):
         yield from rules.refusals(recipe, layout)
 
 
-def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
+def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes, *, grad_accum: int) -> list[str]:
     """Returns a sentence for each difference between what an engine runs and what was requested; empty where there is
     none.
     """

@@ -1,25 +1,37 @@
 """The rules of DDP: whole models on every rank, gradients compressed or not."""
 
+import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
+from trainers.spec.engines.engine_axis import EngineAxis
 from trainers.spec.engines.rules import EngineRules
-
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
 PIECE_VALUES = 2**27
 """Most gradients that bf16 compression copies at once."""
 
 
+class DdpAxis(EngineAxis, abc.ABC):
+    """One axis in DDP."""
+
+    @abc.abstractmethod
+    def replays(self, layout: LayoutAxes) -> bool:
+        """Returns whether micro-steps are captured once and replayed."""
+
+    @abc.abstractmethod
+    def in_effect(self, is_replayed: bool | None) -> Any:
+        """Returns the axis' value where micro-steps are replayed or not; None where the first step is still to come."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Ddp(EngineRules):
-    def lacks_buckets(self, layout: "Layout") -> str:
+    def lacks_buckets(self, layout: LayoutAxes) -> str:
         return ""
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         yield from super().refusals(recipe, layout)
         if recipe.compression == "bf16" and recipe.state_precision == "bf16":
             yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"

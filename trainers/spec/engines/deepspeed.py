@@ -1,29 +1,41 @@
 """The rules of DeepSpeed at each stage of ZeRO."""
 
+import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
-from trainers.spec.engines.rules import EngineRules, having
+from trainers.spec.engines.engine_axis import EngineAxis
+from trainers.spec.engines.rules import EngineRules, engines_having
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+
+class DeepSpeedAxis(EngineAxis, abc.ABC):
+    """One axis in DeepSpeed."""
+
+    @abc.abstractmethod
+    def zero_settings(self, recipe: Recipe, layout: LayoutAxes) -> dict[str, Any]:
+        """Returns the entries of the configuration's `zero_optimization`; empty for the library's own."""
+
+    @abc.abstractmethod
+    def in_effect(self, engine: Any, recipe: Recipe) -> Any:
+        """Returns the axis' value, read back from DeepSpeed's engine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _DeepSpeed(EngineRules):
-    def label(self, layout: "Layout") -> str:
+    def label(self, layout: LayoutAxes) -> str:
         return f"ZeRO-{layout.zero_stage}"
 
-    def sharding(self, layout: "Layout") -> str:
+    def sharding(self, layout: LayoutAxes) -> str:
         return self.label(layout)
 
-    def wrong_sync(self, layout: "Layout", required: str) -> str:
+    def wrong_sync(self, layout: LayoutAxes, required: str) -> str:
         when = "at every micro-step" if required == "every" else "at the last micro-step"
         return f"DeepSpeed ZeRO-{layout.zero_stage} reduces gradients {when}: grad_sync must be {required!r}"
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
+    def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         if layout.zero_stage > 0 and layout.dp_replicate > 1:
             yield (
                 f"DeepSpeed ZeRO-{layout.zero_stage} shards over all data-parallel ranks:"
@@ -34,19 +46,19 @@ class _DeepSpeed(EngineRules):
     def lacks_axis(self, axis: str) -> str:
         return (
             f"DeepSpeed reduces gradients over all ranks alike, and its models for {axis} are not those of"
-            f" transformers: {having(axis)}"
+            f" transformers: {engines_having(axis)}"
         )
 
     def lacks_float8(self) -> str:
         return "DeepSpeed casts weights to bf16 by itself, from where FP8 would round them a second time"
 
-    def lacks_buckets(self, layout: "Layout") -> str:
+    def lacks_buckets(self, layout: LayoutAxes) -> str:
         return "" if layout.zero_stage else "DeepSpeed stage 0 has buckets of one fixed size"
 
-    def keeps_on_device(self, layout: "Layout") -> str:
+    def keeps_on_device(self, layout: LayoutAxes) -> str:
         return "" if layout.zero_stage else "DeepSpeed stage 0"
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         stage = layout.zero_stage
         if recipe.optimizer == "adafactor" and stage > 0:
             yield (

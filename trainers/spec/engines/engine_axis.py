@@ -1,10 +1,10 @@
-"""The axes that some engines have: a file for each, named as the axis, with all that its engines implement of it.
+"""`EngineAxis`: one axis in one of the engines that have it.
 
-The file's `ENGINES` has, by engine, an `EngineAxis`: at which stages the engine has the axis, what it refuses, how its
-library is told and what is read back. Engines, exports and rules ask `axes_of_engine`; none names an axis. The
+Each such axis has a file in `trainers/spec/engines/axes`, named as the axis. The file's `ENGINES` has, by engine, an
+`EngineAxis`: at which stages the engine has the axis, what it refuses, how its library is told and what is read back. Engines, exports and rules ask `axes_of_engine`; none names an axis. The
 declaration of the axis stands in `trainers/spec/layout_axes.py`.
 
-`schedule` and `virtual` have no file: they are the mesh's, which an engine uses or not (`Rules.axes`).
+`schedule` and `virtual` have no file: they are the mesh's, which an engine uses or not (`EngineRules.axes`).
 """
 
 import dataclasses
@@ -12,15 +12,14 @@ import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainers.spec.axis import axes_of
+from trainers.spec.cluster import Cluster
 from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:
-    from trainers.spec.cluster import Cluster
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+_FILES = "trainers.spec.engines.axes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,15 +31,15 @@ class EngineAxis:
     elsewhere: str = ""
     """Text on what another program does instead; empty where the engine's own configuration includes the axis."""
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
+    def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         """Returns an iterator over sentences, one for each value that contradicts the rest of the layout."""
         return iter(())
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         """Returns an iterator over sentences, one for each reason why the engine cannot run `recipe` with the value."""
         return iter(())
 
-    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+    def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
         """Returns an iterator over sentences, one for each reason why these devices cannot run the value."""
         return iter(())
 
@@ -54,15 +53,15 @@ def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
     """Returns the axes by name, then by engine, in the order of the declarations."""
     names = [name for name, declared in axes_of(LayoutAxes).items() if declared.of_some_engines]
     return {
-        name: importlib.import_module(f"{__name__}.{name}").ENGINES
+        name: importlib.import_module(f"{_FILES}.{name}").ENGINES
         for name in names
-        if find_spec(f"{__name__}.{name}") is not None
+        if find_spec(f"{_FILES}.{name}") is not None
     }
 
 
 @functools.cache
 def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
-    """Returns the engine's axes by name, of those that have a file here."""
+    """Returns the engine's axes by name, of those that have a file."""
     return {name: engines[engine] for name, engines in _by_axis().items() if engine in engines}
 
 

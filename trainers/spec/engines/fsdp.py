@@ -1,39 +1,54 @@
 """The rules of FSDP2: parameters sharded, kept or freed after the forward pass, replicated over groups of shards."""
 
+import abc
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from trainers.spec.engines.engine_axis import EngineAxis
 from trainers.spec.engines.rules import EngineRules
 from trainers.spec.float8 import linear_sizes
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+
+class FsdpAxis(EngineAxis, abc.ABC):
+    """One axis in FSDP2."""
+
+    def wrapping(self, layout: LayoutAxes) -> dict[str, Any]:
+        """Returns arguments of `fully_shard` for a block, which replace the runtime's."""
+        return {}
+
+    def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
+        """Changes the sharded blocks of one model, given in the order of the forward pass."""
+
+    @abc.abstractmethod
+    def in_effect(self, units: Sequence[Any]) -> Any:
+        """Returns the axis' value, read back from the sharded blocks of all models."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Fsdp(EngineRules):
-    def sharding(self, layout: "Layout") -> str:
+    def sharding(self, layout: LayoutAxes) -> str:
         kind = "full" if layout.zero_stage == 3 else "grad+opt"
         return f"hybrid {kind}" if layout.is_hybrid else kind
 
-    def strategy(self, layout: "Layout") -> str:
+    def strategy(self, layout: LayoutAxes) -> str:
         # Parameters kept after the forward pass: gradients and states alone are sharded then.
         if layout.is_hybrid:
             return "hsdp"
         return "fsdp" if layout.zero_stage == 3 else "zero2"
 
-    def note(self, layout: "Layout") -> str:
+    def note(self, layout: LayoutAxes) -> str:
         return "" if layout.zero_stage == 3 else f"{self.name} stage {layout.zero_stage}"
 
-    def lacks_buckets(self, layout: "Layout") -> str:
+    def lacks_buckets(self, layout: LayoutAxes) -> str:
         return "FSDP2 reduces a block at a time and has no buckets"
 
-    def keeps_on_device(self, layout: "Layout") -> str:
+    def keeps_on_device(self, layout: LayoutAxes) -> str:
         return ""
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if recipe.optimizer == "adafactor":
             yield (
                 "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
@@ -55,7 +70,7 @@ class _Fsdp(EngineRules):
             yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
 
 
-def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+def _float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
     """Yields a sentence for each thing that FSDP2 cannot do with weights that are gathered in FP8."""
     shards = layout.dp_shard * layout.cp
     uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}

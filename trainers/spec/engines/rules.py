@@ -1,18 +1,23 @@
 """`Rules`: what an engine accepts and refuses, its names, and which of a layout's axes it has. Without torch."""
 
 import dataclasses
+import importlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from trainers.spec.axis import axes_of
+from trainers.spec.cluster import Cluster
 from trainers.spec.engines.engine_axis import axes_of_engine
+from trainers.spec.layout_axes import GradSync, LayoutAxes
+from trainers.spec.recipe import Recipe
 from trainers.spec.stages import stages_of
 
-if TYPE_CHECKING:
-    from trainers.spec.cluster import Cluster
-    from trainers.spec.layout import Layout
-    from trainers.spec.layout_axes import GradSync
-    from trainers.spec.recipe import Recipe
+REGISTRY = {
+    "ddp": "trainers.spec.engines.ddp:ENGINE",
+    "fsdp": "trainers.spec.engines.fsdp:ENGINE",
+    "deepspeed": "trainers.spec.engines.deepspeed:ENGINE",
+}
+"""The import path of each engine's rules by its name. They import this module, so it names them and imports none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +35,7 @@ class EngineRules:
     """Its name in sentences."""
     runtime: str
     """Import path "package.module:Class" of the `trainers.engines.base.Engine`; its import may take seconds."""
-    grad_syncs: "Mapping[int, tuple[GradSync, ...]]"
+    grad_syncs: Mapping[int, tuple[GradSync, ...]]
     """Possible moments of gradient reduction by ZeRO stage; the engine lacks the stages that are missing."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
     """Mesh axes that some engines use, with the ZeRO stages at which this one does; for the engine's own see
@@ -67,27 +72,27 @@ class EngineRules:
         own_axes = axes_of_engine(self.name)
         return own_axes[axis].stages if axis in own_axes else self.axes.get(axis, ())
 
-    def chooses_sync(self, layout: "Layout") -> bool:
+    def chooses_sync(self, layout: LayoutAxes) -> bool:
         """Returns whether `grad_sync` distinguishes layouts of this engine and stage."""
         return len(self.grad_syncs.get(layout.zero_stage, ())) > 1 and layout.data_parallel > 1
 
-    def label(self, layout: "Layout") -> str:
+    def label(self, layout: LayoutAxes) -> str:
         """Returns engine and stage for people, in a word or two."""
         return f"{self.title} stage {layout.zero_stage}" if layout.zero_stage else self.title
 
-    def sharding(self, layout: "Layout") -> str:
+    def sharding(self, layout: LayoutAxes) -> str:
         """Returns what is sharded and how, in a few letters."""
         return f"stage {layout.zero_stage}" if layout.zero_stage else "none"
 
-    def strategy(self, layout: "Layout") -> str:
+    def strategy(self, layout: LayoutAxes) -> str:
         """Returns the published tables' word for what is sharded."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
 
-    def note(self, layout: "Layout") -> str:
+    def note(self, layout: LayoutAxes) -> str:
         """Returns what the measurement table's notes add where `strategy` is ambiguous; "" for nothing."""
         return ""
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
+    def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         """Yields a sentence for each thing in `layout` that this engine can never mean."""
         if layout.zero_stage not in self.grad_syncs:
             stages = ", ".join(map(str, self.stages))
@@ -100,19 +105,19 @@ class EngineRules:
         for axis in axes_of_engine(self.name).values():
             yield from axis.contradictions(layout)
 
-    def wrong_sync(self, layout: "Layout", required: str) -> str:
+    def wrong_sync(self, layout: LayoutAxes, required: str) -> str:
         """Returns the sentence about a `grad_sync` that is not the `required` one of this engine at this stage."""
         return f"{self.label(layout)} has grad_sync {required!r} alone, got {layout.grad_sync!r}"
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
         for axis in ("tp", "pp", "cp"):
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
-            having = [rules for rules in _registered() if rules.has_compression]
-            who = " and ".join(rules.title for rules in having) or "no engine"
-            choice = "".join(f"engine {rules.name} or " for rules in having)
+            with_hooks = [rules for rules in registered() if rules.has_compression]
+            who = " and ".join(rules.title for rules in with_hooks) or "no engine"
+            choice = "".join(f"engine {rules.name} or " for rules in with_hooks)
             yield (
                 f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
                 f" {layout.engine}: choose {choice}compression none"
@@ -134,12 +139,12 @@ class EngineRules:
         for axis in axes_of_engine(self.name).values():
             yield from axis.refusals(recipe, layout)
 
-    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+    def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
         """Yields a sentence for each of the engine's axes that these devices cannot run at the layout's value."""
         for axis in axes_of_engine(self.name).values():
             yield from axis.needs(layout, cluster)
 
-    def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def depth_refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         """Yields a sentence for each axis that counts more blocks than the model or the smallest stage has."""
         for name, declared in axes_of(type(layout)).items():
             if not declared.counts_blocks or not (value := getattr(layout, name)):
@@ -157,22 +162,27 @@ class EngineRules:
         """Returns why no linear layer computes in FP8, as a clause."""
         return f"{self.title} has no linear layers in FP8"
 
-    def lacks_buckets(self, layout: "Layout") -> str:
+    def lacks_buckets(self, layout: LayoutAxes) -> str:
         """Returns why no size of gradient buckets can be set, as a clause; "" where it can."""
         return f"{self.title} has no buckets of a size to be set"
 
-    def keeps_on_device(self, layout: "Layout") -> str:
+    def keeps_on_device(self, layout: LayoutAxes) -> str:
         """Returns what keeps all of its states on the device, as a subject; "" where this layout can offload."""
         return self.title
 
 
-def having(axis: str) -> str:
+def engines_having(axis: str) -> str:
     """Returns the engines of this project that have tp, pp or cp, as a clause."""
-    names = [rules.name for rules in _registered() if axis in rules.model_parallel]
+    names = [rules.name for rules in registered() if axis in rules.model_parallel]
     return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
 
 
-def _registered() -> "tuple[EngineRules, ...]":
-    from trainers.spec.engines import registered  # the registry is made of rules
+def registered() -> tuple[EngineRules, ...]:
+    """Returns the rules of this project's engines."""
+    return tuple(attribute(path) for path in REGISTRY.values())
 
-    return registered()
+
+def attribute(path: str) -> Any:
+    """Returns what an import path "package.module:NAME" leads to."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,20 +1,18 @@
 """`cuda_graphs`: whether a micro-step is launched kernel by kernel, or as one CUDA graph."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainers.spec.engines.ddp_axis import DdpAxis
-
-if TYPE_CHECKING:
-    from trainers.spec.cluster import Cluster
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+from trainers.spec.cluster import Cluster
+from trainers.spec.engines.ddp import DdpAxis
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
 
 class _Ddp(DdpAxis):
     """Implements the axis in DDP, whose gradients stay at their addresses: they are views into its buckets."""
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if layout.cuda_graphs == "off":
             return
         untried = [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
@@ -27,11 +25,11 @@ class _Ddp(DdpAxis):
         if untried:
             yield f"CUDA graphs were not tried with {' or '.join(untried)}: choose cuda_graphs off"
 
-    def needs(self, layout: "Layout", cluster: "Cluster") -> Iterator[str]:
+    def needs(self, layout: LayoutAxes, cluster: Cluster) -> Iterator[str]:
         if layout.cuda_graphs == "on" and cluster.device_kind == "cpu":
             yield "CUDA graphs are launched on CUDA devices, the cluster has CPUs: choose cuda_graphs off"
 
-    def replays(self, layout: "Layout") -> bool:
+    def replays(self, layout: LayoutAxes) -> bool:
         return layout.cuda_graphs == "on"
 
     def in_effect(self, is_replayed: bool | None) -> Any:

@@ -1,14 +1,12 @@
 """`prefetch`: number of blocks whose parameters are gathered ahead of the one that computes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainers.spec.engines.deepspeed_axis import DeepSpeedAxis
-from trainers.spec.engines.fsdp_axis import FsdpAxis
-
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+from trainers.spec.engines.deepspeed import DeepSpeedAxis
+from trainers.spec.engines.fsdp import FsdpAxis
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
 
 class _Fsdp(FsdpAxis):
@@ -16,7 +14,7 @@ class _Fsdp(FsdpAxis):
     pass.
     """
 
-    def lay_out(self, units: Sequence[Any], layout: "Layout") -> None:
+    def lay_out(self, units: Sequence[Any], layout: LayoutAxes) -> None:
         ahead = layout.prefetch
         for i, unit in enumerate(units if ahead else ()):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + ahead]))
@@ -31,7 +29,7 @@ class _DeepSpeed(DeepSpeedAxis):
     is outside the blocks.
     """
 
-    def zero_settings(self, recipe: "Recipe", layout: "Layout") -> dict[str, Any]:
+    def zero_settings(self, recipe: Recipe, layout: LayoutAxes) -> dict[str, Any]:
         if not layout.prefetch:
             return {}
         ahead = layout.prefetch * recipe.model.parameters_per_layer
@@ -42,7 +40,7 @@ class _DeepSpeed(DeepSpeedAxis):
             "stage3_max_reuse_distance": alive,
         }
 
-    def in_effect(self, engine: Any, recipe: "Recipe") -> int:
+    def in_effect(self, engine: Any, recipe: Recipe) -> int:
         return engine.zero_prefetch_bucket_size() // recipe.model.parameters_per_layer
 
 

@@ -1,23 +1,21 @@
 """`reshard`: number of ranks over which stage 3 spreads a block's parameters between its two passes."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainers.spec.engines.fsdp_axis import FsdpAxis
-
-if TYPE_CHECKING:
-    from trainers.spec.layout import Layout
-    from trainers.spec.recipe import Recipe
+from trainers.spec.engines.fsdp import FsdpAxis
+from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.recipe import Recipe
 
 
 class _Fsdp(FsdpAxis):
     """Implements the axis in FSDP2: a block's second gathering stays among that many neighbouring ranks."""
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
+    def contradictions(self, layout: LayoutAxes) -> Iterator[str]:
         if layout.reshard == 1:
             yield "reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole"
 
-    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
             yield (
                 f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
@@ -37,7 +35,7 @@ class _Fsdp(FsdpAxis):
     def fewest_shards(self, value: Any) -> int:
         return max(1, 2 * value)
 
-    def wrapping(self, layout: "Layout") -> dict[str, Any]:
+    def wrapping(self, layout: LayoutAxes) -> dict[str, Any]:
         return {"reshard_after_forward": layout.reshard} if layout.reshard else {}
 
     def in_effect(self, units: Sequence[Any]) -> int | str | None:

@@ -1,0 +1,51 @@
+"""The report on a search that was repeated on several numbers of devices."""
+
+from pathlib import Path
+
+from platform.common.errors import NOT_RESOLVED, InputError
+from platform.common.output import print_line
+from platform.common.signals import INTERRUPTED
+from platform.report.endings import command_for, report_exit_code
+from platform.report.image_formats import FORMATS
+from platform.report.scaling import show
+from platform.report.show import table_width
+from platform.study.group import SCALING, member, read_group
+from platform.study.plain_files import refuse_links
+from platform.study.result.result import StudyResult
+from platform.study.study import is_study, read
+from platform.study.trust import not_written, other_owner
+
+
+def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:
+    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
+    some number it is not resolved which layout is the fastest, else 1.
+
+    Files are written only into a folder that is this user's, or `trusted`.
+
+    Raises:
+        InputError: a journal or the folder cannot be used.
+    """
+    folder = studies / name
+    several = read_group(folder)
+    paths = [studies / member(name, count) for count in several.counts]
+    results = [StudyResult.of(read(path)[0]) for path in paths if is_study(path)]
+    if not results:
+        raise InputError(f"nothing of {name} was measured yet")
+    owner = "" if trusted else other_owner((folder, folder / SCALING))
+    if owner:
+        print_line(not_written(owner))
+    else:
+        refuse_links(folder)
+    show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
+    print_line(f"To see it again: {command_for('python -m platform.report', studies / name)}")
+    code = 1
+    for result in results:
+        code = worse_code(code, report_exit_code(result))
+    return code
+
+
+def worse_code(code: int, other: int) -> int:
+    """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
+    winner.
+    """
+    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))

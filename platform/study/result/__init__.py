@@ -1,0 +1,1 @@
+"""What a study's journal says: ranking, ties, numerics gates, coverage, and the result of them all."""

@@ -1,0 +1,56 @@
+"""`ModelSizes`: the facts of a model as they are stated, and what follows from them in every family."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSizes:
+    """The fields of a `ModelSpec`. Architectures speak of this: a `ModelSpec` asks them what its family adds."""
+
+    name: str = dataclasses.field(metadata={"cosmetic": True})
+    """Its common name, such as "bloom-7b1"."""
+    architecture: str
+    """A name in `trainers.spec.architectures`."""
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    vocab_size: int
+    ffn_size: int = 0
+    """Width of the feed-forward block; 0 stands for 4 x hidden_size."""
+    num_kv_heads: int = 0
+    """Key/value heads; 0 stands for num_heads."""
+    max_positions: int = 0
+    """Rows of the learned position table (gpt2); otherwise a bound on the sequence length, 0 for none."""
+    tied_embeddings: bool | None = None
+    embedding_norm: bool | None = None
+    init_std: float = 0.02
+    head_width: int = dataclasses.field(default=0, metadata={"later": True})
+    """Width of one attention head where it is not hidden_size / num_heads, else 0."""
+    window: int = dataclasses.field(default=0, metadata={"later": True})
+    """Tokens that a query of a block with a sliding window sees, including its own; 0 where no block has one."""
+    window_layers: int = dataclasses.field(default=0, metadata={"later": True})
+    """Number of blocks with the window."""
+    logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Bound of the logits, applied by a tanh; 0 for none."""
+    config: str = ""
+    """The user's config.json as canonical JSON where the model came from one, else empty."""
+    miniature_of: str | None = None
+    """Name of the model that this one stands in for on machines without a GPU."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.head_width or self.hidden_size // self.num_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the queries of all heads, `hidden_size` unless heads have their own width."""
+        return self.num_heads * self.head_dim
+
+    def keys_per_query(self, seq_len: int) -> float:
+        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the
+        sequence without a window, and with one the window less the triangle at the sequence's begin.
+        """
+        window = min(self.window or seq_len, seq_len)
+        windowed = window - window * window / (2 * seq_len)
+        return (self.window_layers * windowed + (self.num_layers - self.window_layers) * seq_len / 2) / self.num_layers
