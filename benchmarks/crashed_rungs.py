@@ -72,7 +72,7 @@ def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
         candidate = candidates[climbed[0].recipe, climbed[0].layout]
         first, ladder = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
         dropped = {rung for place, rung in enumerate(ladder, start=first) if not searcher._alive[place]}
-        dropped |= {*searcher.held_back(candidate), *_by_its_own(candidate, climbed, history)}
+        dropped |= {*searcher.deferred(candidate), *_by_its_own(candidate, climbed, history)}
         for each in climbed:
             run_counts[each.outcome] += 1
             left_out[each.outcome] += each.batch.micro_batch in dropped

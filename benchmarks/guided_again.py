@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     predicted_points = {key: each for key, each in recorded.items() if key in steps_s}
     layouts = len({key for key, _ in predicted_points})
     whole_s = sum(map(_device_s, predicted_points.values())) + layouts * start_s * cluster.num_devices
-    print(f"ended: {searcher.why_stopped}")
+    print(f"ended: {searcher.stopped_reason}")
     print(f"{trials} trials, {points} points, of which no journal has {unknown}: {spent_s:.0f} device seconds")
     print(
         f"all that was recorded, a trial a layout: {layouts} trials, {len(predicted_points)} points:"

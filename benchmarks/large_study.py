@@ -119,7 +119,7 @@ class Played:
             utilization_by_device_pct=(99.0, 99.0, 98.0, 99.0),
             sm_clock_mhz=(1500.0,) * len(windows),
             power_w=(2790.0,) * len(windows),
-            held_back=("power cap",) * len(windows),
+            throttled=("power cap",) * len(windows),
             losses=windows,
             grad_norms=windows,
             step_times_s=windows,
@@ -207,7 +207,7 @@ def resumed(studies: Path) -> Costs:
             job = loop.next_job()
             if not at_s["first"]:
                 at_s["first"], at_s["first_cpu"] = time.monotonic(), time.process_time()
-            assert job is not None, loop.why_ended
+            assert job is not None, loop.ended_reason
             for batch in job.rungs:
                 record(loop.study.journal, RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60.0))
                 measured = played(job.trial_id, job.recipe, job.layout, batch)
@@ -215,7 +215,7 @@ def resumed(studies: Path) -> Costs:
                 time.sleep(TRIAL_S / len(job.rungs))
                 if measured.outcome is not Outcome.OK:
                     break
-            loop.ended(state="done", reason="")
+            loop.on_trial_end(state="done", reason="")
             cpu_s.append(time.process_time() - before_s)
         at_s["last"] = time.monotonic()
 

@@ -8,7 +8,7 @@ from trainers.spec.engines.rules import EngineRules
 
 def replicas_first() -> tuple[str, ...]:
     """Returns all engines, the simplest first, for models whose states fit on a device many times."""
-    return tuple(rules.name for rules in sorted(engines.registered(), key=lambda rules: rules.machinery))
+    return tuple(rules.name for rules in sorted(engines.registered(), key=lambda rules: rules.complexity_rank))
 
 
 def shards_first() -> tuple[str, ...]:

@@ -53,4 +53,4 @@ def stages(indices: Sequence[int]) -> str:
 
 def options(layout: Layout) -> str:
     """Returns as text the layout's kernels, then its axes other than engine, sharding, degrees and checkpointing."""
-    return ", ".join([*layout.words("kernels").values(), *layout.words("options").values()])
+    return ", ".join([*layout.axis_labels("kernels").values(), *layout.axis_labels("options").values()])

@@ -84,7 +84,7 @@ class Workload:
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             gathered_bytes=Sizes.of(recipe).gathered,
             compression=recipe.compression,
-            attended=mask_density(recipe),
+            mask_density=mask_density(recipe),
         )
 
     @property
@@ -201,7 +201,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
-    masked, parts = work.attended is not None, layouts.numbers("cp") > 1
+    masked, parts = work.mask_density is not None, layouts.numbers("cp") > 1
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str, mlp: str) -> tuple[float, float]:
@@ -211,8 +211,8 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
         return inner_copies(stepwise, gated=gated, fused=compile_ != "none", mlp=mlp)
 
     def spans(attention: str) -> float:
-        if work.attended is not None:
-            return mask_speedup(attention, work.attended)
+        if work.mask_density is not None:
+            return mask_speedup(attention, work.mask_density)
         return window_speedup(attention, work.model, work.seq_len)
 
     def flash(attention: str, *, masked: bool) -> float:
@@ -264,7 +264,7 @@ def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array
     """Returns the bytes of one sequence's attention mask on a rank, where each sequence has its own: one value per
     score, and with a position bias in the mask one per score and head. FlexAttention's mask is a list of blocks.
     """
-    if work.attended is None:
+    if work.mask_density is None:
         return np.zeros(())
     value = {"eager": 4.0, "sdpa": work.compute_bytes if biased else 1.0, "flex": 0.0, "flash4": 0.0}
     heads = np.where(

@@ -57,7 +57,7 @@ def best_plan(
     Raises:
         InputError: no layout of the space can stand on the cluster.
     """
-    points = _standing(space, recipe, cluster)
+    points = _runnable(space, recipe, cluster)
     columns = points.columns(cluster)
     prediction = predict(columns)
     projection = None
@@ -96,7 +96,7 @@ def best_plan(
     )
 
 
-def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
+def _runnable(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
     """Returns the points of the space whose layouts can stand on the cluster.
 
     Raises:

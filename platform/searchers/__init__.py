@@ -16,7 +16,7 @@ class Searcher(Protocol[C]):
     """
 
     @property
-    def why_stopped(self) -> str:
+    def stopped_reason(self) -> str:
         """Reason why `suggest` returned None, as the end of a sentence."""
         ...
 
@@ -40,7 +40,7 @@ class Searcher(Protocol[C]):
 class RungSearcher(Searcher[C], Protocol[C]):
     """A searcher that picks single rungs; other searchers suggest whole ladders, without the rungs that are settled."""
 
-    def held_back(self, candidate: C) -> tuple[int, ...]:
+    def deferred(self, candidate: C) -> tuple[int, ...]:
         """Returns the candidate's rungs, ascending, that it does not suggest because they are likely to run out of
         memory.
         """

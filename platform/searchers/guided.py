@@ -63,7 +63,7 @@ class Guided(Generic[C]):
         self._suggestion: C | None = None
         self._threads = ThreadpoolController()
         self._has_suggestion = False
-        self.why_stopped = ""
+        self.stopped_reason = ""
         self._recall()
         self._earlier_groups = self._timing.groups()
         """Groups for which an earlier study has measurements."""
@@ -100,7 +100,7 @@ class Guided(Generic[C]):
                     above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
                     self._alive[above] = False
 
-    def held_back(self, candidate: C) -> tuple[int, ...]:
+    def deferred(self, candidate: C) -> tuple[int, ...]:
         """Returns the candidate's rungs that are likelier to run out of memory than to run, ascending."""
         owner = self._place[candidate.key]
         held = np.flatnonzero(self._held() & (self._points.owner == owner))
@@ -138,14 +138,14 @@ class Guided(Generic[C]):
 
     def _pick(self) -> C | None:
         held = self._held()
-        self.why_stopped = self._all_tried(int(held.sum()))
+        self.stopped_reason = self._all_tried(int(held.sum()))
         pick = self._pick_among(np.flatnonzero(self._alive & ~held))
         if pick is None and self._problem.tokens is not None:
             # No point that likely fits is worth its cost any more. An out-of-memory error costs only seconds, so a
             # point that saves enough of the planned run, weighted by its chance of fitting, is tried all the same.
-            stopped = self.why_stopped
+            stopped = self.stopped_reason
             pick = self._pick_among(np.flatnonzero(held))
-            self.why_stopped = stopped
+            self.stopped_reason = stopped
         return pick
 
     def _pick_among(self, index: Index) -> C | None:
@@ -221,7 +221,7 @@ class Guided(Generic[C]):
 
     def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
         """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of that rung
-        costs; `why_stopped` then gives the reason. Further rungs are there only where they pay for themselves.
+        costs; `stopped_reason` then gives the reason. Further rungs are there only where they pay for themselves.
         """
         problem = self._problem
         candidate = problem.candidates[owner]
@@ -230,9 +230,9 @@ class Guided(Generic[C]):
         if micro_batches != candidate.micro_batches:
             climbed = dataclasses.replace(candidate, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._timing.incumbents:
-            why_not = self._run.why_not(group, self._timing.incumbents[group], saving, cost_gpu_s)
+            why_not = self._run.refusal(group, self._timing.incumbents[group], saving, cost_gpu_s)
             if why_not:
-                self.why_stopped = why_not
+                self.stopped_reason = why_not
                 return None
         return climbed
 

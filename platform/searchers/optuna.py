@@ -13,7 +13,7 @@ _MOST_REPEATS = 50
 class OptunaSearcher(Generic[C]):
     """TPE over a tree of axes: each axis offers only values that lead to a candidate, so every draw is valid."""
 
-    why_stopped = TRIED
+    stopped_reason = TRIED
 
     def __init__(self, problem: Problem[C]) -> None:
         # Imported here, so that `--list` and the other searchers do not wait for Optuna.

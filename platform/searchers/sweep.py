@@ -12,7 +12,7 @@ from platform.searchers.problem import RECIPE, TRIED, C, Observation, Problem
 class Sweep(Generic[C]):
     """Suggests whole ladders in the problem's order, likely good candidates first; recipes take turns."""
 
-    why_stopped = TRIED
+    stopped_reason = TRIED
 
     def __init__(self, problem: Problem[C]) -> None:
         recipes: dict[Any, list[C]] = {}

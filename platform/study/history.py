@@ -273,7 +273,7 @@ class History:
         """
         measurements = self.measured(candidate.key)
         measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
-        settled = self._settled(plain_key(candidate.key))
+        settled = self._finished_sizes(plain_key(candidate.key))
         settled_sizes = {each.batch.micro_batch for each in measured} | settled
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         missing = tuple(
@@ -283,7 +283,7 @@ class History:
         )
         return missing or tuple(each for each in between(candidate, measurements) if each not in settled_sizes)
 
-    def _settled(self, key: str) -> set[int]:
+    def _finished_sizes(self, key: str) -> set[int]:
         """Returns the micro-batches of the candidate's trials that ended as done."""
         ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
         return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}

@@ -197,7 +197,7 @@ def short_name(layout: Layout) -> str:
     declared = axes_of(Layout)
 
     def words(*columns: str) -> list[str]:
-        set_axes = {name: text for name, text in layout.words(*columns).items() if layout.is_set(name)}
+        set_axes = {name: text for name, text in layout.axis_labels(*columns).items() if layout.is_set(name)}
         return [declared[name].short.format(getattr(layout, name)) or text for name, text in set_axes.items()]
 
     parts = [layout.rules.label(layout), *words("degrees", "checkpointing"), layout.replicas, *words("options")]

@@ -195,7 +195,7 @@ class Runs:
         studies can be compared. Those of a former winner are removed.
         """
         stored = self._client.get_run(self.parent_id).data
-        tags, metrics = study_run.standing(result, folder)
+        tags, metrics = study_run.leader(result, folder)
         outdated_tags, old = study_run.outdated(stored.tags, stored.metrics, tags, metrics)
         for name in outdated_tags:
             self._client.delete_tag(self.parent_id, name)

@@ -57,7 +57,7 @@ def study_params(header: StudyHeader) -> dict[str, str]:
     return {name: as_text(value) for name, value in values.items() if value is not None}
 
 
-def standing(result: StudyResult, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
+def leader(result: StudyResult, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
     """Returns tags and metrics on the state of the study in `folder`, with its first recipe's winner where it has
     one.
     """

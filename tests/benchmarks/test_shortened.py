@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import mesh_gradients
-from trainers.models import model
+from trainers.models.model import build
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -44,12 +44,12 @@ def _short(model: ModelSpec, num_layers: int) -> ModelSpec:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_model_of_a_config_json_is_built_with_so_many_blocks(name: str) -> None:
     short = _short(ModelSpec.from_config(BLOCKS[name], name=name), 3)
-    assert len(model.build(short, attention="eager").blocks) == 3
+    assert len(build(short, attention="eager").blocks) == 3
 
 
 def test_all_else_that_a_config_json_states_stays() -> None:
     short = _short(ModelSpec.from_config(LLAMA, name="mine"), 2)
-    config: Any = model.build(short, attention="eager").module.config
+    config: Any = build(short, attention="eager").module.config
     assert (short.name, config.rms_norm_eps) == ("mine", 1e-4)
     assert short == ModelSpec.from_config({**LLAMA, "num_hidden_layers": 2}, name="mine")
 
@@ -65,4 +65,4 @@ def test_a_model_without_a_config_json_keeps_its_share_of_windows() -> None:
     sizes: dict[str, Any] = {"hidden_size": 32, "num_heads": 4, "vocab_size": 64, "ffn_size": 48}
     model = ModelSpec(name="own", architecture="mistral", num_layers=6, window=16, window_layers=6, **sizes)
     short = _short(model, 2)
-    assert short.window_layers == 2 and len(model.build(short, attention="eager").blocks) == 2
+    assert short.window_layers == 2 and len(build(short, attention="eager").blocks) == 2

@@ -204,7 +204,7 @@ class TestCosts:
         causal = Recipe(model=dataclasses.replace(LLAMA, num_layers=1), seq_len=2048, global_batch=8)
         document = dataclasses.replace(causal, attention_mask="document", document_tokens=128)
         work = Workload.of(document)
-        assert work.attended is not None
+        assert work.mask_density is not None
         layouts = [Layout(engine="ddp", attention=each) for each in ("flex", "sdpa")]
         points = [(recipe, each, BatchPoint.of(recipe, each, 2)) for recipe in (causal, document) for each in layouts]
         columns = from_points(points, find_cluster("1xH100"))

@@ -67,7 +67,7 @@ def test_the_winner_in_one_sentence() -> None:
 
 def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     reasons = ("power cap", "", "power cap, thermal")
-    output = verdicts(StudyResult.of(_history(measurement(idle_devices=1, held_back=reasons))))
+    output = verdicts(StudyResult.of(_history(measurement(idle_devices=1, throttled=reasons))))
     assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in output
     assert "1 of 4 devices were idle (under 5 % busy)." in output
 
@@ -139,8 +139,8 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     assert output.startswith("Nothing that was tried fits") and "Tried were 2 of 3 layouts: --resume goes on" in output
     output = nearest_sentence(RECIPE, [], CLUSTER)
     assert output.startswith("Nothing was measured") and "--resume goes on" in output
-    barred = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
-    assert nearest_sentence(RECIPE, [barred, skipped()], CLUSTER).startswith("Nothing has won")
+    disqualified = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
+    assert nearest_sentence(RECIPE, [disqualified, skipped()], CLUSTER).startswith("Nothing has won")
 
 
 def test_a_recipe_of_which_all_is_skipped_does_not_fit_although_a_budget_ended_the_search() -> None:

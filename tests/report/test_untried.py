@@ -15,7 +15,6 @@ from platform.report.show import show
 from platform.report.summary import verdicts
 from platform.report.untried import not_tried_lines
 from platform.search.__main__ import parse
-from platform.search.session.replanned import with_plan
 from platform.search.setup.planned_line import planned
 from platform.search.setup.request import read_request
 from platform.search.setup.study_setup import setup_of
@@ -172,12 +171,6 @@ class TestOlderJournals:
         ran = measurement(on=first.layout, recipe=first.recipe, micro_batch=first.micro_batches[0])
         begun = header(at=AT, recipes=subject.recipes, cluster=H200, options=stored_options)
         return History([begun, Measured(at=AT, measurement=ran)])
-
-    def test_of_a_built_in_space_the_plan_is_made_again(self) -> None:
-        history = with_plan(self.history_of("gpt2", "--set", "engine=ddp,fsdp"))
-        covered = coverage(history, history.measurements[0].recipe)
-        assert covered is not None and covered.num_tried == 1 and covered.not_tried
-        assert all(each.tokens_per_s for each in covered.not_tried)
 
     def test_a_space_file_is_never_run_for_a_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         space = write_space(tmp_path / "mine.py")

@@ -56,7 +56,7 @@ class TestManyMeasurements:
     def test_a_regression_learns_from_the_best_and_a_spread_of_the_others(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(regression, "TEACHERS", 10)
+        monkeypatch.setattr(regression, "MAX_TRAINING_POINTS", 10)
         away = np.array([*range(50, 100), 0.5, 0.1, 0.2, 0.4, 0.3])
         taught = regression.teachers(away)
         assert len(taught) == len(set(taught)) == 10
@@ -225,10 +225,10 @@ class TestHeldBack:
     def test_few_rungs_end_in_a_crash_and_the_others_are_told(self, more: float) -> None:
         searcher, suggestions = self.searched(more)
         crashes = sum(peak > self.SMALLER.device_memory_gib for _, _, peak in suggestions)
-        held = sum(len(searcher.held_back(each)) for each in BLOOM)
+        held = sum(len(searcher.deferred(each)) for each in BLOOM)
         assert crashes <= len(suggestions) / 10
         assert len(suggestions) > 20 and held > 5
-        assert f"or is predicted to run out of it ({held} batch points)" in searcher.why_stopped
+        assert f"or is predicted to run out of it ({held} batch points)" in searcher.stopped_reason
 
     def test_what_does_fit_is_run(self) -> None:
         """Checks that, where peaks are a tenth below the predicted ones, rungs that were predicted to be too large
@@ -275,7 +275,7 @@ class TestHeldBack:
 
     def test_before_anything_ran_nothing_is_held_back(self) -> None:
         searcher = Guided(self.TIGHT)
-        assert not any(searcher.held_back(each) for each in BLOOM)
+        assert not any(searcher.deferred(each) for each in BLOOM)
         points = make_points(self.TIGHT)
         assert (points.log_needed > 0).any()
 
@@ -342,7 +342,7 @@ class TestPruning:
         without = dataclasses.replace(full.layout, checkpointing="none")
         assert without in {each.layout for each in BLOOM}
         assert without not in {each.layout for each in suggestions}
-        assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.why_stopped)
+        assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.stopped_reason)
 
 
 class TestWorth:
@@ -447,7 +447,7 @@ class TestKnowledgeKept:
             assert not suggestions & rungs
             suggestions |= rungs
             searcher.update(suggested, ran(suggested, 1.0))
-        held = {(each.key, rung) for each in BLOOM for rung in searcher.held_back(each)}
+        held = {(each.key, rung) for each in BLOOM for rung in searcher.deferred(each)}
         assert suggestions | held == {(each.key, rung) for each in BLOOM for rung in each.micro_batches}
         assert len(suggestions) > 2 * len(held)
 
@@ -508,7 +508,7 @@ class TestStopping:
                 ran(dataclasses.replace(suggested, micro_batches=(r,)), steps[r])[0] for r in suggested.micro_batches
             ]
             searcher.update(suggested, results)
-        return rungs, searcher.why_stopped
+        return rungs, searcher.stopped_reason
 
     def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
         rungs, reason = self.stopped(1e8)

@@ -122,7 +122,7 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
             searcher.update(dataclasses.replace(candidate, micro_batches=rungs), results)
         else:
             searcher.update(suggested, answer(suggested))
-    assert searcher.why_stopped, "it says why"
+    assert searcher.stopped_reason, "it says why"
     return suggestions
 
 

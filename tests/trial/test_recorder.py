@@ -98,10 +98,10 @@ def test_trials_are_apart(recorder: Recorder, journal: Path) -> None:
 
 
 def test_a_promise_moves_the_deadline_and_writes_no_line(recorder: Recorder, journal: Path) -> None:
-    recorder.stand("t1", "rung", to_json(RUNGS[1]), -5.0)
-    before = recorder.standing("t1")
+    recorder.set_status("t1", "rung", to_json(RUNGS[1]), -5.0)
+    before = recorder.status("t1")
     recorder.promise("t1", 1000.0)
-    after = recorder.standing("t1")
+    after = recorder.status("t1")
     assert before is not None and after is not None
     assert before["overdue_s"] >= 5.0 and after["overdue_s"] < -990.0
     assert (after["phase"], after["batch"]) == ("rung", to_json(RUNGS[1]))
@@ -138,19 +138,19 @@ class TestStartedAgain:
 
     def test_it_knows_where_trials_stand(self, recorder: Recorder, journal: Path) -> None:
         journal.touch()
-        recorder.stand("t1", "gate", None, -5.0)
+        recorder.set_status("t1", "gate", None, -5.0)
         recorder.place("t1", ["n1", "n2"])
-        standing = started(journal).standing("t1")
-        assert standing is not None and (standing["phase"], standing["nodes"]) == ("gate", ["n1", "n2"])
-        assert standing["overdue_s"] >= 5.0, "the time goes on while it is away"
+        status = started(journal).status("t1")
+        assert status is not None and (status["phase"], status["nodes"]) == ("gate", ["n1", "n2"])
+        assert status["overdue_s"] >= 5.0, "the time goes on while it is away"
 
     def test_a_rung_that_began_does_not_begin_twice(self, recorder: Recorder, journal: Path) -> None:
-        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
-        started(journal).stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
+        started(journal).set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
         assert [type(line) for line in Tail(journal).read()] == [RungStart]
 
     def test_what_is_in_the_journal_is_not_written_twice(self, recorder: Recorder, journal: Path) -> None:
-        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
         entry = to_json(measurement(micro_batch=1, trial_id="t1"))
         assert recorder.measured("t1", entry, to_json(RUNGS)) == "ok"
         assert started(journal).measured("t1", entry, to_json(RUNGS)) == "known"
@@ -159,7 +159,7 @@ class TestStartedAgain:
     def test_a_failure_goes_to_the_rung_after_the_last_that_ran_and_ends_the_ladder(
         self, recorder: Recorder, journal: Path
     ) -> None:
-        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
         recorder.measured("t1", to_json(measurement(micro_batch=1, trial_id="t1")), to_json(RUNGS))
         hung = to_json(dataclasses.replace(bad(Outcome.HUNG, 1), trial_id="t1"))
         assert started(journal).measured("t1", hung, to_json(RUNGS)) == "hung"
@@ -167,7 +167,7 @@ class TestStartedAgain:
         assert written(journal) == [(1, "ok"), (2, "hung")]
 
     def test_a_line_that_was_cut_is_written_again(self, recorder: Recorder, journal: Path) -> None:
-        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.set_status("t1", "rung", to_json(RUNGS[0]), 9.0)
         entry = to_json(measurement(micro_batch=1, trial_id="t1"))
         recorder.measured("t1", entry, to_json(RUNGS))
         journal.write_bytes(journal.read_bytes()[:-40])
@@ -192,27 +192,27 @@ class TestCall:
         monkeypatch.setattr(ray, "get", get)
         return prepared
 
-    actor = SimpleNamespace(standing=SimpleNamespace(remote=lambda *_: None))
+    actor = SimpleNamespace(status=SimpleNamespace(remote=lambda *_: None))
 
     def test_one_out_of_reach_is_asked_again(self, answers: list[Any]) -> None:
         answers += [ActorUnavailableError("cut off", None), ActorUnavailableError("cut off", None), "here"]
-        assert call(self.actor, "standing", "t1", limit_s=5) == "here"
+        assert call(self.actor, "status", "t1", limit_s=5) == "here"
 
     def test_one_out_of_reach_for_long_is_an_error(self, answers: list[Any]) -> None:
         answers += [ActorUnavailableError("cut off", None)] * 100
         with pytest.raises(RecorderError, match="was out of reach for 0 s"):
-            call(self.actor, "standing", "t1", limit_s=0.3)
+            call(self.actor, "status", "t1", limit_s=0.3)
 
     def test_no_answer_in_time_is_an_error(self, answers: list[Any]) -> None:
         answers.append(GetTimeoutError("late"))
         with pytest.raises(RecorderError, match="no answer within 5 s") as raised:
-            call(self.actor, "standing", "t1", limit_s=5)
+            call(self.actor, "status", "t1", limit_s=5)
         assert not isinstance(raised.value, RecorderGoneError)
 
     def test_one_that_died_too_often_is_gone(self, answers: list[Any]) -> None:
         answers.append(ActorDiedError())
         with pytest.raises(RecorderGoneError, match="its process died more than 5 times"):
-            call(self.actor, "standing", "t1", limit_s=5)
+            call(self.actor, "status", "t1", limit_s=5)
 
 
 def test_how_long_a_moment_is_away_is_told_by_the_clock_of_its_node(recorder: Recorder) -> None:

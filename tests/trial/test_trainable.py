@@ -75,7 +75,7 @@ class TestTheTrialsEnd:
         reported: list[dict[str, Any]] = []
 
         def answer(actor: object, method: str, *arguments: Any, limit_s: float = 0.0) -> Any:
-            if method == "standing":
+            if method == "status":
                 return {"phase": "rung", "batch": None, "overdue_s": -1.0}
             written.append(from_json(Measurement, arguments[1]))
             return "written"
@@ -122,11 +122,11 @@ class TestTheTrialsEnd:
 
 
 class Recorder:
-    """Stands in for the actor: each call of `standing` returns, or raises, the next of `answers`."""
+    """Stands in for the actor: each call of `status` returns, or raises, the next of `answers`."""
 
     def __init__(self, *answers: dict[str, Any] | Exception | None) -> None:
         self.answers = list(answers)
-        self.standing = self.measured = SimpleNamespace(remote=lambda *_: self)
+        self.status = self.measured = SimpleNamespace(remote=lambda *_: self)
 
     def answer(self) -> Any:
         next_answer = self.answers.pop(0)

@@ -72,7 +72,7 @@ def test_the_first_trial_is_the_first_of_the_cost_models_ranking() -> None:
 
 def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> None:
     class GivesUp:
-        why_stopped = ""
+        stopped_reason = ""
 
         def suggest(self) -> None:
             return None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import platform.plan.__main__ as plan  # pyright takes `from platform import` for the standard module
-import platform.report.__main__
+import platform.report.__main__ as report
 import platform.validate.__main__ as validate
 from platform.common.errors import InputError
 from platform.cost_model import engines as cost_engines
@@ -124,7 +124,7 @@ class TestSearched:
     def test_it_is_reported_where_it_cannot_be_imported(
         self, searched: Searched, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in ANSWERED
+        assert report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in ANSWERED
         assert ENGINE in capsys.readouterr().out
 
 

@@ -74,10 +74,10 @@ class Layout(LayoutAxes):
         return dataclasses.replace(self, tp=1, pp=1, cp=1, schedule="1f1b", virtual=1)
 
     @property
-    def machinery(self) -> tuple[int, ...]:
+    def complexity_rank(self) -> tuple[int, ...]:
         """The layout's distance from a plain training loop as ranks, the most important part first."""
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
-        return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
+        return (self.model_parallel, *states, self.rules.complexity_rank, self.zero_stage)
 
     def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
         """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including
@@ -89,7 +89,7 @@ class Layout(LayoutAxes):
     def degrees(self) -> str:
         """The degrees of the mesh as text: data parallel always, the others where they are used."""
         data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
-        return " ".join([data_parallel, *self.words("degrees").values()])
+        return " ".join([data_parallel, *self.axis_labels("degrees").values()])
 
     @property
     def replicas(self) -> str:
@@ -103,21 +103,14 @@ class Layout(LayoutAxes):
     @property
     def label(self) -> str:
         """One short line of text, without fields at their plain value."""
-        parts = [self.rules.label(self), self.replicas, *self.words().values()]
+        parts = [self.rules.label(self), self.replicas, *self.axis_labels().values()]
         return ", ".join(part for part in parts if part)
 
-    def words(self, *columns: str) -> dict[str, str]:
-        """Returns the words of each axis, for those shown in these columns of reports, or in any column by default.
-
-        Engine, stage and data parallelism are not among them.
+    def _is_shown(self, axis: str) -> bool:
+        """Returns whether the value of `axis` tells layouts apart: `grad_sync` only where the engine has both and there
+        is more than one rank.
         """
-        words_by_axis: dict[str, str] = {}
-        for name, declared in axes_of(Layout).items():
-            # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
-            matters = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
-            if declared.label and (matters or declared.always_shown) and (not columns or declared.column in columns):
-                words_by_axis[name] = declared.words(getattr(self, name))
-        return words_by_axis
+        return self.rules.chooses_sync(self) if axis == "grad_sync" else super()._is_shown(axis)
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from trainers.spec.axis import axis, defaults_of
+from trainers.spec.axis import axes_of, axis, defaults_of
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -256,6 +256,25 @@ class LayoutAxes:
         return self.offload != "none"
 
     @property
-    def frugality(self) -> tuple[int, ...]:
+    def memory_rank(self) -> tuple[int, ...]:
         """Smaller where full checkpointing and sharding leave less in memory."""
         return int(self.checkpointing != "full"), -self.zero_stage
+
+    def axis_labels(self, *columns: str) -> dict[str, str]:
+        """Returns the words of each axis, for those shown in these columns of reports, or in any column by default.
+
+        Engine, stage and data parallelism are not among them.
+        """
+        words_by_axis: dict[str, str] = {}
+        for name, declared in axes_of(LayoutAxes).items():
+            if (
+                declared.label
+                and (self._is_shown(name) or declared.always_shown)
+                and (not columns or declared.column in columns)
+            ):
+                words_by_axis[name] = declared.words(getattr(self, name))
+        return words_by_axis
+
+    def _is_shown(self, axis: str) -> bool:
+        """Returns whether the value of `axis` tells layouts apart."""
+        return self.is_set(axis)

@@ -19,6 +19,7 @@ from typing import Any, cast
 import ray
 
 from trainers import startup
+from trainers.spec import engines
 
 IS_WORKER = "LAYOUT_SEARCH_WORKER"
 """Environment variable of train workers alone: of all processes of the job, they import what a worker needs."""
@@ -44,10 +45,10 @@ def preload() -> None:
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
             importlib.import_module("trainers.trial.worker")
-            engines = importlib.import_module("trainers.spec.engines")
+            base = importlib.import_module("trainers.engines.base")
             for rules in engines.registered():
                 if rules.is_preloaded:
-                    engines.load(rules.name)
+                    base.engine_class(rules.name)
             importlib.import_module("trainers.models.model").load_code()
         elif IS_TUNE in os.environ:
             importlib.import_module("trainers.trial.trainable")

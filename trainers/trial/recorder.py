@@ -85,7 +85,7 @@ class Recorder:
         self._path = journal_path
         self._state_path = Path(state_path)
         self._lock = threading.Lock()
-        self._standing: dict[str, dict[str, Any]] = {}
+        self._statuses: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, list[str]] = {}
         self._measured_batches: dict[str, set[BatchPoint]] = {}
         self._ended_trials: set[str] = set()
@@ -112,14 +112,14 @@ class Recorder:
             (Path(self._path).parent / entry.trace).write_bytes(trace)
         self._record(entry)
 
-    def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
+    def set_status(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Sets a trial's phase; its next report is due within `allowed_s`."""
         with self._lock:
-            before = self._standing.get(trial_id)
+            before = self._statuses.get(trial_id)
             if batch is not None and (before is None or before["batch"] != batch):
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 record(self._path, start)
-            self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
+            self._statuses[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             self._keep()
 
     def place(self, trial_id: str, nodes: list[str]) -> None:
@@ -135,21 +135,21 @@ class Recorder:
     def promise(self, trial_id: str, allowed_s: float) -> None:
         """Extends the time until a trial's next report, without a line in the journal."""
         with self._lock:
-            self._standing[trial_id]["until"] = time.monotonic() + allowed_s
+            self._statuses[trial_id]["until"] = time.monotonic() + allowed_s
             self._keep()
 
-    def standing(self, trial_id: str) -> dict[str, Any] | None:
+    def status(self, trial_id: str) -> dict[str, Any] | None:
         """Returns phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first
         report.
         """
         with self._lock:
-            standing = self._standing.get(trial_id)
-            if standing is None:
+            status = self._statuses.get(trial_id)
+            if status is None:
                 return None
             return {
-                **standing,
+                **status,
                 "nodes": self._nodes.get(trial_id, []),
-                "overdue_s": time.monotonic() - standing["until"],
+                "overdue_s": time.monotonic() - status["until"],
             }
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
@@ -178,14 +178,14 @@ class Recorder:
             elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
                 return "known"
             record(self._path, journal.Measured(measurement=entry))
-            self._settle(trial_id, entry)
+            self._count(trial_id, entry)
         return entry.outcome.value
 
     def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
         with self._lock:
             record(self._path, entry)
 
-    def _settle(self, trial_id: str, entry: Measurement) -> None:
+    def _count(self, trial_id: str, entry: Measurement) -> None:
         self._measured_batches.setdefault(trial_id, set()).add(entry.batch)
         if entry.outcome in ENDS_LADDER:
             self._ended_trials.add(trial_id)
@@ -195,19 +195,19 @@ class Recorder:
         there too.
         """
         part = self._state_path.with_suffix(".part")
-        part.write_text(json.dumps({"standing": self._standing, "nodes": self._nodes}))
+        part.write_text(json.dumps({"statuses": self._statuses, "nodes": self._nodes}))
         part.replace(self._state_path)
 
     def _restore(self) -> None:
         state = json.loads(self._state_path.read_text())
-        self._standing, self._nodes = state["standing"], state["nodes"]
+        self._statuses, self._nodes = state["statuses"], state["nodes"]
         for line in Path(self._path).read_bytes().splitlines():
             try:
                 entry = from_line(line)
             except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
                 continue
-            if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._standing:
-                self._settle(entry.measurement.trial_id, entry.measurement)
+            if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._statuses:
+                self._count(entry.measurement.trial_id, entry.measurement)
 
     def _is_cut_off(self, trial_id: str) -> bool:
         """Returns whether a node of the trial no longer answers: Ray notices that later than a watchdog does."""

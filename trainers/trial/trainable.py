@@ -141,15 +141,15 @@ def write(job: Job, recorder: Any, verdict: EndCause) -> tuple[str, str]:
     Raises:
         RecorderError: the recorder does not answer.
     """
-    standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id)
-    if standing is None or verdict.silent or not job.rungs:
+    status: dict[str, Any] | None = recorders.call(recorder, "status", job.trial_id)
+    if status is None or verdict.silent or not job.rungs:
         return "failed", verdict.reason
-    batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
+    batch = from_json(BatchPoint, status["batch"]) if status["batch"] else job.rungs[0]
     measurement = job.measurement(
         batch,
         verdict.outcome,
         reason=verdict.reason,
-        phase=verdict.phase or standing["phase"],
+        phase=verdict.phase or status["phase"],
         rank=verdict.rank,
         asked_gib=verdict.asked_gib,
         allocated_gib=verdict.allocated_gib,
@@ -163,16 +163,16 @@ def _watch(job: Job, recorder: Any, started_s: float, is_over: threading.Event) 
     """Ends this process, and with it the trial's workers, when rank 0 is overdue, which no worker can notice."""
     while not is_over.wait(2):
         try:
-            standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id, limit_s=30)
+            status: dict[str, Any] | None = recorders.call(recorder, "status", job.trial_id, limit_s=30)
         except RecorderGoneError:  # without it there is no study to serve: the driver ends the search
             os._exit(EXIT_CODE)
         except RecorderError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
             continue
         waited_s = time.monotonic() - started_s
-        if standing is None and waited_s > START_S:
+        if status is None and waited_s > START_S:
             reason = f"no worker reported within {START_S:.0f} s of the trial's start"
-        elif standing is not None and standing["overdue_s"] > job.hang_floor_s:
-            reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
+        elif status is not None and status["overdue_s"] > job.hang_floor_s:
+            reason = f"rank 0 is {status['overdue_s']:.0f} s overdue in {status['phase']}"
         else:
             continue
         try:

@@ -88,7 +88,7 @@ class TrialWorker:
     def run(self) -> bool:
         """Builds the engine and climbs the ladder; returns whether time ran out before its end."""
         job = self.job
-        self._stand("init", None, 2 * job.first_step_s)
+        self._set_status("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
@@ -151,7 +151,7 @@ class TrialWorker:
             if not self._fits(memory_points, batch):
                 break
             self.batch = batch
-            self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
+            self._set_status("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
             rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
             measured = rung.measure(started if number == 0 else {})
             self._record(measured)
@@ -216,13 +216,13 @@ class TrialWorker:
 
     def _run_gate(self, context: RunContext, engine: Engine, size: GateSize) -> None:
         self.batch = batch = gate_batch(self.job)
-        self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
+        self._set_status("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         curves = gate_curves.curves_of(context, engine, size, batch)
         if self.rank == 0:
             self._call_recorder("gate", to_json(curves))
 
     def _profile(self, context: RunContext, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
-        self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
+        self._set_status("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         profiled = profiling.run(context, engine, source, batch)
         if profiled is not None:
             profile, trace = profiled
@@ -266,9 +266,9 @@ class TrialWorker:
         rungs = to_json(self.job.rungs)
         self._call_recorder("measured", self.job.trial_id, to_json(measurement), rungs, limit_s=limit_s)
 
-    def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
+    def _set_status(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
         if self.rank == 0:
-            self._call_recorder("stand", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
+            self._call_recorder("set_status", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
 
     def _context(self) -> RunContext:
         """Returns the context for measuring on this rank, once the peak of the devices is known."""

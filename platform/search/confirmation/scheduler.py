@@ -58,18 +58,23 @@ class ConfirmationScheduler:
         """By recipe id: the number of the last round before this session."""
 
     def next(
-        self, history: History, left_s: float = math.inf, costs: ConfirmationCosts = UNLIMITED, *, anew: bool = True
+        self,
+        history: History,
+        left_s: float = math.inf,
+        costs: ConfirmationCosts = UNLIMITED,
+        *,
+        for_new_winner: bool = True,
     ) -> ConfirmationTrial | None:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
         A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it, with
-        `anew` all those of another winner. A winner's last run includes the gate if `left_s` suffices for both and for
+        `for_new_winner` all those of another winner. A winner's last run includes the gate if `left_s` suffices for both and for
         the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine was disturbed,
         the contenders first run in turn until the fastest of them is resolved.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            if runs and self._fits(runs[0], history, left_s, costs, anew=anew):
+            if runs and self._fits(runs[0], history, left_s, costs, for_new_winner=for_new_winner):
                 return _trial_of(runs[0])
             if unresolved(of_recipe(recipe, history.measurements)):
                 run = self._contenders_run(recipe, history, left_s, costs)
@@ -121,9 +126,11 @@ class ConfirmationScheduler:
                 return None
         return run
 
-    def reserve_s(self, history: History, costs: ConfirmationCosts, whole_s: float, *, anew: bool = True) -> float:
+    def reserve_s(
+        self, history: History, costs: ConfirmationCosts, whole_s: float, *, for_new_winner: bool = True
+    ) -> float:
         """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
-        have run, and with `anew`, for those of another winner, which would need all of them.
+        have run, and with `for_new_winner`, for those of another winner, which would need all of them.
 
         It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
         a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
@@ -131,7 +138,9 @@ class ConfirmationScheduler:
         """
         if self.wait(history):
             return 0.0
-        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if anew and history.finals_begun else ())
+        run_s, gate_s = self._needs_s(
+            history, costs, for_new_winner=self._recipes if for_new_winner and history.finals_begun else ()
+        )
         profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
             closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
@@ -158,20 +167,20 @@ class ConfirmationScheduler:
         waits = self.wait(history)
         missing: list[str] = []
         for recipe in self._recipes:
-            anew = ConfirmationScheduler(
+            fresh = ConfirmationScheduler(
                 self._candidates, self.rules
             )  # what left nothing for want of time is missing too
             of = f" of {recipe.label}" if len(self._recipes) > 1 else ""
-            if runs := anew._repeats_left(recipe, history):
+            if runs := fresh._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
                 missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
             if open_ := unresolved(of_recipe(recipe, history.measurements)):
                 missing.append(f"further runs of {len(open_)} contenders{of}{self._rounds_words(recipe, history)}")
                 continue
-            closing = anew._closing.next(recipe, history)
+            closing = fresh._closing.next(recipe, history)
             if closing is None:
                 continue
-            run_s, gate_s = anew._closing.need_s(recipe, history, costs)
+            run_s, gate_s = fresh._closing.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
             duration_text = (
                 f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
@@ -209,11 +218,11 @@ class ConfirmationScheduler:
         """Allows the trial to be returned again, after it died without a result or did not start."""
         self._started.pop(trial_key, None)
 
-    def barred(self, history: History) -> list[Measurement]:
+    def disqualified(self, history: History) -> list[Measurement]:
         """Returns a failed run for every point of a layout whose curves differ from the reference's, so that it cannot
         win.
         """
-        barred: list[Measurement] = []
+        disqualified: list[Measurement] = []
         for recipe in self._recipes:
             for layout in {each.layout for each in history.gates if each.recipe == recipe}:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
@@ -224,7 +233,7 @@ class ConfirmationScheduler:
                     for point in points(of_recipe(recipe, history.measurements))
                     if point.main_run.layout == layout
                 ]
-                barred += [
+                disqualified += [
                     Measurement(
                         recipe=recipe,
                         layout=layout,
@@ -239,7 +248,7 @@ class ConfirmationScheduler:
                     for point in able
                     if point.speeds
                 ]
-        return barred
+        return disqualified
 
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
         """Returns the winners whose profile is asked for and missing."""
@@ -257,17 +266,17 @@ class ConfirmationScheduler:
         )
 
     def _fits(
-        self, run: ConfirmationRun, history: History, left_s: float, costs: ConfirmationCosts, *, anew: bool
+        self, run: ConfirmationRun, history: History, left_s: float, costs: ConfirmationCosts, *, for_new_winner: bool
     ) -> bool:
         """Returns whether there is time for a finalist's run and what follows it, including gates where they fit
-        without the run; with `anew`, all that another winner needs.
+        without the run; with `for_new_winner`, all that another winner needs.
         """
         if math.isinf(left_s):
             return True
         profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
-        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,) if anew else ())
+        run_s, gate_s = self._needs_s(history, costs, for_new_winner=(run.point.recipe,) if for_new_winner else ())
         after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.cold_s + costs.repeat_s(run.point) + after_s
 
@@ -296,10 +305,13 @@ class ConfirmationScheduler:
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
     def _needs_s(
-        self, history: History, costs: ConfirmationCosts, anew: Collection[Recipe] = ()
+        self, history: History, costs: ConfirmationCosts, for_new_winner: Collection[Recipe] = ()
     ) -> tuple[float, float]:
-        """Returns the sum of `Closing.need_s` over recipes; with `anew`, for another winner."""
-        needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
+        """Returns the sum of `Closing.need_s` over recipes; with `for_new_winner`, for another winner."""
+        needs = [
+            self._closing.need_s(recipe, history, costs, for_new_winner=recipe in for_new_winner)
+            for recipe in self._recipes
+        ]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
 
 

@@ -71,18 +71,18 @@ class WinnerRuns:
         return gate_trial if gate and self._needs_gate(best, history) and gate_trial.key not in self._started else None
 
     def need_s(
-        self, recipe: Recipe, history: History, costs: ConfirmationCosts, *, anew: bool = False
+        self, recipe: Recipe, history: History, costs: ConfirmationCosts, *, for_new_winner: bool = False
     ) -> tuple[float, float]:
         """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
-        and the reference's add. With `anew`, of all of them, since another winner may take its place.
+        and the reference's add. With `for_new_winner`, of all of them, since another winner may take its place.
         """
         best = winner(of_recipe(recipe, history.measurements))
         if best is None:
             return 0.0, 0.0
-        closing = None if anew else self.next(recipe, history)
-        runs = self._needs_timing(best) if anew else self.next(recipe, history, gated=False) is not None
+        closing = None if for_new_winner else self.next(recipe, history)
+        runs = self._needs_timing(best) if for_new_winner else self.next(recipe, history, gated=False) is not None
         run_s = costs.run_s(best) if runs else 0.0
-        gate = self._rules.gate if anew else closing and closing.gate
+        gate = self._rules.gate if for_new_winner else closing and closing.gate
         if not gate:
             return run_s, 0.0
         reference_s = self.reference_s(best, history, costs)

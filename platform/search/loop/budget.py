@@ -84,7 +84,7 @@ class Spending:
         of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self._num_devices
         return min(self.budget.time_s or math.inf, of_devices)
 
-    def why_over(self, *, trial_s: float, reserve_s: float) -> str:
+    def over_reason(self, *, trial_s: float, reserve_s: float) -> str:
         """Returns why the search may run no further trial, "" where it may.
 
         A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.

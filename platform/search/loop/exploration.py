@@ -38,9 +38,9 @@ class Exploration:
                 self._update(candidate)
 
     @property
-    def why_stopped(self) -> str:
+    def stopped_reason(self) -> str:
         """Reason why `next` returns nothing more."""
-        return self._searcher.why_stopped
+        return self._searcher.stopped_reason
 
     @property
     def has_passed_over(self) -> bool:
@@ -94,7 +94,7 @@ class Exploration:
 
     def blame_suspects(self) -> None:
         """Settles the suspects as failed, since the cluster works."""
-        self._log.settle(self._suspects)
+        self._log.record_outcomes(self._suspects)
         self._suspects.clear()
 
     def _update(self, candidate: Candidate) -> None:
@@ -113,23 +113,23 @@ class Exploration:
             candidate = self._candidates.get(key_of(best)) if best else None
             if candidate is None or candidate.key in self._passed_over:
                 continue
-            if rungs := self._rungs_between(candidate, searcher.held_back(candidate)):
+            if rungs := self._rungs_between(candidate, searcher.deferred(candidate)):
                 self._suggested = None
                 return candidate, _points(candidate, rungs)
         return None
 
-    def _rungs_between(self, candidate: Candidate, held_back: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the rungs `held_back`, except those that do not fit by the layout's line of memory, and
+    def _rungs_between(self, candidate: Candidate, deferred: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the rungs `deferred`, except those that do not fit by the layout's line of memory, and
         those between the largest that ran and the first that does not fit.
         """
         history = self._log.history
         job = make_job(
-            candidate, _points(candidate, held_back), None, history=history, settings=self._settings, stop_at_s=None
+            candidate, _points(candidate, deferred), None, history=history, settings=self._settings, stop_at_s=None
         )
-        self._log.settle(misfits_of_layout(job, history, self._settings))
+        self._log.record_outcomes(misfits_of_layout(job, history, self._settings))
         measured = history.measured(candidate.key)
         skipped = {each.batch.micro_batch for each in measured if each.outcome is Outcome.SKIPPED}
-        rungs = {each.batch.micro_batch for each in measured}.union(held_back) - skipped
+        rungs = {each.batch.micro_batch for each in measured}.union(deferred) - skipped
         return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
 
 

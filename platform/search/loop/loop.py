@@ -39,7 +39,7 @@ class _Running:
 
 
 class SearchLoop:
-    """One session of a study, from its journal on. `next_job` and `ended` alternate; one trial runs at a time."""
+    """One session of a study, from its journal on. `next_job` and `on_trial_end` alternate; one trial runs at a time."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SearchLoop:
         """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
         further candidates are tried, except those that final runs wait for.
         """
-        self._keeps_for_another = True
+        self._reserves_for_new_winner = True
         """Whether time is kept for all final runs of another winner, which the next trial may make: not in a session
         that would then run nothing, as would each further one of its budget.
         """
@@ -93,7 +93,7 @@ class SearchLoop:
         return self._log.history
 
     @property
-    def why_ended(self) -> str:
+    def ended_reason(self) -> str:
         """Reason why the search runs no further trial; "" while it continues."""
         return self.fault or (self._search_end.why if self._search_end else "")
 
@@ -127,7 +127,7 @@ class SearchLoop:
         return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """Returns the next trial, recorded as started; None when the session is over (`why_ended` states why)."""
+        """Returns the next trial, recorded as started; None when the session is over (`ended_reason` states why)."""
         decision = self.decide()
         job = decision.job
         if job is None:
@@ -155,7 +155,7 @@ class SearchLoop:
         as failed.
         """
         self._log.refresh()
-        self._log.settle(self._finals.barred(self.history))
+        self._log.record_outcomes(self._finals.disqualified(self.history))
         decision = self._decision()
         self.phase = decision.phase
         return decision
@@ -168,8 +168,8 @@ class SearchLoop:
                 return decision
             self._resumes_finals = False
         decision = self._search_decision() or self._final_decision() or self._profile_decision()
-        if decision is None and self._keeps_for_another and not self._ends:
-            self._keeps_for_another, self._search_end = False, None
+        if decision is None and self._reserves_for_new_winner and not self._ends:
+            self._reserves_for_new_winner, self._search_end = False, None
             return self._decision()
         return decision or Decision(phase=SessionPhase.ENDED)
 
@@ -191,33 +191,35 @@ class SearchLoop:
         """
         history, timing = self.history, self.settings.timing
         # The time for another winner's final runs may still be given up, and what is passed over does not come back.
-        is_settled = bool(self._ends) or not (self._keeps_for_another and history.finals_begun)
+        is_settled = bool(self._ends) or not (self._reserves_for_new_winner and history.finals_begun)
         while (work := self._search.next()) is not None:
-            reason = self.spending.why_over(trial_s=least_trial_s(*work, history, timing), reserve_s=reserve_s)
+            reason = self.spending.over_reason(trial_s=least_trial_s(*work, history, timing), reserve_s=reserve_s)
             if not reason:
                 return work, None
-            has_time = not self.spending.why_over(trial_s=history.start_s, reserve_s=reserve_s)
+            has_time = not self.spending.over_reason(trial_s=history.start_s, reserve_s=reserve_s)
             if not (is_settled and has_time and timing.fixes_steps):
                 return None, SearchEnd(why=reason, tried_all=False)
             self._search.pass_over(work[0])
         if self._search.has_passed_over:
-            reason = self.spending.why_over(trial_s=math.inf, reserve_s=reserve_s)
+            reason = self.spending.over_reason(trial_s=math.inf, reserve_s=reserve_s)
             return None, SearchEnd(why=reason, tried_all=False)
-        return None, SearchEnd(why=self._search.why_stopped, tried_all=True)
+        return None, SearchEnd(why=self._search.stopped_reason, tried_all=True)
 
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""
         whole_s = self.spending.whole_s
         if math.isinf(whole_s):
             return 0.0
-        return self._finals.reserve_s(self.history, self._costs, whole_s, anew=self._keeps_for_another)
+        return self._finals.reserve_s(self.history, self._costs, whole_s, for_new_winner=self._reserves_for_new_winner)
 
     def _final_decision(self) -> Decision | None:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
         gate.
         """
         left_s = self.spending.time_left_s()
-        return self._decision_on(self._finals.next(self.history, left_s, self._costs, anew=self._keeps_for_another))
+        return self._decision_on(
+            self._finals.next(self.history, left_s, self._costs, for_new_winner=self._reserves_for_new_winner)
+        )
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
@@ -254,7 +256,7 @@ class SearchLoop:
         cold_s = 0.0 if self._ends else self._cold_s
         return ConfirmationCosts(start_s=history.start_s, trial_s=history.trial_s, cold_s=cold_s, timing=timing)
 
-    def ended(
+    def on_trial_end(
         self,
         *,
         state: TrialState,
@@ -328,4 +330,4 @@ class SearchLoop:
         if running.final is None:
             self._search.suspect(failed)
         else:  # the point itself ran before
-            self._log.settle([failed])
+            self._log.record_outcomes([failed])

@@ -51,6 +51,6 @@ def _watch_start(
 
 def _started(state: Path) -> set[str]:
     try:
-        return set(json.loads(state.read_text())["standing"])
+        return set(json.loads(state.read_text())["statuses"])
     except FileNotFoundError:  # before the first word of any trial
         return set()

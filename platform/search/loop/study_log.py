@@ -32,7 +32,7 @@ class StudyLog:
         """Reads what running trials have written since the last call."""
         self._history.extend(self._tail.read())
 
-    def settle(self, measurements: Iterable[Measurement]) -> None:
+    def record_outcomes(self, measurements: Iterable[Measurement]) -> None:
         """Adds measurements that follow from others, without writing them yet."""
         entries = [Measured(measurement=each, at=now()) for each in measurements]
         self._history.extend(entries)

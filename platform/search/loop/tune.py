@@ -144,21 +144,21 @@ class _Bridge(TuneSearcher):
         _remove_groups(ray.get_runtime_context().get_job_id())
         is_silent = error or "state" not in reported
         state = "failed" if is_silent else reported["state"]
-        standing: dict[str, Any] | None = None
+        status: dict[str, Any] | None = None
         fault = ""
         try:
             if is_silent:
                 self._look_for_memory_kill()
             if state == "failed":
-                standing = self._standing()
+                status = self._status()
         except RecorderError as recorder_error:
             fault = str(recorder_error)
-        nodes, lost_nodes = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
+        nodes, lost_nodes = _nodes(status["nodes"] if status else []) if state == "failed" else ([], [])
         try:
-            self._loop.ended(
+            self._loop.on_trial_end(
                 state=state,
                 reason=reported.get("reason", "") or fault,
-                started=state != "failed" or standing is not None,
+                started=state != "failed" or status is not None,
                 rank=reported.get("rank"),
                 nodes=nodes,
                 lost_nodes=lost_nodes,
@@ -179,12 +179,12 @@ class _Bridge(TuneSearcher):
         if killed := self._kills.since():
             write(job, recorders.find(job.recorder), host_memory(killed))
 
-    def _standing(self) -> dict[str, Any] | None:
+    def _status(self) -> dict[str, Any] | None:
         """Returns the running trial's state; None where none of its workers ever reported."""
         job = self._loop.running
         assert job is not None
-        standing: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "standing", job.trial_id)
-        return standing
+        status: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "status", job.trial_id)
+        return status
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: a study resumes from its journal."""

@@ -50,7 +50,7 @@ def search(options: SearchOptions) -> int:
     code, fault, gpu_s = 1, "", 0.0
     with session.connection(options, first, several.counts[-1]) as place, interruptible():
         place = session.without_slow_nodes(options, first, place)
-        place_s = time.monotonic() - began_s
+        connect_s = time.monotonic() - began_s
         probe = probe_store.find(studies, place)
         for count, request in requests.items():
             try:
@@ -63,7 +63,7 @@ def search(options: SearchOptions) -> int:
             print_line(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                part_code = session.search(part, place=place, place_s=place_s, is_printed=not options.json)
+                part_code = session.search(part, place=place, connect_s=connect_s, is_printed=not options.json)
                 gpu_s += 0.0 if options.dry_run else _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)

@@ -44,4 +44,4 @@ def finished_reason(study: Study, request: SearchRequest) -> str:
     )
     if not loop.decide().phase.is_terminal or loop.has_unwritten:
         return ""
-    return f"on {subject.cluster.label}: {loop.why_ended}"
+    return f"on {subject.cluster.label}: {loop.ended_reason}"

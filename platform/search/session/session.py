@@ -42,11 +42,11 @@ _UNSAFE = 1
 
 
 def search(
-    options: SearchOptions, *, place: ClusterHandle | None = None, place_s: float = 0.0, is_printed: bool = True
+    options: SearchOptions, *, place: ClusterHandle | None = None, connect_s: float = 0.0, is_printed: bool = True
 ) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    It runs on the cluster of `place`, which took `place_s` to connect to; without one it connects for the time of the
+    It runs on the cluster of `place`, which took `connect_s` to connect to; without one it connects for the time of the
     search. The result is printed if `shown`.
 
     Raises:
@@ -82,18 +82,18 @@ def search(
                 place,
                 budget,
                 began_s=began_s,
-                place_s=place_s,
+                connect_s=connect_s,
                 leftover=opening.leftover,
                 mirror=mirror,
                 result=end,
             ).run()
-            why_unsafe = safety.unsafe_reason(place, study.path) if options.safe and not code else ""
+            unsafe_reason = safety.unsafe_reason(place, study.path) if options.safe and not code else ""
         leftovers.remove_note(study.path)
         end.show()
         if fault:
             raise ClusterError(fault)
-        if why_unsafe:
-            print_line(f"The winner is not safe to train: {why_unsafe}")
+        if unsafe_reason:
+            print_line(f"The winner is not safe to train: {unsafe_reason}")
             return _UNSAFE
         return code
 

@@ -41,19 +41,19 @@ class SessionRun:
         budget: Budget,
         *,
         began_s: float,
-        place_s: float = 0.0,
+        connect_s: float = 0.0,
         leftover: leftovers.Note | None = None,
         mirror: Mirror | None = None,
         result: output.SessionOutput | None = None,
     ) -> None:
-        """Takes over a session that began at `began_s`; another session would take `place_s` to reach this point.
+        """Takes over a session that began at `began_s`; another session would take `connect_s` to reach this point.
 
         The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
         `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
         in it when the cluster's head is gone.
         """
         self._study, self._subject, self._place, self._budget = study, subject, place, budget
-        self._began_s, self._place_s, self._leftover = began_s, place_s, leftover
+        self._began_s, self._connect_s, self._leftover = began_s, connect_s, leftover
         self._mirror, self._result = mirror, result or output.SessionOutput(study)
         self._loop: SearchLoop | None = None
         self._stdout = sys.stdout
@@ -71,7 +71,7 @@ class SessionRun:
         code, reason, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
         try:
             loop = self._search(scratch)
-            reason, left_out = loop.why_ended, loop.left_out
+            reason, left_out = loop.ended_reason, loop.left_out
             if loop.fault:
                 code, fault = ClusterError.exit_code, f"{loop.fault}; {output.resume_sentence(self._study)}"
         except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class SessionRun:
                 first_step_s=subject.space.first_step_s,
             ),
             spent_s=time.monotonic() - self._began_s,
-            shared_s=self._place_s,
+            shared_s=self._connect_s,
         )
 
     def _record_end(self, code: int, reason: str, left_out: str = "") -> None:

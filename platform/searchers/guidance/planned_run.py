@@ -33,7 +33,7 @@ class PlannedRun:
         gpu_s = self.gpu_s(group, -speed)
         return 1 / gpu_s if gpu_s else 0.0
 
-    def why_not(self, group: int, log_step_s: float, saving: float, cost_gpu_s: float) -> str:
+    def refusal(self, group: int, log_step_s: float, saving: float, cost_gpu_s: float) -> str:
         """Returns the reason against a trial that costs more than its `saving`, a share of the run; "" if it pays."""
         gpu_s = self.gpu_s(group, log_step_s)
         if not saving * gpu_s < cost_gpu_s:  # an infinite run pays for every trial; a saving of 0 is then NaN

@@ -115,7 +115,7 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
 
     Layouts with the fewest fused kernels come first, and of as many those with earlier values of their axes, since a
     compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the
-    least machinery first, then layouts that were not tried, the most frugal first.
+    least complex first, then layouts that were not tried, the most frugal first.
     """
     timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
     failed_layouts = {
@@ -130,8 +130,8 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
         fused = sum(layout.is_set(name) for name in kernels)
         further = sum(values.index(getattr(layout, name)) for name, values in kernels.items())
         if layout in timed_layouts:
-            return fused, further, False, layout.machinery
-        return fused, further, True, (*layout.frugality, *layout.machinery)
+            return fused, further, False, layout.complexity_rank
+        return fused, further, True, (*layout.memory_rank, *layout.complexity_rank)
 
     return sorted(layouts, key=order)
 

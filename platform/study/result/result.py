@@ -53,13 +53,13 @@ class RecipeResult:
 
     @functools.cached_property
     def runner_up(self) -> Measurement | None:
-        """The best point of another layout than the winner's that no gate barred; None where there is none.
+        """The best point of another layout than the winner's that no gate disqualified; None where there is none.
 
         A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
         """
         best = self.winner
-        barred = {each.layout for each in self.measurements if each.phase == "gate"}
-        others = [each for each in self.measurements if best and each.layout not in {best.layout, *barred}]
+        disqualified = {each.layout for each in self.measurements if each.phase == "gate"}
+        others = [each for each in self.measurements if best and each.layout not in {best.layout, *disqualified}]
         slow = [each for each in others if each.outcome is Outcome.SLOW]
         return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
 
@@ -171,13 +171,13 @@ class StudyResult:
 def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
     of_recipe = points(group)
     ranking = rank(of_recipe)
-    level = contenders_of(ranking)
+    tied = contenders_of(ranking)
     return RecipeResult(
         recipe=recipe,
         measurements=tuple(group),
         points=tuple(of_recipe),
         ranking=tuple(ranking),
-        contenders=tuple(level),
-        unresolved=tuple(unresolved_of(level)),
+        contenders=tuple(tied),
+        unresolved=tuple(unresolved_of(tied)),
         history=history,
     )

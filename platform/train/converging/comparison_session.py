@@ -127,11 +127,11 @@ class ComparisonSession:
                     print_line(f"{name}:")
                     tags = {"comparison": self.comparison_id, "strategy": each.name}
                     if code := train_on(self._connected(), training, name=name, tags=tags):
-                        print_line(self._standing(complete - 1))
+                        print_line(self._leader_sentence(complete - 1))
                         return code
         return 0
 
-    def _standing(self, complete: int) -> str:
+    def _leader_sentence(self, complete: int) -> str:
         """Returns an interrupted comparison's last sentence: how many trainings are complete, and how to go on."""
         of = len(self._strategies)
         sentence = f"{complete} of {of * self._options.seeds} trainings are complete: the same command resumes the rest"

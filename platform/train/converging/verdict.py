@@ -146,7 +146,7 @@ def sentences(verdict: StrategyVerdict) -> list[str]:
         lines += [_compared(verdict, name) for name in others]
     equal = f"{count(verdict.equal_tokens)} tokens", duration(verdict.equal_hours * 3600)
     lines.append(f"Held-out loss at equal tokens ({equal[0]}) and at equal time ({equal[1]}):")
-    lines += [_standing(verdict, name) for name in names]
+    lines += [_sentence_on(verdict, name) for name in names]
     return lines
 
 
@@ -161,7 +161,7 @@ def _compared(verdict: StrategyVerdict, name: str) -> str:
     )
 
 
-def _standing(verdict: StrategyVerdict, name: str) -> str:
+def _sentence_on(verdict: StrategyVerdict, name: str) -> str:
     of = verdict.marks[name].values()
     tokens = [each.loss_at_equal_tokens for each in of if each.loss_at_equal_tokens is not None]
     hours = [each.loss_at_equal_hours for each in of if each.loss_at_equal_hours is not None]

@@ -110,7 +110,7 @@ class TestConfirming:
         loop = make(rules=CONFIRM, time_s=32.0)
         backend.run(loop)
         assert backend.order == [*ALL_RUNGS[:2], (LAYOUTS[0], (4,))]
-        assert "too short for a trial beside the final runs" in loop.why_ended
+        assert "too short for a trial beside the final runs" in loop.ended_reason
 
     def test_it_is_not_to_blame_where_too_little_is_left_for_any_trial(self, make: Make, backend: Backend) -> None:
         def play(job: Job, batch: BatchPoint) -> Measurement:
@@ -121,7 +121,7 @@ class TestConfirming:
         backend.play = play
         loop = make(rules=CONFIRM, time_s=23.0)
         backend.run(loop)
-        assert loop.why_ended == "the 7 s that are left of the budget are too short for a trial"
+        assert loop.ended_reason == "the 7 s that are left of the budget are too short for a trial"
 
     def test_no_time_is_kept_where_no_run_would_follow(self, make: Make, backend: Backend) -> None:
         backend.run(make(rules=CONFIRM, time_s=26.0))
@@ -176,9 +176,11 @@ class TestFinals:
         history = history_of(study)
         best = winner(history.measurements)
         assert best is not None and best.layout == LAYOUTS[1]
-        barred = [each for each in history.measurements if each.phase == "gate"]
-        assert {each.layout for each in barred} == {LAYOUTS[0]} and len(barred) == 3, "every point of the layout"
-        assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in barred)
+        disqualified = [each for each in history.measurements if each.phase == "gate"]
+        assert {each.layout for each in disqualified} == {LAYOUTS[0]} and len(disqualified) == 3, (
+            "every point of the layout"
+        )
+        assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in disqualified)
         assert [each.layout for each in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
 
     def test_nor_where_the_session_was_cut_before_it_could_say_so(
@@ -192,7 +194,7 @@ class TestFinals:
         rules = dataclasses.replace(self.RULES, repeats=0)
         loop = make(rules=rules)
         while (job := loop.next_job()) and (state := backend.begin(job)) and (job.rungs or job.layout != LAYOUTS[2]):
-            loop.ended(state=state[0], reason=state[1])
+            loop.on_trial_end(state=state[0], reason=state[1])
         study.record(Resume())
         backend.run(make(rules=rules))
         best = winner(history_of(study).measurements)
@@ -266,7 +268,7 @@ class TestBudgetOfTheFinals:
         slow.run(loop)
         searched = [job for job in slow.jobs if job.rungs and not job.repeat]
         assert len(searched) == 8
-        assert "too short for a trial beside the final runs" in loop.why_ended
+        assert "too short for a trial beside the final runs" in loop.ended_reason
         assert winner(history_of(study).measurements) and "run with" not in loop.left_out
         stops_s = [job.stop_at_s - began_s for job in searched if job.stop_at_s]
         assert stops_s[0] > 150 and 56 < stops_s[-1] < 160 - 88, "none of its rungs begins in the finals' time"
@@ -468,7 +470,7 @@ class TestBudgetOfTheFinals:
         slow.step(loop)
         for _ in range(3):
             assert loop.next_job() is not None
-            loop.ended(state="failed", reason="no room for two workers", started=False)
+            loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
         assert loop.next_job() is None and loop.fault and not loop.left_out
         study.record(End(exit_code=3, wall_s=20, gpu_s=40, left_out=loop.left_out))
         study.record(Resume())

@@ -40,7 +40,7 @@ def test_each_session_runs_something_until_nothing_is_missing(
         if loop.tried_all and not loop.left_out:
             assert {each.layout for each in history_of(study).measurements} == {each.layout for each in CANDIDATES}
             return
-        assert len(backend.jobs) > begun, f"{loop.spending.time_left_s():.0f} s are left: {loop.why_ended}"
+        assert len(backend.jobs) > begun, f"{loop.spending.time_left_s():.0f} s are left: {loop.ended_reason}"
         study.record(End(exit_code=0, wall_s=time_s, gpu_s=2 * time_s, left_out=loop.left_out))
         study.record(Resume())
     raise AssertionError("20 sessions do not suffice")

@@ -171,7 +171,7 @@ class Backend:
         job = loop.next_job()
         if job is not None:
             state, reason = self.begin(job)
-            loop.ended(state=state, reason=reason)
+            loop.on_trial_end(state=state, reason=reason)
         return job
 
     def run(self, loop: SearchLoop, most: int = 50) -> list[Job]:

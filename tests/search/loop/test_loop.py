@@ -54,7 +54,7 @@ class TestWhatRuns:
         loop = make()
         backend.run(loop)
         assert backend.order == ALL_RUNGS
-        assert loop.why_ended == "every layout of the space was tried"
+        assert loop.ended_reason == "every layout of the space was tried"
         history = history_of(study)
         assert len(history.measurements) == 9
         assert history.finished == {candidate.key for candidate in candidates()}
@@ -83,7 +83,7 @@ class TestWhatRuns:
         assert job is not None and loop.running is job
         assert not history_of(study).finished
         state, reason = backend.begin(job)
-        loop.ended(state=state, reason=reason)
+        loop.on_trial_end(state=state, reason=reason)
         assert loop.running is None
         history = history_of(study)
         assert len(history.finished) == 1
@@ -91,7 +91,7 @@ class TestWhatRuns:
 
     def test_without_candidates_the_search_is_over_at_once(self, make: Make, study: Study) -> None:
         loop = make((), rules=CONFIRM)
-        assert loop.next_job() is None and loop.why_ended
+        assert loop.next_job() is None and loop.ended_reason
         assert not history_of(study).trials
 
     def test_points_with_names_run_the_rungs_they_name(self, make: Make, backend: Backend, study: Study) -> None:
@@ -119,7 +119,7 @@ class TestBudgets:
     def test_max_trials(self, make: Make, backend: Backend) -> None:
         loop = make(max_trials=2)
         backend.run(loop)
-        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "the search ran its 2 trials (--max-trials)"
+        assert backend.order == ALL_RUNGS[:2] and loop.ended_reason == "the search ran its 2 trials (--max-trials)"
 
     @pytest.mark.parametrize("budget", [{"max_trials": 3}, {"time_s": 24.0}, {"gpu_s": 50.0}])
     def test_one_that_ends_with_the_last_layout_did_not_end_the_search(
@@ -128,30 +128,30 @@ class TestBudgets:
         loop = make(**budget)
         backend.run(loop)
         assert backend.order == ALL_RUNGS and loop.tried_all
-        assert loop.why_ended == "every layout of the space was tried"
+        assert loop.ended_reason == "every layout of the space was tried"
 
     def test_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0)  # a trial takes 8 s
         assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
         assert backend.order == ALL_RUNGS[:2] and loop.spending.time_left_s() == 0
-        assert loop.why_ended == "16 s are over (--time-budget)"
+        assert loop.ended_reason == "16 s are over (--time-budget)"
 
     def test_device_seconds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=32.0)  # a trial takes 8 s of two devices
         assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
-        assert backend.order == ALL_RUNGS[:2] and loop.why_ended == "32 device seconds are spent (--gpu-s)"
+        assert backend.order == ALL_RUNGS[:2] and loop.ended_reason == "32 device seconds are spent (--gpu-s)"
 
     def test_the_tighter_of_two_budgets_holds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=16.0, time_s=1000.0)
         backend.run(loop)
-        assert backend.order == ALL_RUNGS[:1] and "--gpu-s" in loop.why_ended
+        assert backend.order == ALL_RUNGS[:1] and "--gpu-s" in loop.ended_reason
 
     def test_what_is_too_short_for_a_trial_is_left(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=14.0)
         backend.run(loop)
-        assert backend.order == ALL_RUNGS[:1] and "too short for a trial" in loop.why_ended
+        assert backend.order == ALL_RUNGS[:1] and "too short for a trial" in loop.ended_reason
 
     def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make, clock: Clock) -> None:
         job = make(time_s=14.0).next_job()
@@ -208,7 +208,7 @@ class TestBudgets:
         clock.now_s += 10
         assert (loop.spending.gpu_s, loop.spending.gpu_left_s(), loop.spending.time_left_s()) == (20.0, 80.0, 40.0)
         clock.now_s += 5
-        loop.ended(state="done", reason="")
+        loop.on_trial_end(state="done", reason="")
         assert (loop.spending.gpu_s, loop.spending.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
         assert history_of(study).gpu_s == 30.0
 
@@ -221,7 +221,7 @@ class TestBudgets:
     def test_the_end_names_the_budget_that_is_over(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0, gpu_s=500.0)
         backend.run(loop)
-        assert loop.why_ended == "16 s are over (--time-budget)"
+        assert loop.ended_reason == "16 s are over (--time-budget)"
 
     @pytest.mark.parametrize(("time_s", "shown"), [(16.0, "16 s are over"), (20.0, "the 4 s that are left")])
     def test_a_budget_of_the_space_s_own_says_how_to_lift_it(
@@ -229,8 +229,8 @@ class TestBudgets:
     ) -> None:
         loop = make(time_s=time_s, of_space=True)
         backend.run(loop)
-        assert loop.why_ended.startswith(shown)
-        assert "(the space's own budget: --time-budget sets another)" in loop.why_ended
+        assert loop.ended_reason.startswith(shown)
+        assert "(the space's own budget: --time-budget sets another)" in loop.ended_reason
 
 
 class TestFailures:
@@ -276,7 +276,7 @@ class TestFailures:
         assert job is not None
         hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 made no progress for 60 s", rank=1)
         study.record(Measured(measurement=hung))
-        loop.ended(state="failed", reason="the process of rank 1 died: exit code 86")
+        loop.on_trial_end(state="failed", reason="the process of rank 1 died: exit code 86")
         (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
         assert (end.state, end.reason) == ("done", "rank 1 made no progress for 60 s")
         assert backend.step(loop) is None
@@ -289,7 +289,7 @@ class TestFailures:
         job = loop.next_job()
         assert job is not None
         study.record(Measured(measurement=result(job, job.rungs[0], None, outcome=outcome, reason="so")))
-        loop.ended(state="failed", reason="the process of rank 1 died")
+        loop.on_trial_end(state="failed", reason="the process of rank 1 died")
         (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
         assert (end.state, end.reason) == ("done", "so")
         backend.run(loop)
@@ -318,7 +318,7 @@ class TestFailures:
         loop = make(rules=CONFIRM)
         backend.run(loop)
         assert backend.order == [ALL_RUNGS[0], ALL_RUNGS[0], ALL_RUNGS[1]]
-        assert loop.fault == loop.why_ended and "3 trials in a row ended without a message" in loop.fault
+        assert loop.fault == loop.ended_reason and "3 trials in a row ended without a message" in loop.fault
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
         backend.play = fast
@@ -352,7 +352,7 @@ class TestFailures:
         loop = make()
         for number in range(3):
             assert loop.next_job() is not None
-            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"])
+            loop.on_trial_end(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost_nodes=["10.0.0.2"])
             assert bool(loop.fault) == (number == 2)
         assert loop.fault == (
             "3 trials in a row ended without a message from their workers, all on node 10.0.0.2,"
@@ -368,8 +368,8 @@ class TestFailures:
         loop = make(rules=CONFIRM)
         for _ in range(3):
             assert loop.next_job() is not None
-            loop.ended(state="failed", reason="no room for two workers", started=False)
-        assert loop.next_job() is None and "no room for two workers" in loop.fault == loop.why_ended
+            loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
+        assert loop.next_job() is None and "no room for two workers" in loop.fault == loop.ended_reason
         assert not outcomes(study) and not history_of(study).finished
         study.record(Resume())
         backend.run(make())
@@ -379,7 +379,7 @@ class TestFailures:
         loop = make()
         for _ in range(2):
             loop.next_job()
-            loop.ended(state="failed", reason="", started=False)
+            loop.on_trial_end(state="failed", reason="", started=False)
         backend.run(loop)
         assert backend.order == ALL_RUNGS and not loop.fault
 
@@ -390,8 +390,8 @@ class TestFailures:
         loop = make(rules=CONFIRM)
         while (job := loop.next_job()) is not None and not job.repeat:
             state, reason = backend.begin(job)
-            loop.ended(state=state, reason=reason)
-        loop.ended(state="failed", reason="", started=False)
+            loop.on_trial_end(state=state, reason=reason)
+        loop.on_trial_end(state="failed", reason="", started=False)
         again = loop.next_job()
         assert job is not None and again is not None and again.repeat == 1 and again.rungs == job.rungs
 
@@ -434,7 +434,7 @@ class TestResume:
     def test_a_finished_study_runs_nothing(self, make: Make, backend: Backend) -> None:
         backend.run(make())
         loop = make()
-        assert loop.next_job() is None and loop.why_ended == "every layout of the space was tried"
+        assert loop.next_job() is None and loop.ended_reason == "every layout of the space was tried"
 
     @pytest.mark.parametrize("searcher", searchers.NAMES)
     def test_a_killed_study_runs_what_is_missing_and_measures_nothing_twice(
@@ -507,7 +507,7 @@ class TestResume:
         assert job.datasheet_peak_tflops is None, "a CPU's"
         study.record(Peak(device="Made-up CPU", precision="fp32", tflops=0.5))
         state, reason = backend.begin(job)
-        loop.ended(state=state, reason=reason)
+        loop.on_trial_end(state=state, reason=reason)
         again = loop.next_job()
         assert again is not None and again.matmul_peak_tflops == 0.5
         resumed = make().next_job()

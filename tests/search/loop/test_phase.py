@@ -93,7 +93,7 @@ def test_a_faulty_cluster_ends_the_session_in_a_phase_of_its_own(make: Make, bac
     loop = make(rules=RULES)
     for _ in range(3):
         assert loop.next_job() is not None and not loop.phase.is_terminal
-        loop.ended(state="failed", reason="no room for two workers", started=False)
+        loop.on_trial_end(state="failed", reason="no room for two workers", started=False)
     assert loop.next_job() is None and loop.phase is SessionPhase.FAULTED
 
 

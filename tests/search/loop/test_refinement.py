@@ -118,7 +118,7 @@ class Cautious(Sweep[Candidate]):
     def update(self, candidate: Candidate, measurements: Sequence[Any]) -> None:
         super().update(dataclasses.replace(candidate, micro_batches=STEPS), measurements)
 
-    def held_back(self, candidate: Candidate) -> tuple[int, ...]:
+    def deferred(self, candidate: Candidate) -> tuple[int, ...]:
         return tuple(rung for rung in candidate.micro_batches if rung >= 8)
 
 

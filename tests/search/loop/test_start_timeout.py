@@ -33,7 +33,7 @@ def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
 def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:
     output: list[str] = []
     state = tmp_path / "state"
-    state.write_text(json.dumps({"standing": {"t0001": {"phase": "init"}}, "nodes": {}}))
+    state.write_text(json.dumps({"statuses": {"t0001": {"phase": "init"}}, "nodes": {}}))
     with start_timeout.starts(lambda: "t0001", state, output.append):
         time.sleep(1)
     assert not output

@@ -66,7 +66,7 @@ def test_whole_steps_of_a_batch_as_large_do_not_begin_in_time_for_a_small_one_al
     order = [candidate(RECIPES[512]), candidate(RECIPES[2]), candidate(RECIPES[512], place=1)]
     loop = make(order, timing=WHOLE, time_s=330.0)
     timed.run(loop)
-    assert batches(timed) == [512, 2] and "too short for a trial" in loop.why_ended
+    assert batches(timed) == [512, 2] and "too short for a trial" in loop.ended_reason
 
 
 @pytest.mark.parametrize("searcher", ["sweep", "guided"])
@@ -77,7 +77,7 @@ def test_a_trial_too_long_for_what_is_left_is_passed_over_for_shorter_ones(
     loop = make(order, timing=WHOLE, searcher=searcher, time_s=340.0)
     timed.run(loop)
     assert batches(timed) == [512, 2, 2, 2] and not loop.tried_all
-    assert loop.why_ended == "the 28 s that are left of the budget are too short for a trial"
+    assert loop.ended_reason == "the 28 s that are left of the budget are too short for a trial"
     study.record(Resume())
     resumed = make(order, timing=WHOLE, searcher=searcher, time_s=500.0)
     timed.run(resumed)
@@ -88,7 +88,7 @@ def test_no_trial_is_passed_over_where_time_is_left_for_none(make: Make, timed: 
     order = [candidate(RECIPES[size], place=place) for place in range(2) for size in (512, 2)]
     loop = make(order, timing=WHOLE, time_s=185.3 + 20.0)
     timed.run(loop)
-    assert batches(timed) == [512] and "too short for a trial" in loop.why_ended
+    assert batches(timed) == [512] and "too short for a trial" in loop.ended_reason
 
 
 def test_a_profile_runs_in_less_time_than_whole_steps_take(make: Make, timed: Backend) -> None:

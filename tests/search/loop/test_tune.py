@@ -42,7 +42,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
         def call(actor: object, method: str, *arguments: Any, limit_s: float = 0.0) -> Any:
             if recorder is not None:
                 raise recorder
-            if method == "standing":
+            if method == "status":
                 return STANDING
             written.append(from_json(Measurement, arguments[1]))
 

@@ -336,10 +336,10 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     lines: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
-    output = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert output.not_profiled(StudyResult.of(History(lines))) == output
+    sentence = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
+    assert output.not_profiled(StudyResult.of(History(lines))) == sentence
     interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
-    assert output.not_profiled(StudyResult.of(History([*lines, interrupted]))) == output
+    assert output.not_profiled(StudyResult.of(History([*lines, interrupted]))) == sentence
     by_itself = dataclasses.replace(interrupted, exit_code=0)
     measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (

@@ -58,6 +58,6 @@ ENGINE = _Ddp(
     has_attention_masks=True,
     model_parallel=("tp", "pp", "cp"),
     has_float8=True,
-    machinery=0,
+    complexity_rank=0,
     is_preloaded=True,
 )

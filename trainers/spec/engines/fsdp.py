@@ -91,5 +91,5 @@ ENGINE = _Fsdp(
     model_parallel=("tp", "pp", "cp"),
     has_attention_masks=True,
     has_float8=True,
-    machinery=1,
+    complexity_rank=1,
 )

@@ -49,7 +49,7 @@ class EngineRules:
     """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
-    machinery: int = 3
+    complexity_rank: int = 3
     """Rank of the engine by its distance from a plain training loop: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""

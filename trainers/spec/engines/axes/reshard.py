@@ -24,7 +24,7 @@ class _Fsdp(FsdpAxis):
         if layout.reshard and layout.model_parallel > 1:
             yield (
                 f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
-                f" {' '.join(layout.words('degrees').values())}: set reshard to 0"
+                f" {' '.join(layout.axis_labels('degrees').values())}: set reshard to 0"
             )
         if layout.reshard and recipe.float8_scaling == "tensorwise":
             yield (
