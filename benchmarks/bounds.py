@@ -47,7 +47,7 @@ def twins(tables: Sequence[Sequence[PublishedRun]]) -> list[float]:
         stated = tuple(run.row.get(name, "") for name in STATED)
         key = (run.cell, run.cluster.name, stated, tuple(sorted(run.values.items())))
         times.setdefault(key, []).append(run.step_time_s or 0.0)
-    return [max(each) / min(each) - 1 for each in times.values() if len(each) > 1]
+    return [max(time_) / min(time_) - 1 for time_ in times.values() if len(time_) > 1]
 
 
 def intervals(runs: Sequence[PublishedRun]) -> list[Interval]:

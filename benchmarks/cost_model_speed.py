@@ -90,8 +90,10 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
     stage, dp = stages[index[0]].astype(np.float64), devices / (tp * pp * cp)
 
     def of_rows_words(place: int) -> Words:
-        distinct = tuple(dict.fromkeys(str(each[place]) for each in ENGINE_STAGES))
-        return words(distinct, np.array([distinct.index(str(each[place])) for each in ENGINE_STAGES])[index[0]])
+        distinct = tuple(dict.fromkeys(str(engine_stage[place]) for engine_stage in ENGINE_STAGES))
+        return words(
+            distinct, np.array([distinct.index(str(engine_stage[place])) for engine_stage in ENGINE_STAGES])[index[0]]
+        )
 
     def along(axis: int, values: tuple[str, ...]) -> Words:
         return words(values, np.arange(len(values)).reshape([-1 if each == axis else 1 for each in range(5)]))

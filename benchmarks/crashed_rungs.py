@@ -49,9 +49,9 @@ def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
     """Returns the rungs of the search by outcome: all that were run, and those that are left out today."""
     assert history.header is not None
     rungs: defaultdict[str, list[Measurement]] = defaultdict(list)
-    for each in history.measurements:
-        if not each.repeat and each.outcome in RAN:
-            rungs[each.trial_id].append(each)
+    for measurement in history.measurements:
+        if not measurement.repeat and measurement.outcome in RAN:
+            rungs[measurement.trial_id].append(measurement)
     layouts: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
     for climbed in rungs.values():
         layouts[climbed[0].recipe, climbed[0].layout] |= {each.batch.micro_batch for each in climbed}

@@ -53,7 +53,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("CUDA graphs need a CUDA device, and there is none here")
     candidates, _ = space.candidates(options.ranks)
-    layouts = {dataclasses.replace(each.layout, cuda_graphs="off"): each.recipe for each in candidates}
+    layouts = {dataclasses.replace(candidate.layout, cuda_graphs="off"): candidate.recipe for candidate in candidates}
     failures = Path(f"{Path.cwd().name}-cuda-graphs.failed")
     failures.unlink(missing_ok=True)
     ranks.run(_compare_all, options.ranks, layouts, options, str(failures))
@@ -100,7 +100,7 @@ class _Steps:
         return start.elapsed_time(end) / 1e3 / steps
 
     def weights(self) -> torch.Tensor:
-        return torch.cat([each.detach().flatten() for each in self._engine._module.parameters()])
+        return torch.cat([parameter.detach().flatten() for parameter in self._engine._module.parameters()])
 
     def close(self) -> None:
         self._engine.close()
@@ -111,7 +111,7 @@ def _compare(
 ) -> str:
     source, first = data.source(recipe), dist.get_rank() * options.accum * micro_batch
     numbers = [range(first + k * micro_batch, first + (k + 1) * micro_batch) for k in range(options.accum)]
-    tokens = [torch.from_numpy(source.sequences(0, each)).to(device) for each in numbers]
+    tokens = [torch.from_numpy(source.sequences(0, number)).to(device) for number in numbers]
     plain = _Steps(layout, recipe, tokens, device)
     plain.run(WARM_UP)
     before = plain.weights()

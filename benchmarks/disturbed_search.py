@@ -155,14 +155,14 @@ def _is_figure(line: Line) -> bool:
 def _workers(driver: int) -> list[psutil.Process]:
     """Returns the train workers of the running trial, oldest first; a Ray of the driver's own descends from it."""
     workers = [
-        each for each in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(each.cmdline()[:1])
+        child for child in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(child.cmdline()[:1])
     ]
     return sorted(workers, key=lambda each: each.create_time())
 
 
 def _measured(study: Path) -> set[str]:
     """Returns the ids of what the journal has figures of."""
-    return {each.id for each in read(study)[0].measurements if each.outcome is not Outcome.SKIPPED}
+    return {measurement.id for measurement in read(study)[0].measurements if measurement.outcome is not Outcome.SKIPPED}
 
 
 if __name__ == "__main__":

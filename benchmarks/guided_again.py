@@ -81,9 +81,9 @@ def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measureme
         history = History(Tail(path).read(last=True))
         assert history.header is not None, f"{path} has no first line"
         cluster = cluster or history.header.cluster
-        for each in history.measurements:
-            if not each.repeat and each.outcome is not Outcome.SKIPPED:
-                recorded.setdefault((key_of(each), each.batch.micro_batch), each)
+        for measurement in history.measurements:
+            if not measurement.repeat and measurement.outcome is not Outcome.SKIPPED:
+                recorded.setdefault((key_of(measurement), measurement.batch.micro_batch), measurement)
     assert cluster is not None
     return cluster, recorded
 

@@ -89,7 +89,7 @@ class Played:
 
     def __call__(self, trial_id: str, recipe: Any, layout: Layout, batch: BatchPoint) -> Measurement:
         """Returns a measurement as long as a real one."""
-        step_s, needed_gib, allocated_gib = (float(each) for each in self._points[layout.id, batch.micro_batch])
+        step_s, needed_gib, allocated_gib = (float(point) for point in self._points[layout.id, batch.micro_batch])
         digest = hashlib.sha256(f"{layout.id}{batch.micro_batch}".encode()).digest()
         step_s *= 0.9 + 0.2 * digest[0] / 255
         common: dict[str, Any] = {"recipe": recipe, "layout": layout, "batch": batch, "trial_id": trial_id}
@@ -172,7 +172,7 @@ def write_study(studies: Path, size: int) -> None:
     assert not remaining, f"the space has {size - remaining} batch points, {size} are wanted"
     folder = studies / NAME
     folder.mkdir(parents=True)
-    (folder / "journal.jsonl").write_text("".join(sealed(json.dumps(to_line(each))) + "\n" for each in lines))
+    (folder / "journal.jsonl").write_text("".join(sealed(json.dumps(to_line(line))) + "\n" for line in lines))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

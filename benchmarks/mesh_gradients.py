@@ -108,7 +108,7 @@ def _row(candidate: Candidate, recipe: Recipe, reference: Trained, device: torch
     finally:
         gc.collect()
         torch.compiler.reset()
-    least = SMALLEST * torch.stack([each.norm() for each in reference.gradients.values()]).norm()
+    least = SMALLEST * torch.stack([gradient.norm() for gradient in reference.gradients.values()]).norm()
     errors = {
         name: (
             (trained.gradients[name].to(expected.device) - expected).norm() / expected.norm().clamp(min=least)

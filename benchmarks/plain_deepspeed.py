@@ -32,13 +32,13 @@ def main() -> None:
     candidates, _ = search_spaces.load("gpt2_zero").candidates(1)
     stages, precisions = options.stages.split(","), options.precisions.split(",")
     print("a step through the project's engine, then through the plain loop")
-    for each in candidates:
-        if str(each.layout.zero_stage) in stages and each.recipe.compute_precision in precisions:
-            with _Side(_ours, each) as ours, _Side(_plain, each) as plain:
+    for candidate in candidates:
+        if str(candidate.layout.zero_stage) in stages and candidate.recipe.compute_precision in precisions:
+            with _Side(_ours, candidate) as ours, _Side(_plain, candidate) as plain:
                 for _ in range(2):
                     ours.window()
                     plain.window()
-                print(f"{each.name:30} {alternate(ours.window, plain.window, options.pairs)}", flush=True)
+                print(f"{candidate.name:30} {alternate(ours.window, plain.window, options.pairs)}", flush=True)
 
 
 class _Side:

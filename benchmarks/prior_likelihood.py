@@ -30,11 +30,11 @@ def main() -> None:
     """Prints a line for each deviation of the prior."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path)
-    cells = [each for each in read_cells(parser.parse_args().tables)[0] if len(_timed(each)) >= LEAST]
-    print(f"{sum(len(_timed(each)) for each in cells)} times of {len(cells)} cells; log marginal likelihood at")
+    cells = [read_cell for read_cell in read_cells(parser.parse_args().tables)[0] if len(_timed(read_cell)) >= LEAST]
+    print(f"{sum(len(_timed(cell)) for cell in cells)} times of {len(cells)} cells; log marginal likelihood at")
     print(f"{'':16}{'prior':>7}" + "".join(f"{f'x {factor:g}':>9}" for factor in FACTORS))
     for name, value, likelihoods in _changed(cells):
-        print(f"{name:16}{value:7.3f}" + "".join(f"{each:9.1f}" for each in likelihoods))
+        print(f"{name:16}{value:7.3f}" + "".join(f"{likelihood:9.1f}" for likelihood in likelihoods))
 
 
 def _changed(cells: list[RecordedCell]) -> Iterator[tuple[str, float, list[float]]]:
@@ -49,7 +49,7 @@ def _changed(cells: list[RecordedCell]) -> Iterator[tuple[str, float, list[float
     for field in dataclasses.fields(regression.Prior):
         usual = getattr(regression.TIME, field.name)
         others = [dataclasses.replace(regression.TIME, **{field.name: usual * factor}) for factor in FACTORS]
-        yield field.name, usual, [_likelihood(cells, each) for each in others]
+        yield field.name, usual, [_likelihood(cells, other) for other in others]
     usual, likelihoods = regression.LENGTH, list[float]()
     for factor in FACTORS:
         regression.LENGTH = usual * factor
@@ -62,7 +62,7 @@ def _likelihood(cells: list[RecordedCell], prior: regression.Prior) -> float:
     total = 0.0
     for cell in cells:
         index = _timed(cell)
-        measured = [math.log(each.tokens_per_step / (each.tokens_per_s or 1.0)) for each in cell.choices]
+        measured = [math.log(choice.tokens_per_step / (choice.tokens_per_s or 1.0)) for choice in cell.choices]
         points = make_points(cell.problem(0))
         residuals = np.array(measured)[index] - points.log_step_s[index]
         total += regression.learn(points, index, residuals, prior).likelihood

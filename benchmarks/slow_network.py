@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measured_in(studies: Path) -> list[Measurement]:
     """Returns the measurements of all studies in this folder, without skipped points."""
-    measurements = (each for name in names(studies) for each in read(studies / name)[0].measurements)
-    return [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+    measurements = (measurement for name in names(studies) for measurement in read(studies / name)[0].measurements)
+    return [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
 
 
 def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
@@ -163,10 +163,8 @@ def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None
         for place, each in enumerate(rows):
             color = "#0f766e" if each.layout.pp > 1 else "#6b7280"
             axis.barh(place, each.tokens_per_s or 0.0, color=color, alpha=1.0 if each.num_devices > WORKERS else 0.45)
-        hosts_of = (
-            "1 host" if each.num_devices <= WORKERS else f"{each.num_devices // WORKERS} hosts" for each in rows
-        )
-        words = (", ".join(_words(each)) for each in rows)
+        hosts_of = ("1 host" if row.num_devices <= WORKERS else f"{row.num_devices // WORKERS} hosts" for row in rows)
+        words = (", ".join(_words(row)) for row in rows)
         axis.set_yticks(
             range(len(rows)),
             [f"{host_names}: {layout_text}" for host_names, layout_text in zip(hosts_of, words, strict=True)],

@@ -183,7 +183,7 @@ def main() -> None:
         print(f"  {engine:10} {_summary([each.total_s for each in group])}")
         print(f"  {'':10} {_parts(group)}")
     if trials:
-        total_s, measured = sum(each.total_s for each in trials), sum(each.num_measured for each in trials)
+        total_s, measured = sum(trial.total_s for trial in trials), sum(trial.num_measured for trial in trials)
         print(f"  a measurement: {total_s / measured:.1f} s beyond its steps ({total_s:.0f} s over {measured} of them)")
     if options.empty:
         print(f"  {'empty':10} {_summary(empty_trials(header.cluster.num_devices, options.empty))}")
@@ -197,7 +197,9 @@ def _summary(seconds: list[float]) -> str:
 def _parts(trials: list[Overhead]) -> str:
     """Returns the median of each part over trials; these need not add up to the median of the whole."""
     names = ("workers", "imports", "build", "rungs", "end", "next")
-    return ", ".join(f"{name} {statistics.median(getattr(each, f'{name}_s') for each in trials):.1f}" for name in names)
+    return ", ".join(
+        f"{name} {statistics.median(getattr(trial, f'{name}_s') for trial in trials):.1f}" for name in names
+    )
 
 
 if __name__ == "__main__":

@@ -99,12 +99,12 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
     file = studies / f"{name}.py"
     file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
     results = search(studies, name, [str(file), "--all", "--repeats", str(runs)], of_named_points(options))
-    for each in results["runs"]:
-        print(f"{each['layout']} micro-batch {each['batch']['micro_batch']}: {each['tokens_per_s']} tokens/s")
-    for each in results["comparisons"]:
+    for result in results["runs"]:
+        print(f"{result['layout']} micro-batch {result['batch']['micro_batch']}: {result['tokens_per_s']} tokens/s")
+    for result in results["comparisons"]:
         print(
-            f"winner over the other: {each['ratio']:.4f}, 95 % interval {each['low']:.4f} to {each['high']:.4f}:"
-            f" {each['resolution']}"
+            f"winner over the other: {result['ratio']:.4f}, 95 % interval {result['low']:.4f} to {result['high']:.4f}:"
+            f" {result['resolution']}"
         )
 
 
@@ -125,7 +125,7 @@ def point_of(result: dict[str, Any]) -> tuple[str, str, int]:
 def table_row(kind: str, result: dict[str, Any]) -> str:
     """Returns what a study tried and found, in one line."""
     best, measurements = result["winner"], result["measurements"]
-    layouts = len({each["layout"]["id"] for each in measurements})
+    layouts = len({measurement["layout"]["id"] for measurement in measurements})
     return (
         f"{kind:12} {layouts:8} {len(measurements):7} {result['gpu_s']:9.0f}   {best['layout']['label']}, micro-batch"
         f" {best['batch']['micro_batch']}: {best['tokens_per_s']:,.0f} tokens/s"

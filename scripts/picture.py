@@ -71,8 +71,8 @@ def fingerprint(table: Path) -> str:
 
 def draw(points: list[Point], axes: Axes) -> None:
     """Draws bars of what ran with checkpointing, best layout on top, and beside them the outcome without it."""
-    with_it = [each for each in points if each.checkpointing == "full"]
-    without = [each for each in points if each.checkpointing == "none"]
+    with_it = [point for point in points if point.checkpointing == "full"]
+    without = [point for point in points if point.checkpointing == "none"]
     best = {each.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == each.layout) for each in with_it}
     rows = {layout: row for row, layout in enumerate(sorted(best, key=lambda layout: best[layout]))}
     largest = max(best.values())

@@ -25,7 +25,7 @@ def check_types(space: Any) -> None:
         values = getattr(space, field)
         if not isinstance(values, tuple):
             raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")
-        if wrong := [each for each in values if type(each) is not kind]:  # type: ignore[reportUnknownVariableType]
+        if wrong := [value for value in values if type(value) is not kind]:  # type: ignore[reportUnknownVariableType]
             raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
     for recipe in space.recipes:
         check_recipe(recipe, of=name)

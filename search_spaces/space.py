@@ -227,7 +227,7 @@ class Space:
             return dataclasses.replace(
                 self,
                 axes={**self.axes, axis: values},
-                optional_axes=tuple(each for each in self.optional_axes if each != axis),
+                optional_axes=tuple(optional_axis for optional_axis in self.optional_axes if optional_axis != axis),
                 model_parallel={**self.model_parallel, **model_parallel},
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):

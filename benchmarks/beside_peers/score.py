@@ -30,18 +30,18 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def score(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> list[Score]:
     """Returns the table of all runs by peer and seed."""
-    best_rate = max((each["tokens_per_s"] or 0.0 for trials in runs.values() for each in trials), default=0.0)
+    best_rate = max((trial["tokens_per_s"] or 0.0 for trials in runs.values() for trial in trials), default=0.0)
     return [_score(peer, seed, trials, best_rate) for (peer, seed), trials in runs.items()]
 
 
 def _score(peer: str, seed: int, trials: list[dict[str, Any]], best_rate: float) -> Score:
-    timed = [each for each in trials if each["tokens_per_s"]]
+    timed = [trial for trial in trials if trial["tokens_per_s"]]
     best = max(timed, key=lambda each: each["tokens_per_s"], default=None)
 
     def reached(share: float) -> float | None:
         return next((each["at_s"] for each in timed if each["tokens_per_s"] >= share * best_rate), None)
 
-    ends = [each["at_s"] for each in trials]
+    ends = [trial["at_s"] for trial in trials]
     return Score(
         peer=peer,
         seed=seed,
@@ -49,7 +49,7 @@ def _score(peer: str, seed: int, trials: list[dict[str, Any]], best_rate: float)
         within_5_pct_s=reached(0.95),
         within_2_pct_s=reached(0.98),
         trials=len(trials),
-        ooms=sum(each["outcome"] == "oom" for each in trials),
+        ooms=sum(trial["outcome"] == "oom" for trial in trials),
         overhead_s=(ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None,
         best=None if best is None else best["choice"],
     )

@@ -52,7 +52,9 @@ class Tally:
         measured = [line.measurement for line in lines if isinstance(line, Measured)]
         self.studies += 1
         self.measurements += len(measured)
-        self.lost += [f"{name}: {each} was in the journal and is gone" for each in seen_ids - {m.id for m in measured}]
+        self.lost += [
+            f"{name}: {seen_id} was in the journal and is gone" for seen_id in seen_ids - {m.id for m in measured}
+        ]
         measured_layouts = {(each.recipe.id, each.layout.id) for each in measured}
         never = [each for each in planned if (each.recipe.id, each.layout.id) not in measured_layouts]
         self.lost += [f"{name}: {each.layout.label} was never measured" for each in never]
@@ -61,7 +63,11 @@ class Tally:
 
     def take_remains(self, name: str, held_resources: Iterable[Held], study: Path, temporary: Path) -> None:
         """Counts what a finished study left: what its trials held, its note, partly written files, folders."""
-        self.left += [f"{name}: {each.kind} {each.id}" for each in held_resources if each.is_left(())]
+        self.left += [
+            f"{name}: {held_resource.kind} {held_resource.id}"
+            for held_resource in held_resources
+            if held_resource.is_left(())
+        ]
         files = [study / NOTE, *study.glob(".*.part"), *temporary.glob(f"{SCRATCH}*")]
         self.left += [f"{name}: {path}" for path in files if path.exists()]
 

@@ -141,7 +141,9 @@ def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
         InputError: there is none, or they are of two.
     """
     if subnets:
-        vpcs = {each["VpcId"] for each in ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]}
+        vpcs = {
+            describe_subnet["VpcId"] for describe_subnet in ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]
+        }
         if len(vpcs) != 1:
             raise InputError(
                 f"the subnets {' and '.join(subnets)} must be of one VPC, got {' and '.join(sorted(vpcs))}"

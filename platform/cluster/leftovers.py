@@ -108,7 +108,9 @@ def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
             open_paths += re.findall(rf"{_SHARED_MEMORY}/.*", Path(f"/proc/{process.pid}/maps").read_text())
         except OSError:
             continue
-        files |= {path for each in open_paths if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
+        files |= {
+            path for open_path in open_paths if (path := Path(open_path)).parent == _SHARED_MEMORY and path.exists()
+        }
     return files
 
 
@@ -136,14 +138,14 @@ def _is_of(process: psutil.Process, session: str) -> bool:
         in_arguments = any(session in each for each in process.cmdline())
     except psutil.Error:
         return False
-    return in_arguments or any(each.startswith(f"{session}/") for each in _open_files(process.pid))
+    return in_arguments or any(open_file.startswith(f"{session}/") for open_file in _open_files(process.pid))
 
 
 def _open_files(pid: int) -> list[str]:
     paths: list[str] = []
     try:
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            paths.append(str(each.readlink()))
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            paths.append(str(path.readlink()))
     except OSError:  # it ended, or is another user's
         return paths
     return paths
@@ -151,7 +153,7 @@ def _open_files(pid: int) -> list[str]:
 
 def _pids_in_logs(session: Path) -> set[int]:
     """Returns the ids of all processes that the session ever had: Ray names a worker's log by its process."""
-    names = (each.name for each in (session / "logs").glob("worker-*"))
+    names = (path.name for path in (session / "logs").glob("worker-*"))
     return {int(match[1]) for name in names if (match := re.search(r"-(\d+)\.(?:out|err)$", name))}
 
 

@@ -130,9 +130,9 @@ def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_o
     Raises:
         InputError: they have unlike GPUs.
     """
-    facts = [each.facts for each in nodes]
-    if not any(each.num_gpus for each in nodes):
-        share = _cpu_share([each.num_cpus for each in nodes], cpu_workers)
+    facts = [node.facts for node in nodes]
+    if not any(node.num_gpus for node in nodes):
+        share = _cpu_share([node.num_cpus for node in nodes], cpu_workers)
         cluster = Cluster(
             device_kind="cpu",
             device=facts[0]["device"],
@@ -141,14 +141,14 @@ def handle_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_o
         )
     else:
         kinds = sorted({_gpus_of(fact) for fact in facts})
-        counts = {each.num_gpus for each in nodes}
+        counts = {node.num_gpus for node in nodes}
         if len(kinds) > 1 or any("mixed" in fact for fact in facts):
             raise InputError(f"the cluster mixes GPU types ({' and '.join(kinds)}): one study measures one type")
         if len(counts) > 1:
             numbers = " and ".join(map(str, sorted(counts)))
             raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({numbers}): give equal nodes")
         per_node = counts.pop()
-        cpus = min(each.num_cpus or 1 for each in nodes)
+        cpus = min(node.num_cpus or 1 for node in nodes)
         share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
         cluster = Cluster(
             device_kind="cuda",

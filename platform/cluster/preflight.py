@@ -73,13 +73,13 @@ def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
 
 def _occupied(nodes: Sequence[Node]) -> Iterator[str]:
     for node in nodes:
-        for each in node.facts["held"]:
-            size = "" if each["gib"] is None else f"{each['gib']:.1f} GiB"
-            if each["pid"] is None:
+        for fact in node.facts["held"]:
+            size = "" if fact["gib"] is None else f"{fact['gib']:.1f} GiB"
+            if fact["pid"] is None:
                 who = f"a process that NVML does not name ({size} are used)"
             else:
-                who = f"process {each['pid']} ({', '.join(filter(None, (each['name'], size)))})"
-            yield f"GPU {each['gpu']} of node {node.address} is held by {who}: end it, or take GPUs that are free"
+                who = f"process {fact['pid']} ({', '.join(filter(None, (fact['name'], size)))})"
+            yield f"GPU {fact['gpu']} of node {node.address} is held by {who}: end it, or take GPUs that are free"
 
 
 def _full_disks(nodes: Sequence[Node], study: Path) -> Iterator[str]:

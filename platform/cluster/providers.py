@@ -121,7 +121,7 @@ class Autoscaler:
     def awaited(self, num_devices: int | None) -> Awaited | None:
         """Returns the nodes for so many devices, or as many as the file allows: none starts before a search asks."""
         types = gpu_types(self._config)
-        used = [each for each in types if each.min_nodes] or list(types)
+        used = [type_ for type_ in types if type_.min_nodes] or list(types)
         if not used:
             return self._hosts()
         names = " and ".join(each.name for each in used)
@@ -289,8 +289,8 @@ def _autoscaler_state(ray: Any) -> str:
             status = get_cluster_status(ray.get_runtime_context().gcs_address)
             for launch in status.pending_launches:
                 starting["launching"] += launch.count
-            starting.update((each.details or "starting").lower() for each in status.pending_nodes)
-            failed = [each.details or "a launch failed" for each in status.failed_launches]
+            starting.update((pending_node.details or "starting").lower() for pending_node in status.pending_nodes)
+            failed = [failed_launch.details or "a launch failed" for failed_launch in status.failed_launches]
         else:
             report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report", {})
             starting["launching"] = sum(report.get("pending_launches", {}).values())

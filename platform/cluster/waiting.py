@@ -91,5 +91,5 @@ def wait(
 
 
 def _live(ray: Any, target: Awaited) -> int:
-    alive = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(int(each.get("GPU", 0)) for each in alive) if target.num_gpus else len(alive)

@@ -43,6 +43,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             packages[package] = "missing"
     for package in optional_kernels.PACKAGES:
-        for each in importlib.metadata.distributions(name=package):
-            packages[package] = each.version
+        for distribution in importlib.metadata.distributions(name=package):
+            packages[package] = distribution.version
     return packages

@@ -177,7 +177,7 @@ def find_device(name: str) -> Device:
     # Makers' names, remarks and the kind of socket are removed one after the other.
     spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None
-    key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
+    key = key or next((names[_plain(spelling)] for spelling in spellings if _plain(spelling) in names), None)
     if key is None:
         alike = [each for each in _names("devices") if _letters(each) == _letters(_plain(name))]
         near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
@@ -232,7 +232,7 @@ def find_node(text: str, device: str) -> str | None:
     for name, entry in _catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
         same = entry["device"] == device or entry["device"].startswith(f"{memoryless}-")
-        if same and any(each.lower() in text.lower() for each in spellings):
+        if same and any(spelling.lower() in text.lower() for spelling in spellings):
             return name
     return None
 

@@ -52,7 +52,7 @@ class LayoutArrays:
         columns = [self._values[axis] for axis in axes]
         words = [column[0] for column in columns if isinstance(column, tuple)]
         places = [column[1] for column in columns if isinstance(column, tuple)]
-        table = np.empty([len(each) for each in words])
+        table = np.empty([len(word) for word in words])
         for place in np.ndindex(table.shape):
             table[place] = function(*(each[index] for each, index in zip(words, place, strict=True)))
         return table[tuple(places)]

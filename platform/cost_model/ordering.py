@@ -30,7 +30,7 @@ def likely_best_first(
     columns = known_columns(candidates, cluster, cap_gib, probe)
     if columns is None:
         return list(candidates), None
-    rungs = np.array([len(each.micro_batches) for each in candidates])
+    rungs = np.array([len(candidate.micro_batches) for candidate in candidates])
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
     expected = prediction.ok_probability * columns.tokens_per_step / prediction.expected_s
@@ -49,7 +49,7 @@ def known_columns(
     """
     if cluster.device_kind != "cuda" or not candidates:
         return None
-    if any(costs(each.layout.engine) is None for each in candidates):
+    if any(costs(candidate.layout.engine) is None for candidate in candidates):
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
@@ -57,5 +57,6 @@ def known_columns(
     except InputError:
         return None
     return from_points(
-        [(each.recipe, each.layout, batch) for each in candidates for batch in each.batch_points()], spec
+        [(candidate.recipe, candidate.layout, batch) for candidate in candidates for batch in candidate.batch_points()],
+        spec,
     )

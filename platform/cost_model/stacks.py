@@ -74,7 +74,7 @@ def _facts(software: str) -> dict[str, Any]:
             facts[name] = entry["value"]
         elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
             others = [each[name] for each in table()["stacks"].values() if name in each and each is not entries]
-            values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
+            values = [other["value"] for other in others if not set(other.get("tables", ())) & set(_left_out)]
             facts |= {name: statistics.median(values)} if values else {}
     return facts
 
@@ -92,7 +92,7 @@ def matmul_ratio(software: str, architecture: str) -> tuple[float, float]:
     if architecture in stated:
         return float(stated[architecture]), 0.0
     entries = (stack["matmul_ratio"] for stack in table()["stacks"].values() if "matmul_ratio" in stack)
-    values = (each["value"] for each in entries if not set(each.get("tables", ())) & set(_left_out))
+    values = (entry["value"] for entry in entries if not set(entry.get("tables", ())) & set(_left_out))
     logs = [math.log(value[architecture]) for value in values if architecture in value]
     return math.exp(statistics.fmean(logs or [0.0])), statistics.stdev(logs) if len(logs) > 1 else 0.0
 

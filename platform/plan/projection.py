@@ -54,12 +54,12 @@ class StudyPrior:
             raise InputError(f"--learn-from names a study of {THIS_PROJECT}, got --software {software}: leave one out")
         find_device(cluster.device)
         timed = tuple(
-            each
-            for each in measurements
-            if each.outcome in TIMED
-            and each.step_time_s
-            and not each.repeat
-            and costs(each.layout.rules.name) is not None
+            measurement
+            for measurement in measurements
+            if measurement.outcome in TIMED
+            and measurement.step_time_s
+            and not measurement.repeat
+            and costs(measurement.layout.rules.name) is not None
         )
         if not timed:
             raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
@@ -69,12 +69,14 @@ class StudyPrior:
         self, points: Sequence[Point], columns: Columns, prediction: Prediction, cluster: ClusterSpec
     ) -> Projection:
         """Corrects the `prediction` of `points` on `cluster`."""
-        measured_points = [(each.recipe, each.layout, each.batch) for each in self.measurements]
+        measured_points = [
+            (measurement.recipe, measurement.layout, measurement.batch) for measurement in self.measurements
+        ]
         origin = from_cluster(self.cluster)
         both = joined([planned_columns(measured_points, origin), columns])
         axes = [_axes(point, origin) for point in measured_points] + [_axes(point, cluster) for point in points]
         everything = predict(both)
-        steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
+        steps = np.array([measurement.step_time_s or 0.0 for measurement in self.measurements])
         places = gp_inputs_of_rows(axes, both, everything, num_measured=len(measured_points))
         calibration = calibrate(places, everything, np.arange(len(measured_points)), steps)
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
@@ -95,11 +97,11 @@ class StudyPrior:
         """Returns the median step time of each point where these devices measured it, NaN elsewhere."""
         times: dict[tuple[str, str, int], list[float]] = {}
         if _same_devices(from_cluster(self.cluster), cluster):
-            for each in self.measurements:
-                key = (each.recipe.id, each.layout.id, each.batch.micro_batch)
-                times.setdefault(key, []).append(each.step_time_s or 0.0)
+            for measurement in self.measurements:
+                key = (measurement.recipe.id, measurement.layout.id, measurement.batch.micro_batch)
+                times.setdefault(key, []).append(measurement.step_time_s or 0.0)
         times_of = [times.get((recipe.id, layout.id, batch.micro_batch)) for recipe, layout, batch in points]
-        return np.array([np.median(each) if each else np.nan for each in times_of])
+        return np.array([np.median(time_) if time_ else np.nan for time_ in times_of])
 
 
 def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:

@@ -84,7 +84,7 @@ def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
     count once.
     """
     first_rows: dict[bytes, int] = {}
-    matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)
+    matrix = np.stack([np.broadcast_to(array, columns.shape) for array in columns.arrays().values()], axis=-1)
     for row in rows:
         first_rows.setdefault(matrix[row].tobytes(), int(row))
     return list(first_rows.values())

@@ -184,7 +184,7 @@ def _compare(options: argparse.Namespace) -> int:
         winner = next((best for _, best in result.winners), None)
         sides.append(measurement_by_prefix(result.history.measurements, winner, id_prefix))
         results.append(result)
-    measurements = [each for result in results for each in result.history.measurements]
+    measurements = [measurement for result in results for measurement in result.history.measurements]
     explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements)
     print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
     return 0

@@ -100,15 +100,15 @@ def render_batches(result: StudyResult, *, width: int, color: bool = False) -> s
     if not families:
         return ""
     screen, stream = console(width=width, color=color)
-    for each in families:
+    for family in families:
         screen.print("Tokens/s against global batch", style="bold")
-        screen.print(f"{each.recipe.label.replace(f', global batch {each.recipe.global_batch}', '')}")
-        wide = _matrix(each)
-        fits = screen.measure(wide, options=screen.options.update(width=1000)).maximum - _foldable(each) <= width
-        screen.print(wide if fits else _listing(each))
+        screen.print(f"{family.recipe.label.replace(f', global batch {family.recipe.global_batch}', '')}")
+        wide = _matrix(family)
+        fits = screen.measure(wide, options=screen.options.update(width=1000)).maximum - _foldable(family) <= width
+        screen.print(wide if fits else _listing(family))
         screen.print()
         lines = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."] if fits else []
-        if fits and (num_left_out := len(each.rows) - _MOST_ROWS) > 0:
+        if fits and (num_left_out := len(family.rows) - _MOST_ROWS) > 0:
             lines.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
         lines.append(
             "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."

@@ -48,12 +48,12 @@ def draw_days(
     drawing = Figure(figsize=(8, 7), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True)
     fewest = points[0].days * points[0].num_devices
-    days = [(each.days, each.low_days, each.high_days) for each in points]
+    days = [(point.days, point.low_days, point.high_days) for point in points]
     efficiency = [
         tuple(fewest / each.num_devices / days_taken for days_taken in of)
         for each, of in zip(points, days, strict=True)
     ]
-    counts = [each.num_devices for each in points]
+    counts = [point.num_devices for point in points]
     labelled = _spaced(counts)
     proportional = [fewest / count for count in counts]
     tops = [max(each) for each in zip(proportional, *zip(*days, strict=True), strict=True)]
@@ -67,7 +67,7 @@ def draw_days(
     below.set_ylabel("scaling efficiency")
     below.set_ylim(0, 1.15 * max(1.0, *(value for of in efficiency for value in of)))
     below.set_xlabel(f"{devices}s, below them {devices}-days" + (f"\n({note})" if note else ""))
-    texts = [f"{each.num_devices:,}\n{figure(each.days * each.num_devices)}" for each in points]
+    texts = [f"{point.num_devices:,}\n{figure(point.days * point.num_devices)}" for point in points]
     _set_ticks(above, below, {counts[place]: texts[place] for place in labelled})
     drawing.suptitle(title, fontsize=11)
     try:

@@ -48,9 +48,9 @@ class Difference:
     @property
     def unexplained_ratio(self) -> float | None:
         """The ratio of seconds per token that the changes leave unexplained; None where a change has no ratio."""
-        if self.ratio is None or any(each.ratio is None for each in self.changes):
+        if self.ratio is None or any(change.ratio is None for change in self.changes):
             return None
-        return self.ratio / math.prod(each.ratio or 1.0 for each in self.changes)
+        return self.ratio / math.prod(change.ratio or 1.0 for change in self.changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,9 +173,11 @@ def _measured(
 ) -> list[float | None]:
     """Returns the seconds per token of each point where it was measured; the two ends have their own."""
     step_s_of = {
-        (each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in measurements if each.tokens_per_s
+        (measurement.recipe, measurement.layout, measurement.batch): 1 / measurement.tokens_per_s
+        for measurement in measurements
+        if measurement.tokens_per_s
     }
-    times = [step_s_of.get((each.recipe, each.layout, each.batch)) for each in points]
+    times = [step_s_of.get((point.recipe, point.layout, point.batch)) for point in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
         times[place] = 1 / end.tokens_per_s if end.tokens_per_s else None
     return times
@@ -186,17 +188,17 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
     prediction.
     """
     times: list[float | None] = []
-    for each in points:
+    for point in points:
         try:
             cluster = header.cluster
-            if each.layout.world_size != cluster.num_devices:
-                cluster = dataclasses.replace(cluster, num_nodes=1, devices_per_node=each.layout.world_size)
+            if point.layout.world_size != cluster.num_devices:
+                cluster = dataclasses.replace(cluster, num_nodes=1, devices_per_node=point.layout.world_size)
             forecaster = Forecaster(cluster=cluster, cap_gib=header.cap_gib)
-            bare = Measurement(recipe=each.recipe, layout=each.layout, batch=each.batch, outcome=Outcome.OK)
+            bare = Measurement(recipe=point.recipe, layout=point.layout, batch=point.batch, outcome=Outcome.OK)
             prediction = forecaster.of([bare])
         except ValueError:
             prediction = None
-        tokens = each.batch.global_batch(each.layout) * each.recipe.seq_len
+        tokens = point.batch.global_batch(point.layout) * point.recipe.seq_len
         times.append(None if prediction is None else float(prediction.step.total_s[0]) / tokens)
     return times
 
@@ -228,9 +230,9 @@ def measurement_by_prefix(
         if winner is None:
             raise InputError("the study has no winner to compare: name a measurement, as STUDY:ID")
         return winner
-    matches = [each for each in measurements if each.id.startswith(id_prefix)]
+    matches = [measurement for measurement in measurements if measurement.id.startswith(id_prefix)]
     if len(matches) != 1:
-        some = ", ".join(each.id for each in measurements[:3])
+        some = ", ".join(measurement.id for measurement in measurements[:3])
         problem = "no measurement's id begins" if not matches else f"{len(matches)} measurements' ids begin"
         raise InputError(f"{problem} with {id_prefix!r}: give one of those of --json, such as {some or 'none'}")
     return matches[0]

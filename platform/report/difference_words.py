@@ -22,16 +22,18 @@ def sentences(difference: Difference) -> list[str]:
         relation = "as fast as" if abs(ratio - 1) < NOTED else relation
         figures = f"{figure(second.tokens_per_s)} against {figure(first.tokens_per_s)} tokens/s"
         lines = [f"{names[1]} is {relation} {names[0]}: {figures}."]
-    lines += [_sentence(each, ratio) for each in difference.changes]
+    lines += [_sentence(change, ratio) for change in difference.changes]
     if not difference.changes:
         lines.append("Recipe, layout and batch point are the same.")
     unexplained_ratio = difference.unexplained_ratio
     if unexplained_ratio is not None and ratio is not None and (difference.changes or difference.surroundings):
         whose = "the surroundings below" if difference.surroundings else "nothing that was recorded"
-        model = " and the cost model's error" if any(each.source == "predicted" for each in difference.changes) else ""
+        model = (
+            " and the cost model's error" if any(change.source == "predicted" for change in difference.changes) else ""
+        )
         belongs = "" if abs(unexplained_ratio - 1) < NOTED / 2 else f" It belongs to {whose}{model}."
         lines.append(f"Left over: {_effect(unexplained_ratio, ratio)}.{belongs}")
-    lines += [f"Also {each.names[0]}: {each.values}." for each in difference.surroundings]
+    lines += [f"Also {surrounding.names[0]}: {surrounding.values}." for surrounding in difference.surroundings]
     lines += [f"Measured: {name} takes {figure(abs(s) * 1e3)} ms {'more' if s > 0 else 'less'}."
               for name, s in difference.parts.items()]  # fmt: skip
     return lines

@@ -63,7 +63,7 @@ def others_held(measurements: Iterable[Measurement]) -> str:
     """Returns what other processes held of the GPUs, and in how many of the measurements that have it recorded; "" for
     nothing.
     """
-    recorded = [each for each in measurements if each.others_gib]
+    recorded = [measurement for measurement in measurements if measurement.others_gib]
     disturbed = [each.most_others_gib for each in recorded if each.most_others_gib]
     if not disturbed:
         return ""

@@ -78,7 +78,9 @@ def verdict(result: StudyResult) -> tuple[int, str]:
         return NOT_RESOLVED, ""
     if result.has_leader:
         return 0, ""
-    measured = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    measured = [
+        measurement for measurement in result.history.measurements if measurement.outcome is not Outcome.SKIPPED
+    ]
     if measured and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in measured):
         return ClusterError.exit_code, f"every trial failed, the last one with: {measured[-1].reason}"
     return 1, ""

@@ -186,7 +186,7 @@ class _Follower:
         # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
         if self._counts_cache is None:
             measurements = self._history.measurements
-            measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+            measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
             last = tuple(measured[-_MOST_LAST:])
             forecaster = forecaster_of(self._history.header) if self._history.header else None
             counts = {
@@ -201,7 +201,7 @@ class _Follower:
 
     def _num_tried(self) -> int:
         """Returns the number of layouts that the search tried; one whose trial started again counts once."""
-        return len({each.key for each in self._history.trials if not each.is_final})
+        return len({trial.key for trial in self._history.trials if not trial.is_final})
 
     def _to_go(self) -> str:
         if self._total is None or not self._trials_s:

@@ -29,7 +29,7 @@ class Forecaster:
 
     def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
         """Returns the predictions, a row for each measurement."""
-        columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
+        columns = known_columns([_point(measurement) for measurement in measurements], self.cluster, self.cap_gib)
         return None if columns is None else predict(columns)
 
     def predictions_beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
@@ -71,7 +71,7 @@ class Forecaster:
         if columns is None:
             return ""
         prediction = predict(columns)
-        places = gp_inputs_of_rows([each.axes for each in points], columns, prediction)
+        places = gp_inputs_of_rows([point.axes for point in points], columns, prediction)
         steps = np.array([each.step_time_s or 0.0 for each in timed])
         learned = calibrate(places, prediction, np.arange(len(steps)), steps)
         return f"{learned.error_before:.1%}, {learned.error_after:.1%} corrected"

@@ -25,8 +25,8 @@ def as_json(result: StudyResult) -> dict[str, Any]:
     header, history = result.header, result.history
 
     each_recipe = [_result_json(each, result) for each in result.of_study]
-    measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    skipped = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
+    measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
+    skipped = [measurement for measurement in history.measurements if measurement.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,

@@ -36,7 +36,7 @@ def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
     winners = [each for each, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [
-        [*axes_worth(each.measurements, each.winner), *reasons_for_winner(each, forecaster)] for each in winners
+        [*axes_worth(winner.measurements, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners
     ]
     if len(winners) == 1:
         saved = (
@@ -58,7 +58,11 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
     One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. Where it speaks against
     the winner's value, the sentence says how the winner itself compares.
     """
-    timed = [each for each in measurements if each.outcome in TIMED and each.tokens_per_s and not each.repeat]
+    timed = [
+        measurement
+        for measurement in measurements
+        if measurement.outcome in TIMED and measurement.tokens_per_s and not measurement.repeat
+    ]
     ratios: dict[tuple[str, Any, Any], list[float]] = {}
     for axis, a, b, ratio in _pairs(timed):
         if (axis, b, a) in ratios:
@@ -103,7 +107,11 @@ def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str
     # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
     searched = best
     if not second.repeat:
-        same = (each for each in result.measurements if (each.layout, each.batch) == (best.layout, best.batch))
+        same = (
+            measurement
+            for measurement in result.measurements
+            if (measurement.layout, measurement.batch) == (best.layout, best.batch)
+        )
         searched = next((each for each in same if not each.repeat), best)
     ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
@@ -146,7 +154,11 @@ def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
     """Returns how long the planned run takes with the winner, and what that saves over the median of what ran."""
     best = result.winner
     assert best is not None and best.tokens_per_s
-    speeds = [each.tokens_per_s for each in result.measurements if each.outcome in TIMED and each.tokens_per_s]
+    speeds = [
+        measurement.tokens_per_s
+        for measurement in result.measurements
+        if measurement.outcome in TIMED and measurement.tokens_per_s
+    ]
     middle = statistics.median(speeds)
     tokens, devices = header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))

@@ -107,7 +107,7 @@ _STATUS = {
 
 def to_rows(measurements: Iterable[Measurement], *, cluster: Cluster, source: str, path: str = "") -> list[TableRow]:
     """Returns measurements as rows, in their order, skipped ones included; `source` and `path` state their origin."""
-    return [_row(each, cluster, source, path) for each in measurements]
+    return [_row(measurement, cluster, source, path) for measurement in measurements]
 
 
 def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> TableRow:

@@ -93,10 +93,10 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
 def _rows(points: Sequence[Measurement]) -> list[Layout]:
     """Returns the layouts, the fastest first, then those without a figure, and a few that never ran."""
     speed: dict[str, tuple[bool, bool, float]] = {}
-    for each in points:
-        rank = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
-        speed[each.layout.id] = max(rank, speed.get(each.layout.id, rank))
-    layouts = {each.layout.id: each.layout for each in points}
+    for point in points:
+        rank = (point.outcome is not Outcome.SKIPPED, point.outcome in TIMED, _speed(point))
+        speed[point.layout.id] = max(rank, speed.get(point.layout.id, rank))
+    layouts = {point.layout.id: point.layout for point in points}
     order = sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)
     num_ran = sum(has_run for has_run, _, _ in speed.values())
     return [*order[:num_ran][:_MOST_ROWS], *order[num_ran:][:_MOST_NEVER_RUN]]
@@ -104,7 +104,7 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
 
 def _heat_map_in(cells: Sequence[Measurement], rows: Sequence[Layout]) -> tuple[float, float]:
     """Returns the size of a heat map in inches: room for the longest label and for each cell's two lines."""
-    columns = len({each.batch.micro_batch for each in cells})
+    columns = len({cell.batch.micro_batch for cell in cells})
     longest = max(len(layout.label) for layout in rows)
     return max(8.0, 0.6 + 0.062 * longest + 1.05 * columns), _HEAD_IN + 1.0 + 0.36 * len(rows)
 
@@ -125,8 +125,8 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     """
     from matplotlib.lines import Line2D
 
-    limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
-    timed = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
+    limit = min([cluster.device_memory_gib, *(point.cap_gib for point in points if point.cap_gib is not None)])
+    timed = [point for point in points if _speed(point) and point.peak_allocated_gib is not None]
     ladders: dict[str, list[Measurement]] = {}
     dots_by_style: dict[tuple[str, str], list[Measurement]] = {}
     for each in sorted(timed, key=lambda m: m.batch.micro_batch):
@@ -136,7 +136,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
     for (marker, color), dots in dots_by_style.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
-    crashed = [each for each in points if each.outcome is Outcome.OOM]
+    crashed = [point for point in points if point.outcome is Outcome.OOM]
     for each in crashed:
         held_gib = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
         needed = limit if held_gib is None else held_gib + (each.asked_gib or 0.0)
@@ -183,28 +183,30 @@ def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | No
 
 
 def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    return [each.peak_allocated_gib or 0.0 for each in measurements], [_speed(each) for each in measurements]
+    return [measurement.peak_allocated_gib or 0.0 for measurement in measurements], [
+        _speed(measurement) for measurement in measurements
+    ]
 
 
 def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
     """Draws a cell for each point: its speed as shade and figure, or its outcome in a word."""
     from matplotlib.patches import Rectangle
 
-    columns = sorted({each.batch.micro_batch for each in cells})
+    columns = sorted({cell.batch.micro_batch for cell in cells})
     at = {layout.id: row for row, layout in enumerate(rows)}
-    fastest = max((_speed(each) for each in cells if each.outcome in TIMED), default=0.0)
-    for each in cells:
-        x, y = columns.index(each.batch.micro_batch), at[each.layout.id]
-        timed = each.outcome in TIMED
-        share = _speed(each) / fastest if timed and fastest else 1.0
+    fastest = max((_speed(cell) for cell in cells if cell.outcome in TIMED), default=0.0)
+    for cell in cells:
+        x, y = columns.index(cell.batch.micro_batch), at[cell.layout.id]
+        timed = cell.outcome in TIMED
+        share = _speed(cell) / fastest if timed and fastest else 1.0
         # Shades of one color for times that count; every other outcome has its own and, where it crashed, hatching.
-        hatch = "" if _speed(each) or each.outcome is Outcome.SKIPPED else "////"
+        hatch = "" if _speed(cell) or cell.outcome is Outcome.SKIPPED else "////"
         axes.add_patch(
             Rectangle(
                 (x - 0.49, y - 0.48),
                 0.98,
                 0.96,
-                fc=COLORS[Outcome.OK] if timed else _color(each),
+                fc=COLORS[Outcome.OK] if timed else _color(cell),
                 alpha=0.15 + 0.85 * share**3,
                 ec="none",
                 lw=0,
@@ -214,17 +216,17 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
             axes.add_patch(
                 Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fill=False, hatch=hatch, ec=(1, 1, 1, 0.35), lw=0)
             )
-        speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
-        speed = f"({speed})" if each.outcome is Outcome.SLOW and speed else speed
-        word = {Outcome.OK: "", Outcome.SLOW: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
+        speed = "" if not _speed(cell) else figure(_speed(cell)) + ("~" if cell.step_time_derived else "")
+        speed = f"({speed})" if cell.outcome is Outcome.SLOW and speed else speed
+        word = {Outcome.OK: "", Outcome.SLOW: "", Outcome.OOM: "OOM"}.get(cell.outcome, cell.outcome.value)
         light = share > 0.9 if timed else bool(hatch)
         axes.text(
             x, y, f"{speed}\n{word}".strip(), ha="center", va="center", fontsize=7.5, linespacing=0.95,
             color="white" if light else _INK, fontweight="bold" if word == "OOM" else "normal",
         )  # fmt: skip
-        if best is not None and (each.layout, each.batch) == (best.layout, best.batch):
+        if best is not None and (cell.layout, cell.batch) == (best.layout, best.batch):
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, ec=_INK, lw=2, zorder=4))
-    axes.set_xticks(range(len(columns)), [str(each) for each in columns])
+    axes.set_xticks(range(len(columns)), [str(column) for column in columns])
     axes.set_yticks(range(len(rows)), [layout.label for layout in rows], fontsize=8)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -237,11 +239,11 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
 
 def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
     """Yields the notes below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
-    derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
-    slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
+    derived = "; ~ derived" if any(cell.step_time_derived for cell in cells) else ""
+    slow = "; (in brackets): slow, stopped early" if any(cell.outcome is Outcome.SLOW for cell in cells) else ""
     yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"
-    measured_layouts = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
-    missing = {each.layout.id for each in points} - {each.layout.id for each in cells}
+    measured_layouts = {point.layout.id for point in points if point.outcome is not Outcome.SKIPPED}
+    missing = {point.layout.id for point in points} - {cell.layout.id for cell in cells}
     if slower := missing & measured_layouts:
         yield f"left out: {plural(len(slower), 'layout')} that ran slower or crashed"
     if never := missing - measured_layouts:

@@ -62,7 +62,7 @@ class SearchProgress:
 
 def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
     """Returns the number of measurements by outcome."""
-    return Counter(each.outcome for each in measurements)
+    return Counter(measurement.outcome for measurement in measurements)
 
 
 def progress_line(progress: SearchProgress) -> str:
@@ -118,7 +118,7 @@ def best_point(best: Measurement | None) -> str:
 def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
     """Returns the words of the recipe's label that not all `others` have; all of them where that leaves none."""
     words = recipe.label.split(", ")
-    shared = set(words).intersection(*(each.label.split(", ") for each in others))
+    shared = set(words).intersection(*(other.label.split(", ") for other in others))
     return ", ".join(word for word in words if word not in shared) or recipe.label
 
 

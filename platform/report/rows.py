@@ -24,7 +24,7 @@ def tables(result: StudyResult) -> dict[str, Rows]:
     of_all = [point for each in result.measured for point in each.points]
     ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
     ordered.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
-    skipped = [each for each in result.history.measurements if each.outcome is Outcome.SKIPPED]
+    skipped = [measurement for measurement in result.history.measurements if measurement.outcome is Outcome.SKIPPED]
     rows_by_name: dict[str, Rows] = {
         "measurements.json": [_of_point(each, tokens) for each in ordered],
         "runs.json": [_measured(run, tokens) for each in ordered if each.runs for run in each.all],

@@ -120,7 +120,7 @@ def to_object(rows: Sequence[ScalingRow], results: Iterable[StudyResult]) -> dic
                 }
                 for row in rows
             ],
-            "studies": [as_json(each) for each in results],
+            "studies": [as_json(result) for result in results],
         }
     )
 

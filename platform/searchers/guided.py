@@ -91,13 +91,15 @@ class Guided(Generic[C]):
         for rung in candidate.micro_batches:
             if rung in point:
                 self._alive[point[rung]] = False
-        for each in measurements:
-            if each.batch.micro_batch not in point:  # between two rungs: no point to learn, but it may be the best
-                self._timing.lead(group, each, candidate.tokens_per_step)
-            elif each.outcome is not Outcome.SKIPPED:
-                self._learn(point[each.batch.micro_batch], each, candidate.tokens_per_step)
-                if each.outcome in ENDS_LADDER:
-                    above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
+        for measurement in measurements:
+            if (
+                measurement.batch.micro_batch not in point
+            ):  # between two rungs: no point to learn, but it may be the best
+                self._timing.lead(group, measurement, candidate.tokens_per_step)
+            elif measurement.outcome is not Outcome.SKIPPED:
+                self._learn(point[measurement.batch.micro_batch], measurement, candidate.tokens_per_step)
+                if measurement.outcome in ENDS_LADDER:
+                    above = [place for rung, place in point.items() if rung >= measurement.batch.micro_batch]
                     self._alive[above] = False
 
     def deferred(self, candidate: C) -> tuple[int, ...]:

@@ -190,7 +190,7 @@ class History:
     def finals_begun(self) -> bool:
         """Whether any trial after the search was started."""
         return any(start.is_final for start in self._starts.values()) or any(
-            each.repeat for each in self._measurements.values()
+            measurement.repeat for measurement in self._measurements.values()
         )
 
     @property
@@ -272,32 +272,36 @@ class History:
         If a finished ladder ran out of memory, the micro-batches between its last two rungs are missing too.
         """
         measurements = self.measured(candidate.key)
-        measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+        measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
         settled = self._finished_sizes(plain_key(candidate.key))
         settled_sizes = {each.batch.micro_batch for each in measured} | settled
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         missing = tuple(
-            each
-            for each in candidate.micro_batches
-            if each not in settled_sizes and (ceiling is None or each < ceiling)
+            micro_batch
+            for micro_batch in candidate.micro_batches
+            if micro_batch not in settled_sizes and (ceiling is None or micro_batch < ceiling)
         )
         return missing or tuple(each for each in between(candidate, measurements) if each not in settled_sizes)
 
     def _finished_sizes(self, key: str) -> set[int]:
         """Returns the micro-batches of the candidate's trials that ended as done."""
         ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
-        return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}
+        return {
+            micro_batch for start, end in ends if end and end.state == "done" for micro_batch in start.micro_batches
+        }
 
     def profile_of(self, measurement: Measurement) -> Profile | None:
         """Returns the last profile of the measured point."""
         point = (measurement.recipe, measurement.layout, measurement.batch)
-        matches = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
+        matches = (
+            profile for profile in reversed(self.profiles) if (profile.recipe, profile.layout, profile.batch) == point
+        )
         return next(matches, None)
 
     def profile_failure(self) -> str:
         """Returns why the last profiling trial left no profile; "" where it left one or there was none."""
         last = next((start for start in reversed(self._starts.values()) if start.profiles is not None), None)
-        if last is None or any(each.trial_id == last.trial_id for each in self.profiles):
+        if last is None or any(profile.trial_id == last.trial_id for profile in self.profiles):
             return ""
         end = self._ends.get(last.trial_id)
         return end.reason or "it ended without a message" if end else "it was cut short"

@@ -20,8 +20,8 @@ def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequen
     A refusal is an out-of-memory or thrashing run, or a rung that was known beforehand to become one.
     """
     refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
-    refused = {each.batch.micro_batch for each in measurements if each.outcome in refusals}
-    timed_sizes = (each.batch.micro_batch for each in measurements if each.outcome in TIMED)
+    refused = {measurement.batch.micro_batch for measurement in measurements if measurement.outcome in refusals}
+    timed_sizes = (measurement.batch.micro_batch for measurement in measurements if measurement.outcome in TIMED)
     largest = max(timed_sizes, default=None)
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:
@@ -32,14 +32,14 @@ def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequen
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """Returns measurements by recipe id, in order of first appearance: only those of one recipe compete."""
     groups: dict[str, list[Measurement]] = {}
-    for each in measurements:
-        groups.setdefault(each.recipe.id, []).append(each)
+    for measurement in measurements:
+        groups.setdefault(measurement.recipe.id, []).append(measurement)
     return groups
 
 
 def of_recipe(recipe: Recipe, measurements: Iterable[Measurement]) -> list[Measurement]:
     """Returns the measurements of one recipe."""
-    return [each for each in measurements if each.recipe == recipe]
+    return [measurement for measurement in measurements if measurement.recipe == recipe]
 
 
 def key_of_trial(start: TrialStart) -> str:

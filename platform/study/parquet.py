@@ -79,7 +79,7 @@ def _walk(kind: type, prefix: tuple[str, ...]) -> typing.Iterator[_Column]:
 def _plain(hint: Any) -> Any:
     """Returns the hint without its `| None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next(each for each in typing.get_args(hint) if each is not type(None))
+        return next(get_arg for get_arg in typing.get_args(hint) if get_arg is not type(None))
     return hint
 
 
@@ -110,7 +110,7 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
     fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
     fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
     json_by_id: dict[int, Any] = {}
-    rows = [_flat(each, json_by_id) for each in measurements]
+    rows = [_flat(measurement, json_by_id) for measurement in measurements]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
 

@@ -47,7 +47,7 @@ class Study:
         """
         cls.check_free(studies, name)
         path = (studies / name).absolute()
-        new_folders = [each for each in (path, *path.parents) if not each.exists()]
+        new_folders = [parent for parent in (path, *path.parents) if not parent.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -180,7 +180,7 @@ def is_study(path: Path) -> bool:
 
 def names(studies: Path) -> list[str]:
     """Returns the studies of a folder, sorted."""
-    return sorted(each.parent.name for each in studies.glob(f"*/{JOURNAL}"))
+    return sorted(path.parent.name for path in studies.glob(f"*/{JOURNAL}"))
 
 
 def fresh_name(studies: Path, space: str) -> str:

@@ -179,7 +179,7 @@ class Mirror:
             prediction = predicted.get(id_of(entry))
             runs.add(content_of(entry, header, started=started, ended=ended, predicted=prediction))
             self._pending.popleft()
-        if any(each.repeat for each in measurements):
+        if any(measurement.repeat for measurement in measurements):
             runs.set_roles(roles(StudyResult.of(self._history)))
 
     def _take(self, entry: Line) -> None:
@@ -194,7 +194,7 @@ class Mirror:
             self._pending.append((measurement, started, entry.at))
             self._seen_ids.add(measurement.id)
         if isinstance(entry, (GateCurves, Profile)):
-            start = next((each.at for each in self._history.trials if each.trial_id == entry.trial_id), entry.at)
+            start = next((trial.at for trial in self._history.trials if trial.trial_id == entry.trial_id), entry.at)
             self._pending.append((entry, start, entry.at))
 
     def _finish(self, runs: Runs) -> None:

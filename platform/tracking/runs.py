@@ -216,9 +216,11 @@ class Runs:
         )
         if has_winner and not current_names:  # somebody else's folder, in which nothing could be written
             return
-        stored = (each.path for each in self._client.list_artifacts(self.parent_id))
+        stored = (list_artifact.path for list_artifact in self._client.list_artifacts(self.parent_id))
         old = [
-            name for name in stored if name not in current_names and any(fnmatch(name, each) for each in WINNER_FILES)
+            name
+            for name in stored
+            if name not in current_names and any(fnmatch(name, winner_file) for winner_file in WINNER_FILES)
         ]
         if old:
             uri = self._client.get_run(self.parent_id).info.artifact_uri
@@ -248,7 +250,7 @@ class Runs:
     def samples(self, samples: Sequence[Sample]) -> None:
         """Stores samples of the machine as the study's system metrics."""
         metric, tag = mlflow().entities.Metric, mlflow().entities.RunTag
-        for some in _chunks(samples, _MOST_METRICS // max(map(len, (each[2] for each in samples)), default=1)):
+        for some in _chunks(samples, _MOST_METRICS // max(map(len, (sample[2] for sample in samples)), default=1)):
             metrics = [metric(name, value, at, number) for number, at, values in some for name, value in values.items()]
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 

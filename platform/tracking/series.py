@@ -61,7 +61,7 @@ def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) 
         return [ended_ms] * count
     ends: list[int] = []
     at = float(ended_ms)
-    for each in reversed(seconds):
+    for second in reversed(seconds):
         ends.append(max(started_ms, round(at)))
-        at -= 1000 * each
+        at -= 1000 * second
     return ends[::-1]

@@ -100,9 +100,11 @@ def roles(result: StudyResult) -> dict[str, str]:
     """Returns the role of each measurement's run by id: the run that stands for its point is the "measurement", others
     "repeat".
     """
-    measurements = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    measurements = [
+        measurement for measurement in result.history.measurements if measurement.outcome is not Outcome.SKIPPED
+    ]
     stands = {point.representative.id for of_recipe in result.measured for point in of_recipe.points}
-    return {each.id: "measurement" if each.id in stands else "repeat" for each in measurements}
+    return {measurement.id: "measurement" if measurement.id in stands else "repeat" for measurement in measurements}
 
 
 def _winner_tags(best: Measurement) -> dict[str, str]:

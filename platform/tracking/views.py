@@ -91,8 +91,8 @@ def convergence_view(name: str, comparison_id: str) -> View:
     """Returns the view of a comparison's trainings: held-out and training loss against tokens and against hours, seeds
     grouped.
     """
-    columns = [_tag("strategy"), *(_metric(each) for each in CONVERGENCE_METRICS)]
-    columns += [_param(each) for each in CONVERGENCE_PARAMS]
+    columns = [_tag("strategy"), *(_metric(convergence_metric) for convergence_metric in CONVERGENCE_METRICS)]
+    columns += [_param(convergence_param) for convergence_param in CONVERGENCE_PARAMS]
     of_each = {"val_loss": ("val_tokens", "val_hours"), "train_loss": ("tokens", "train_hours")}
     charts = [_curves(loss, against) for loss, axes in of_each.items() for against in axes]
     runs = f"tags.comparison = '{comparison_id}' and tags.role = 'training'"

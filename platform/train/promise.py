@@ -35,10 +35,10 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
     """
     first_record = next((record for record in records if isinstance(record, Begun)), None)
     steps = [record for record in records if isinstance(record, Steps)][1:]  # the first ones warm up
-    if first_record is None or sum(each.steps_s for each in steps) < _LEAST_S:
+    if first_record is None or sum(step.steps_s for step in steps) < _LEAST_S:
         return ""
-    tokens = sum(len(each.losses) * each.tokens_per_step for each in steps)
-    steps_s = sum(each.steps_s for each in steps)
+    tokens = sum(len(step.losses) * step.tokens_per_step for step in steps)
+    steps_s = sum(step.steps_s for step in steps)
     first_s = steps[0].train_s - steps[0].steps_s
     wall_s = max(steps_s, steps[-1].train_s - first_s)
     speed = tokens / wall_s
@@ -59,7 +59,7 @@ def shortfall(promise: Promise, records: Sequence[Record]) -> str:
 def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_s: float) -> list[str]:
     """Returns the shares of the time outside steps and of waiting for tokens, where they are notable."""
     shares = {
-        "waiting for tokens (data)": sum(each.data_s for each in steps),
+        "waiting for tokens (data)": sum(step.data_s for step in steps),
         "checkpoints": sum(each.stall_s for each in after if isinstance(each, Saved)),
         "held-out losses": sum(each.wall_s for each in after if isinstance(each, Validated)),
     }
@@ -91,8 +91,8 @@ def memory_growth(records: Sequence[Record]) -> str:
     steps = [record for record in records if isinstance(record, Steps)]
     if not steps or steps[-1].last_step - steps[0].first_step < 49:
         return ""
-    early = next(each for each in steps if each.last_step - steps[0].first_step >= 9)
-    late = next(each for each in steps if each.last_step - steps[0].first_step >= 49)
+    early = next(step for step in steps if step.last_step - steps[0].first_step >= 9)
+    late = next(step for step in steps if step.last_step - steps[0].first_step >= 49)
     if late.peak_gib <= early.peak_gib * 1.01:
         return ""
     return (

@@ -60,21 +60,21 @@ def _run_trial(place: ClusterHandle, study: Path, out: Path) -> str:
 
 def objection(records: Sequence[Record], *, memory_counts: bool) -> str:
     """Returns what these records of a training's first steps show against a long training; "" for nothing."""
-    validated = [each for each in records if isinstance(each, Validated)]
-    losses = [loss for each in records if isinstance(each, Steps) for loss in each.losses]
+    validated = [record for record in records if isinstance(record, Validated)]
+    losses = [loss for record in records if isinstance(record, Steps) for loss in record.losses]
     if not all(map(math.isfinite, (*losses, *(each.loss for each in validated)))):
         return "a loss is not a number"
     if not validated:
         return "no held-out loss was measured"
-    if not any(isinstance(each, Saved) for each in records):
+    if not any(isinstance(record, Saved) for record in records):
         return "no checkpoint could be written"
     return memory_growth(records) if memory_counts else ""
 
 
 def _safe_sentence(records: Sequence[Record], *, memory_counts: bool) -> str:
-    steps = [each for each in records if isinstance(each, Steps)]
-    saved = [each for each in records if isinstance(each, Saved)]
-    loss = next(each.loss for each in reversed(records) if isinstance(each, Validated))
+    steps = [record for record in records if isinstance(record, Steps)]
+    saved = [record for record in records if isinstance(record, Saved)]
+    loss = next(record.loss for record in reversed(records) if isinstance(record, Validated))
     memory = "without growth of memory" if memory_counts else "(the memory of CPU workers is not judged)"
     return (
         f"The winner is safe to train: {steps[-1].last_step} steps {memory}, held-out loss {figure(loss)}, a"

@@ -11,8 +11,8 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
     """Returns the state of the training so far: tokens, steps, losses and paths, as JSON values."""
     records = folder.read_records()
     steps = steps_of(records)
-    validated = [each for each in records if isinstance(each, Validated)]
-    saved = [each for each in records if isinstance(each, Saved)]
+    validated = [record for record in records if isinstance(record, Validated)]
+    saved = [record for record in records if isinstance(record, Saved)]
     saved_tokens = folder.tokens_saved()
     return {
         "folder": str(folder.path),
@@ -23,7 +23,7 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
         "train_loss": steps[-1].losses[-1] if steps else None,
         "val_loss": validated[-1].loss if validated else None,
         "train_s": steps[-1].train_s if steps else 0.0,
-        "attempts": sum(isinstance(each, Begun) for each in records),
+        "attempts": sum(isinstance(record, Begun) for record in records),
         "checkpoint_stall_s": max((each.stall_s for each in saved), default=None),
         "checkpoint": str(folder.newest_checkpoint() or ""),
     }

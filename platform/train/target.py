@@ -86,10 +86,10 @@ def _with_promise(target: Target, history: History) -> Target:
     """Returns the target with the speed and devices from the study that contains its file."""
     if history.header is not None:
         target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
-    for each in history.measurements:
-        same = each.layout == target.layout and each.batch == target.batch and each.tokens_per_s
-        if same and target.recipe is not None and each.trained_recipe.id == target.recipe.id:
+    for measurement in history.measurements:
+        same = measurement.layout == target.layout and measurement.batch == target.batch and measurement.tokens_per_s
+        if same and target.recipe is not None and measurement.trained_recipe.id == target.recipe.id:
             return dataclasses.replace(
-                target, tokens_per_s=each.tokens_per_s, matmul_peak_tflops=each.matmul_peak_tflops
+                target, tokens_per_s=measurement.tokens_per_s, matmul_peak_tflops=measurement.matmul_peak_tflops
             )
     return target

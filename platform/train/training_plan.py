@@ -118,16 +118,16 @@ def _phases(
 ) -> Iterator[TrainingPhase]:
     """Yields the phases in order. `finished_phases`, by the token count at which they end, stay as they were run."""
     end = 0
-    for each in options.phases:
-        end += each.tokens
-        if end in finished_phases and finished_phases[end].global_batch == each.global_batch:
+    for phase in options.phases:
+        end += phase.tokens
+        if end in finished_phases and finished_phases[end].global_batch == phase.global_batch:
             yield finished_phases[end]
             continue
         layout, batch = target.layout, target.batch
-        if each.layout is not None:
-            file = read_layout(each.layout)
+        if phase.layout is not None:
+            file = read_layout(phase.layout)
             layout, batch = file.layout, file.batch
-        yield TrainingPhase(end_tokens=end, layout=layout, batch=batch_for(recipe, layout, each.global_batch, batch))
+        yield TrainingPhase(end_tokens=end, layout=layout, batch=batch_for(recipe, layout, phase.global_batch, batch))
     if options.phases and end >= options.tokens:
         raise InputError(
             f"the phases of --phase take {end:,} tokens, the training {options.tokens:,}: give the last phase some"

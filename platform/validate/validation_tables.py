@@ -104,7 +104,7 @@ def show_rows(report: Report, console: Console) -> None:
     common = [text for text, varies in zip(aspects[0], differs, strict=True) if text and not varies]
     if any(differs) and common:
         console.print(f"In every row: {', '.join(common)}", highlight=False, markup=False)
-    labels = [" ".join(filter(None, itertools.compress(each, differs))) or ", ".join(common) for each in aspects]
+    labels = [" ".join(filter(None, itertools.compress(aspect, differs))) or ", ".join(common) for aspect in aspects]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")

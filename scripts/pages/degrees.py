@@ -50,7 +50,7 @@ def table() -> str:
     runs = {name: [cell(name, axis, value, reasons) for axis, value in values] for name in architectures.names()}
     columns = _grouped({name: tuple(cells) for name, cells in runs.items()})
     titles = [f"`{axis}={value}`" if axis else "sdpa and the defaults" for axis, value in values]
-    rows = _grouped({name: tuple(each[place] for each in columns) for place, name in enumerate(titles)})
+    rows = _grouped({name: tuple(column[place] for column in columns) for place, name in enumerate(titles)})
     lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
     lines.append("|---|" + "---|" * len(columns))
     lines += (f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items())

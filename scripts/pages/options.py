@@ -46,7 +46,7 @@ def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterato
     purpose = (parser.description or "").strip().partition("\n\n")[0]
     yield f"{purpose}\n"
     plain = [group for group in parser._action_groups if group.title in ("positional arguments", "options")]
-    yield from _table("option", [each for group in plain for each in group._group_actions], shared)
+    yield from _table("option", [group_action for group in plain for group_action in group._group_actions], shared)
     for group in parser._action_groups:
         if group not in plain:
             yield from _table(group.title or "", group._group_actions, shared)
@@ -54,7 +54,7 @@ def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterato
 
 def _table(title: str, actions: Sequence[argparse.Action], shared: Container[str]) -> Iterator[str]:
     """Yields a row an option, without shared ones; nothing where there is no other."""
-    if rows := [row for each in actions if (row := _row(each)) and row not in shared]:
+    if rows := [row for action in actions if (row := _row(action)) and row not in shared]:
         yield "\n".join([f"| {title} | |\n|---|---|", *rows, ""])
 
 
@@ -67,7 +67,10 @@ def _row(action: argparse.Action) -> str:
 
 def _called(action: argparse.Action) -> str:
     """Returns the option's names with their value: `--gpus N[,N]`; of several spellings the first shows it."""
-    name = ", ".join(f"`{each}`" for each in action.option_strings) or f"`{action.metavar or action.dest}`"
+    name = (
+        ", ".join(f"`{option_string}`" for option_string in action.option_strings)
+        or f"`{action.metavar or action.dest}`"
+    )
     if not action.option_strings or action.nargs == 0:
         return _cell(name)
     metavar = action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper()

@@ -11,7 +11,9 @@ TABLE = TABLES / "tr3m_1b3.csv"
 
 def test_parts_are_drawn_from_the_large_cells() -> None:
     drawn = list(passed_over.parts(TABLE, 4, seed=0))
-    assert drawn and {each.name for each in drawn} <= {each.name for each in passed_over.read_cells([TABLE])[0]}
+    assert drawn and {each.name for each in drawn} <= {
+        read_cell.name for read_cell in passed_over.read_cells([TABLE])[0]
+    }
     assert all(2 <= len(each.choices) <= 0.7 * 17 for each in drawn)
     again = list(passed_over.parts(TABLE, 4, seed=0))
     assert [each.runs for each in drawn] == [each.runs for each in again]

@@ -86,9 +86,9 @@ def float8_recipe(model: str, precision: str) -> Recipe:
 def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
     """Runs `mesh_group.run_all` with the faults of FP8."""
     results: list[dict[str, Any]] = []
-    for each in cases:
-        with planted(each.fault):
-            results += mesh_group.run_all([dataclasses.replace(each, fault="")])
+    for case in cases:
+        with planted(case.fault):
+            results += mesh_group.run_all([dataclasses.replace(case, fault="")])
     return results
 
 

@@ -45,8 +45,8 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
     parts = [(_autocast if layout.engine == "ddp" else _in_bf16)(master, chosen) for _ in range(layout.cp)]
     attention = _Attention(layout.cp, chosen.seq_len)
     if layout.attention == "sdpa":  # another kernel rounds to other bf16 numbers, and these to other FP8 ones
-        for each in parts:
-            attention.take(each.model)
+        for part in parts:
+            attention.take(part.model)
     gradients: dict[str, torch.Tensor] = {}
     master_weights: dict[str, torch.Tensor] = {}
     losses: list[float] = []
@@ -59,12 +59,12 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
                 indices = data.sample_indices(
                     batch, data_parallel=layout.data_parallel, rank=rank, micro_step=micro_step
                 )
-                for each in parts:
-                    each.take(master)
+                for part in parts:
+                    part.take(master)
                 loss = attention.loss(parts, torch.from_numpy(source.sequences(step, indices)))
                 (loss / (layout.data_parallel * batch.grad_accum)).backward()
-                for each in parts:
-                    each.give(master)
+                for part in parts:
+                    part.give(master)
                 of_step.append(loss.detach())
         norms.append(torch.nn.utils.clip_grad_norm_(master.parameters(), chosen.grad_clip).item())
         if not step:

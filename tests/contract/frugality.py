@@ -146,7 +146,7 @@ class _Calls(TorchDispatchMode):
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
     """Returns for each layout the GiB that a rank holds at the start, and the lines that wait."""
     memory_by_fault = []
-    for each in layouts:
-        fused = dataclasses.replace(each, attention="sdpa")
-        memory_by_fault.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
+    for layout in layouts:
+        fused = dataclasses.replace(layout, attention="sdpa")
+        memory_by_fault.append((start_gib(layout), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
     return memory_by_fault

@@ -45,7 +45,7 @@ def _dense_sequence(model: Any, row: torch.Tensor, of: Recipe) -> torch.Tensor:
     if of.attention_mask == "document":
         borders = [0, *places, len(row)]
         documents = (ids[:, start:stop] for start, stop in itertools.pairwise(borders))
-        return torch.cat([model(each).logits for each in documents], dim=1)
+        return torch.cat([model(document).logits for document in documents], dim=1)
     allowed = torch.ones(len(row), len(row), dtype=torch.bool).tril()
     allowed[: len(places), : len(places)] = True
     added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)[None, None]

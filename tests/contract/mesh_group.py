@@ -55,10 +55,10 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
     Returns one result for each case: `trained`, `mismatches` and `whole_logits`, or `error`.
     """
     results: list[dict[str, Any]] = []
-    for each in cases:
+    for case in cases:
         try:
-            with planted(each.fault):
-                results.append(_run(each))
+            with planted(case.fault):
+                results.append(_run(case))
         except Exception:
             results.append({"error": f"rank {dist.get_rank()}: {traceback.format_exc()}"})
         errors = _gather(results[-1].get("error"))
@@ -109,7 +109,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
         ]
         source = data.source(recipe)
         with contextlib.nullcontext() if step else watched:
-            result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
+            result = engine.step([torch.from_numpy(source.sequences(step, index)) for index in indices], Unmarked())
         stepped = stepped or {name: weight.clone() for name, weight in engine.named_full_weights()}
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())

@@ -17,7 +17,7 @@ from tests.contract.mesh_group import Trained
 pytestmark = pytest.mark.contract
 
 CASES, WIDE = cases(), wide_cases()
-_NAMES = [each.name for each in CASES]
+_NAMES = [case.name for case in CASES]
 TOLERANCE = 1e-5
 """The largest relative difference allowed in a gradient, in a weight's change by a step, in a loss and in a norm. Up to
 1.3e-6 was seen: the reference rounds to bf16 and FP8 what each rank rounds, and only the order of fp32 sums differs.

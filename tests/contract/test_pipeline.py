@@ -146,8 +146,12 @@ def _most_hidden_states(num_micro_batches: int) -> list[int]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             gc.collect()
             shape = (1, SEQ_LEN, model.hidden_size)
-            tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.shape == shape]
-            counts.append(len({each.data_ptr() for each in tensors} - {0}))
+            tensors = [
+                get_object
+                for get_object in gc.get_objects()
+                if type(get_object) is torch.Tensor and get_object.shape == shape
+            ]
+            counts.append(len({tensor.data_ptr() for tensor in tensors} - {0}))
             return original(*args, **kwargs)
 
         return backward

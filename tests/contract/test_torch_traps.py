@@ -72,7 +72,7 @@ def _worst_errors(waits: list[bool]) -> list[dict[str, float]]:
 
     Where a case is true, a hook waits for the embedding's collective.
     """
-    return [_errors(each) for each in waits]
+    return [_errors(wait) for wait in waits]
 
 
 def _errors(waits: bool) -> dict[str, float]:

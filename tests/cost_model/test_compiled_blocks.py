@@ -64,7 +64,7 @@ def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
         recipe = Float8LinearConfig.from_recipe_name("tensorwise")
         convert_to_float8_training(block, config=dataclasses.replace(recipe, enable_fsdp_float8_all_gather=gathered))
     config._attn_implementation = "sdpa"
-    parameters = {each.data_ptr() for each in block.parameters()} if not gathered else set[int]()
+    parameters = {parameter.data_ptr() for parameter in block.parameters()} if not gathered else set[int]()
     block.forward = torch.compile(block.forward, backend="aot_eager_decomp_partition")
     storages: dict[int, torch.Tensor] = {}
 

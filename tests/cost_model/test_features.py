@@ -156,7 +156,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         "virtual": [{**_PIPELINE, "schedule": "interleaved", "virtual": number} for number in (2, 4)],
         "dp_replicate": [{"engine": "ddp", "dp_replicate": ranks} for ranks in (1, 2, 4)],
     }.get(axis, [{"engine": "fsdp", "zero_stage": 3, axis: value} for value in dict.fromkeys(VALUES.get(axis, ()))])
-    rows = [tuple(values_of(point(Layout(**each), cluster="4x8xH100"), 0)) for each in changes]  # type: ignore[arg-type]
+    rows = [tuple(values_of(point(Layout(**change), cluster="4x8xH100"), 0)) for change in changes]  # type: ignore[arg-type]
     assert len(set(rows)) == len(rows) > 1
 
 
@@ -178,7 +178,11 @@ def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
         assert space.num_workers is not None and num_devices < space.num_workers
         assert str(error) == f"space {name} takes {space.num_workers} devices, there are {num_devices}"
         return
-    runs = [each for each in candidates if standing_refusal(each.recipe, each.layout, num_devices) is None]
+    runs = [
+        candidate
+        for candidate in candidates
+        if standing_refusal(candidate.recipe, candidate.layout, num_devices) is None
+    ]
     spec = cluster_with_probe(cluster, None)
     planned = {
         (recipe, layout, batch): row
@@ -190,7 +194,7 @@ def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
         return
     columns = known_columns(runs, cluster, None)
     assert columns is not None
-    keys = [(each.recipe, each.layout, batch) for each in runs for batch in each.batch_points()]
+    keys = [(run.recipe, run.layout, batch) for run in runs for batch in run.batch_points()]
     searched = dict(zip(keys, _figures(columns), strict=True))
     runs_here = {key for key in planned if standing_refusal(key[0], key[1], num_devices) is None}
     assert runs_here == set(searched)

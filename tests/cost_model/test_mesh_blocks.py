@@ -113,7 +113,7 @@ def test_a_compiled_block_has_the_collectives_that_are_counted(
     c = _columns(layout)
     hidden = np.array([float(nbytes)])
     counted = tensor_s(c, hidden, c.full_checkpointing > 0) / Ring.of(c, c.tp, c.tp).gather_s(hidden)
-    assert Counter(each for graph in graphs for each in _exchanges(graph)) == {nbytes: round(float(counted[0]))}
+    assert Counter(exchange for graph in graphs for exchange in _exchanges(graph)) == {nbytes: round(float(counted[0]))}
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
@@ -125,7 +125,7 @@ def test_a_compiled_block_gathers_keys_and_values_as_counted(
     c = _columns(layout)
     seconds = context_s(c, c.micro_batch * c.seq_len / c.cp, c.full_checkpointing > 0)
     counted = seconds / Ring.of(c, c.cp, c.cp).gather_s(np.array([float(nbytes)]))
-    exchanges = Counter(each for graph in _passes(layout, monkeypatch) for each in _exchanges(graph))
+    exchanges = Counter(exchange for graph in _passes(layout, monkeypatch) for exchange in _exchanges(graph))
     assert exchanges == {nbytes: round(float(counted[0]))}
 
 
@@ -133,7 +133,7 @@ def test_a_compiled_block_keeps_no_whole_sum_under_selective_checkpointing(monke
     layout = _layout("tp", "selective")
     forward, _ = _passes(layout, monkeypatch)
     outputs: Any = list(forward.graph.nodes)[-1].args[0]
-    saved = [each for each in outputs[1:] if isinstance(each, torch.fx.Node) and each.op != "placeholder"]
+    saved = [output for output in outputs[1:] if isinstance(output, torch.fx.Node) and output.op != "placeholder"]
     saved_bytes = sum(each.meta["val"].nbytes for each in saved) + MICRO_BATCH * SEQ_LEN * HIDDEN * 4 // RANKS
     predicted = float(_block_bytes(_columns(layout))[0][0])
     # Beside it: the largest values of attention.

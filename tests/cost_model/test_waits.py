@@ -71,6 +71,6 @@ def test_a_replayed_micro_step_waits_for_no_host() -> None:
         )
         for graphs, layers in cases
     )
-    assert [each.tolist() for each in host_layer_s(replayed)] == [[0.0]] * 3
-    assert _host_s(launched) > 24 * sum(float(each[0]) for each in host_layer_s(launched)[:2]) / 2
+    assert [host_layer_.tolist() for host_layer_ in host_layer_s(replayed)] == [[0.0]] * 3
+    assert _host_s(launched) > 24 * sum(float(host_layer_[0]) for host_layer_ in host_layer_s(launched)[:2]) / 2
     assert _host_s(replayed) == _host_s(deeper) == 0

@@ -75,7 +75,9 @@ class Aws:
             each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]
         ]
         return [
-            each for each in all_instances if not alive or each["State"]["Name"] in ("pending", "running", "stopped")
+            all_instance
+            for all_instance in all_instances
+            if not alive or all_instance["State"]["Name"] in ("pending", "running", "stopped")
         ]
 
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -138,7 +140,7 @@ def test_what_is_not_prepared_is_refused_before_anything_is_launched(aws: Aws, f
     assert aws.instances(alive=False) == []
     # Nor did Ray make a group of its own, which would open port 22 to the world.
     groups = aws.client().describe_security_groups()["SecurityGroups"]
-    assert {each["GroupName"] for each in groups} == {"default"}
+    assert {group["GroupName"] for group in groups} == {"default"}
 
 
 def test_a_missing_token_is_noticed_before_the_head_is_launched(
@@ -178,7 +180,7 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
     down = aws.ray("down", "--yes", str(file))
     assert down.returncode == 0, down.stdout[-3000:]
     assert aws.instances() == []
-    assert {each["State"] for each in aws.client().describe_volumes()["Volumes"]} <= {"available"}
+    assert {describe_volume["State"] for describe_volume in aws.client().describe_volumes()["Volumes"]} <= {"available"}
 
 
 def _only_ssh_from_one_network(aws: Aws, group: str) -> None:
@@ -201,7 +203,7 @@ def test_preparing_again_replaces_the_address_and_makes_nothing_twice(
     for network in ("198.51.100.1/32", "203.0.113.7/32"):
         assert prepare.main([str(file), "--ssh-from", network, "--bucket", BUCKET], client=aws.client) == 0
     groups = aws.client().describe_security_groups()["SecurityGroups"]
-    (security_group,) = [each for each in groups if each["GroupName"] == "layout-search"]
+    (security_group,) = [group for group in groups if group["GroupName"] == "layout-search"]
     _only_ssh_from_one_network(aws, security_group["GroupId"])
     assert f"SecurityGroupIds: &group [{security_group['GroupId']}]" in file.read_text()
     assert (aws.home / ".ray" / "auth_token").read_text() == "a" * 64
@@ -244,9 +246,9 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
     assert (request["InstanceType"], request["MaxCount"]) == ("p4d.24xlarge", 2)
     assert request["Placement"]["GroupName"] == "layout-search"
     cards = request["NetworkInterfaces"]
-    assert [each["InterfaceType"] for each in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
+    assert [card["InterfaceType"] for card in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
     group = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
-    assert all(each["Groups"] == group and each["SubnetId"].startswith("subnet-") for each in cards)
+    assert all(card["Groups"] == group and card["SubnetId"].startswith("subnet-") for card in cards)
     (tags,) = [each["Tags"] for each in request["TagSpecifications"] if each["ResourceType"] == "instance"]
     assert {"Key": "ray-cluster-name", "Value": "layout-search"} in tags
-    assert {each["InstanceType"] for each in aws.instances()} == {"p4d.24xlarge"}
+    assert {instance["InstanceType"] for instance in aws.instances()} == {"p4d.24xlarge"}

@@ -80,10 +80,10 @@ def test_ray_refuses_what_is_wrong(
 def test_efa_is_on_every_network_card_of_the_gpu_nodes_and_all_are_placed_together() -> None:
     node = _cluster()["available_node_types"]["p4d"]["node_config"]
     cards = node["NetworkInterfaces"]
-    assert [(each["NetworkCardIndex"], each["DeviceIndex"]) for each in cards] == [(0, 0), (1, 1), (2, 1), (3, 1)]
-    assert [each["InterfaceType"] for each in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
+    assert [(card["NetworkCardIndex"], card["DeviceIndex"]) for card in cards] == [(0, 0), (1, 1), (2, 1), (3, 1)]
+    assert [card["InterfaceType"] for card in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
     # Ray demands both on each interface, and none beside them.
-    assert all(each["SubnetId"] and each["Groups"] for each in cards)
+    assert all(card["SubnetId"] and card["Groups"] for card in cards)
     assert not {"SubnetId", "SubnetIds", "SecurityGroupIds"} & set(node)
     assert node["Placement"]["GroupName"]
 
@@ -99,7 +99,7 @@ def test_the_head_has_no_gpu_and_serves_mlflow_to_itself_from_a_folder_that_outl
     assert server.endswith("&")
     options = cluster["docker"]["head_run_options"]
     assert "--env MLFLOW_TRACKING_URI=http://127.0.0.1:5000" in options
-    assert {each.rpartition(":")[2] for each in options if "--volume" in each} == {"/home/ray/studies", folder}
+    assert {option.rpartition(":")[2] for option in options if "--volume" in option} == {"/home/ray/studies", folder}
 
 
 def test_every_node_has_the_token_and_asks_for_it() -> None:
@@ -136,7 +136,7 @@ def test_every_node_is_in_the_group_that_is_prepared_since_ray_s_own_opens_port_
         for name, node_type in _cluster(commented)["available_node_types"].items():
             node = node_type["node_config"]
             groups = [node.get("SecurityGroupIds")] + [each["Groups"] for each in node.get("NetworkInterfaces", ())]
-            assert [each for each in groups if each] == [["sg-00000000000000001"]] * max(1, len(groups) - 1), name
+            assert [group for group in groups if group] == [["sg-00000000000000001"]] * max(1, len(groups) - 1), name
 
 
 def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_el
         )
         assert completed.returncode == 0, completed.stderr
         chosen = {
-            each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(completed.stdout)["install"]
+            load["metadata"]["name"]: load["metadata"]["version"] for load in json.loads(completed.stdout)["install"]
         }
         assert chosen["numpy"] == pinned["numpy"]
         assert chosen["torch"] == torch or torch is None

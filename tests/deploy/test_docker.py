@@ -46,7 +46,7 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
     for *sources, _ in COPIED:
         for source in sources:
             assert list(ROOT.glob(source)), source
-            assert any(fnmatch.fnmatch(source, each) for each in exceptions), source
+            assert any(fnmatch.fnmatch(source, exception) for exception in exceptions), source
 
 
 def test_the_image_has_no_cuda_of_its_own_and_its_commands_fit_the_base() -> None:

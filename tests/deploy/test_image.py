@@ -67,9 +67,9 @@ class Built:
         container = _checked([*self.buildah, "from", *OPTIONS, self.name]).strip()
         try:
             mounts: list[str] = []
-            for each in volumes:  # buildah would put an empty folder in place of a volume that the image declares
-                _checked([*self.buildah, "config", f"--volume={each.split(':')[1]}-", container])
-                mounts.append(f"--volume={each}")
+            for volume in volumes:  # buildah would put an empty folder in place of a volume that the image declares
+                _checked([*self.buildah, "config", f"--volume={volume.split(':')[1]}-", container])
+                mounts.append(f"--volume={volume}")
             options = ["--isolation=oci", f"--user={user}:{user}", *mounts]
             inside = [*self.buildah, "run", *options, container, "--", *command]
             return subprocess.run(
@@ -115,7 +115,7 @@ def image() -> Iterator[Built]:
             shutil.copy(each, copied_path)
         places = [each for value in settings.values() for each in value.split()]
         # An index in a folder refers to files beside it.
-        folders = {Path(each.removeprefix("file://")).parent if "://" in each else Path(each) for each in places}
+        folders = {Path(place.removeprefix("file://")).parent if "://" in place else Path(place) for place in places}
         mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if each.is_dir()]
         container = _checked([*buildah_command, "from", "scratch"]).strip()
         _checked([*buildah_command, "add", "--quiet", container, str(base), "/"])

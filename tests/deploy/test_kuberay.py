@@ -42,7 +42,8 @@ def _strict(part: Any) -> Any:
 def errors(manifest: Mapping[str, Any], name: str) -> list[str]:
     """Returns the errors that the schema finds in the manifest."""
     return [
-        f"{each.json_path}: {each.message}" for each in jsonschema.Draft7Validator(schema(name)).iter_errors(manifest)
+        f"{iter_error.json_path}: {iter_error.message}"
+        for iter_error in jsonschema.Draft7Validator(schema(name)).iter_errors(manifest)
     ]
 
 

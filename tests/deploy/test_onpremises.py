@@ -236,7 +236,7 @@ def _of_the_search(journal: Path, *hosts: Machine) -> list[set[tuple[str, int]]]
         for sockets, host in zip(sockets_by_host, hosts, strict=True):
             sockets |= listening(host)
         time.sleep(0.5)
-    assert [each.exit_code for each in ends] == [0]
+    assert [end.exit_code for end in ends] == [0]
     return sockets_by_host
 
 

@@ -127,13 +127,13 @@ class Accounts:
         groups = self._groups()
         actors = list(self._processes())
         family = set(actors)
-        for each in actors:
+        for actor in actors:
             with contextlib.suppress(psutil.NoSuchProcess):
-                family |= set(each.children(recursive=True))
+                family |= set(actor.children(recursive=True))
         resources = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
         resources |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
         resources |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
-        return resources | {Held(kind="placement group", id=each) for each in groups}
+        return resources | {Held(kind="placement group", id=group) for group in groups}
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:

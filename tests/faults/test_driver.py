@@ -93,7 +93,7 @@ def _kill_recorders(session: Session, times: int) -> None:
     killed: set[int] = set()
 
     def next_recorder(_: Sequence[Line]) -> psutil.Process | None:
-        return next((each for each in session.workers(["Recorder"]) if each.pid not in killed), None)
+        return next((worker for worker in session.workers(["Recorder"]) if worker.pid not in killed), None)
 
     for _ in range(times):
         recorder = session.wait_for("a recorder", next_recorder)
@@ -172,7 +172,7 @@ class TestCutShort:
             r"Removed from this machine what the killed search left: \d+ process.*, a temporary folder\.", output
         )
         assert not (cut.path / NOTE).exists(), "the last session ended in order"
-        assert not any("Removed from" in each.err for each in cut.sessions[:2])
+        assert not any("Removed from" in session.err for session in cut.sessions[:2])
 
 
 class TestListeners:

@@ -27,7 +27,7 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
         first: list[psutil.Process] = []
         while not any("raylet" in name_of(each) for each in first):
             assert driver.poll() is None
-            first = [each for each in psutil.Process(driver.pid).children(recursive=True) if lives(each)]
+            first = [child for child in psutil.Process(driver.pid).children(recursive=True) if lives(child)]
             time.sleep(0.01)
         next(each for each in first if "raylet" in name_of(each)).suspend()
         while any(lives(each) for each in first):  # a raylet that stands still does not end by itself

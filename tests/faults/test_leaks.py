@@ -65,7 +65,7 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
         leaks = [each.rpartition(" left ")[2] for each in accounts.leaked]
         expected = [f"shared memory {entry}", f"process {child.pid}", "placement group a1b2"]
         assert len(leaks) == (3 if planted else 0), leaks
-        assert all(any(each.startswith(want) for each in leaks) for want in expected) == planted
+        assert all(any(leak.startswith(want) for leak in leaks) for want in expected) == planted
     finally:
         entry.unlink(missing_ok=True)
         for each in (worker, child):

@@ -66,8 +66,8 @@ def test_a_stopped_process_its_shared_memory_and_the_temporary_folder_go(tmp_pat
         assert lives(bystander) and entries[1].exists()
         assert sweep(note) == "", "once"
     finally:
-        for each in entries:
-            each.unlink(missing_ok=True)
+        for entry in entries:
+            entry.unlink(missing_ok=True)
 
 
 def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
     (ours / "logs" / f"worker-abc-01000000-{gone.pid}.out").touch()
     entries = [Path(f"/dev/shm/torch_{pid}_{os.getpid()}_layout_search_test") for pid in (gone.pid, 4_194_999)]
     try:
-        for each in entries:
-            each.touch()
+        for entry in entries:
+            entry.touch()
         assert "1 shared-memory segment" in sweep(Note(ray_session=str(ours)))
-        assert [each.exists() for each in entries] == [False, True]
+        assert [entry.exists() for entry in entries] == [False, True]
     finally:
-        for each in entries:
-            each.unlink(missing_ok=True)
+        for entry in entries:
+            entry.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("change", ["host", "boot", "cluster", "another's folder"])

@@ -29,8 +29,8 @@ def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Pat
         study.record(header("away"))
         began = time.monotonic()
         mirror = Mirror(study.path, f"http://me:secret@127.0.0.1:{closed_port}").start()
-        for each in POINTS:
-            study.record(Measured(measurement=each))
+        for point in POINTS:
+            study.record(Measured(measurement=point))
         assert time.monotonic() - began < BUSY_S
         began = time.monotonic()
         sentence = mirror.close(120)
@@ -76,8 +76,8 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
         assert mirror.close(600) == ""
     client, parent, children = runs_of(uri, "late")
     assert parent.info.status == "FINISHED"
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
-    assert "layout.json" in {each.path for each in client.list_artifacts(parent.info.run_id)}
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in POINTS)
+    assert "layout.json" in {list_artifact.path for list_artifact in client.list_artifacts(parent.info.run_id)}
     (first,) = [run for run in children if run.data.tags["measurement_id"] == POINTS[0].id]
     assert len(client.get_metric_history(first.info.run_id, "loss")) == 3
     assert capfd.readouterr().out == ""  # standard output is for the result alone
@@ -106,5 +106,5 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
     assert Mirror(study.path, uri).start().close(600) == ""
     client, parent, children = runs_of(uri, "cut")
     assert parent.info.status == "FINISHED" and parent.data.metrics["system/cpu_utilization_percentage"] == 7.0
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
-    assert "heat-map.png" in {each.path for each in client.list_artifacts(parent.info.run_id)}
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in POINTS[:2])
+    assert "heat-map.png" in {list_artifact.path for list_artifact in client.list_artifacts(parent.info.run_id)}

@@ -22,7 +22,7 @@ def test_the_same_command_goes_on_from_the_copy_after_the_node_is_gone(tmp_path:
 
     first, second = tmp_path / "first", tmp_path / "second"
     with Session(tmp_path / "a", first / "one" / "journal.jsonl", *command, f"--studies={first}") as session:
-        session.wait_for("a measurement", lambda lines: [each for each in lines if isinstance(each, Measured)])
+        session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
         session.process.terminate()
         assert session.end().code == 130
         before = session.lines()
@@ -37,7 +37,7 @@ def test_the_same_command_goes_on_from_the_copy_after_the_node_is_gone(tmp_path:
     assert session_end.code == 0, session_end.err
     assert f"{len(before)} lines of one came from {place}." in " ".join(session_end.err.split())
     assert list(lines[: len(before)]) == list(before)
-    assert sum(isinstance(each, Resume) for each in lines) == 1
+    assert sum(isinstance(line, Resume) for line in lines) == 1
     all_ran(lines, (1, 2), num_layouts=2)
     assert (place / "one" / "journal.jsonl").read_bytes() == (second / "one" / "journal.jsonl").read_bytes()
     assert json.loads((second / "one" / "layout.json").read_text())

@@ -43,7 +43,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Stuck:
             before = num_rungs(session.lines()) if number else 0
             session.wait_for("a rung", lambda lines, before=before: num_rungs(lines) > before)
             if not number:
-                session.wait_for("a measurement", lambda lines: [each for each in lines if isinstance(each, Measured)])
+                session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
             began_s = time.monotonic()
             (_kill_recorders, _kill_raylet, _stop_ray)[number](session)
             ended.append(session.end())
@@ -54,10 +54,10 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Stuck:
 def _kill_recorders(session: Session) -> None:
     killed: set[int] = set()
     while len(killed) <= MAX_RESTARTS:
-        for each in session.workers(["Recorder"]):
-            if each.pid not in killed:
-                killed.add(each.pid)
-                each.kill()
+        for worker in session.workers(["Recorder"]):
+            if worker.pid not in killed:
+                killed.add(worker.pid)
+                worker.kill()
         time.sleep(0.2)
 
 
@@ -111,8 +111,8 @@ class TestSearch:
     def test_the_journal_has_each_end_and_all_that_was_measured(self, stuck: Stuck) -> None:
         sessions = sessions_of(stuck.lines())
         for lines, session_end in zip(sessions, stuck.sessions, strict=True):
-            assert [each.exit_code for each in lines if isinstance(each, End)] == [session_end.code]
-        assert not any(each.state == "done" for each in sessions[0] if isinstance(each, TrialEnd))
+            assert [line.exit_code for line in lines if isinstance(line, End)] == [session_end.code]
+        assert not any(session.state == "done" for session in sessions[0] if isinstance(session, TrialEnd))
         assert stuck.measured and all(each.outcome in RAN for each in stuck.measured)
 
 

@@ -44,17 +44,17 @@ class DisturbedRun(Run):
     def of(self, name: str) -> list[Measurement]:
         """Returns the journal's measurements of the layout with that name in the space."""
         measurements = [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
-        return [each for each in measurements if not each.repeat]
+        return [measurement for measurement in measurements if not measurement.repeat]
 
     def ends(self, name: str) -> list[TrialEnd]:
         """Returns the ends of the search's trials of that layout, without the winner's last run."""
-        trials = [each for each in self.history.trials if each.micro_batches and not each.repeat]
-        of = {each.trial_id for each in trials if _name(each.recipe.id, each.layout.id) == name}
+        trials = [trial for trial in self.history.trials if trial.micro_batches and not trial.repeat]
+        of = {trial.trial_id for trial in trials if _name(trial.recipe.id, trial.layout.id) == name}
         return [line for line in self.lines() if isinstance(line, TrialEnd) and line.trial_id in of]
 
 
 def _candidates() -> dict[tuple[str, str], Candidate]:
-    return {(each.recipe.id, each.layout.id): each for each in load(str(SPACE)).candidates(2)[0]}
+    return {(candidate.recipe.id, candidate.layout.id): candidate for candidate in load(str(SPACE)).candidates(2)[0]}
 
 
 def _name(recipe_id: str, layout_id: str) -> str:
@@ -183,8 +183,8 @@ def _leave_no_more(session: Session, worker: psutil.Process) -> None:
 
     def is_over(lines: Sequence[Line]) -> bool:
         nonlocal peak_kib
-        rungs = [each for each in lines if isinstance(each, RungStart)]
-        if any(isinstance(each, Measured) and each.measurement.trial_id == rungs[-1].trial_id for each in lines):
+        rungs = [line for line in lines if isinstance(line, RungStart)]
+        if any(isinstance(line, Measured) and line.measurement.trial_id == rungs[-1].trial_id for line in lines):
             return True
         matched = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text(), re.MULTILINE)
         assert matched is not None
@@ -223,8 +223,8 @@ class TestTheStudy:
     def test_nothing_of_any_trial_is_left(self, disturbed: DisturbedRun) -> None:
         assert disturbed.accounts.leaked == []
         kinds = [{each.kind for each in held} for held in disturbed.accounts.held.values()]
-        assert len(kinds) >= 4 and all("process" in each for each in kinds)
-        assert all("placement group" in each for each in kinds)
+        assert len(kinds) >= 4 and all("process" in kind for kind in kinds)
+        assert all("placement group" in kind for kind in kinds)
 
 
 class TestKilled:
@@ -235,12 +235,12 @@ class TestKilled:
         first, second = disturbed.ends("killed after a rung")
         assert (first.state, second.state) == ("interrupted", "done")
         measurements = disturbed.of("killed after a rung")
-        assert [(each.batch.micro_batch, each.trial_id) for each in measurements] == [
+        assert [(measurement.batch.micro_batch, measurement.trial_id) for measurement in measurements] == [
             (1, first.trial_id),
             (2, second.trial_id),
         ]
-        assert all(each.outcome in RAN for each in measurements)
-        (again,) = [each for each in disturbed.history.trials if each.trial_id == second.trial_id]
+        assert all(measurement.outcome in RAN for measurement in measurements)
+        (again,) = [trial for trial in disturbed.history.trials if trial.trial_id == second.trial_id]
         assert again.micro_batches == (2,)
 
     def test_its_node_is_told(self, disturbed: DisturbedRun) -> None:
@@ -252,8 +252,8 @@ class TestKilled:
         (failed,) = starved.of("dies twice")
         assert failed.outcome is Outcome.FAILED and re.search(r"the process of rank [01] died: .*exit", failed.reason)
         ends = starved.ends("dies twice")
-        assert [(each.state, each.fault) for each in ends] == [("interrupted", "died")] * 2
-        assert len({each.node for each in ends}) == 1
+        assert [(end.state, end.fault) for end in ends] == [("interrupted", "died")] * 2
+        assert len({end.node for end in ends}) == 1
         assert "failed: DDP" in starved.sessions[0].err
 
 
@@ -270,7 +270,7 @@ class TestOutOfMemory:
     def test_its_trial_ends_before_the_others_deadline(self, disturbed: DisturbedRun) -> None:
         (end,) = disturbed.ends("memory of a rank")
         assert (end.state, end.fault) == ("done", "")
-        begun = [each for each in disturbed.lines() if isinstance(each, RungStart) and each.trial_id == end.trial_id]
+        begun = [line for line in disturbed.lines() if isinstance(line, RungStart) and line.trial_id == end.trial_id]
         took = datetime.datetime.fromisoformat(end.at) - datetime.datetime.fromisoformat(begun[-1].at)
         assert took.total_seconds() < load(str(SPACE)).first_step_s
 

@@ -111,7 +111,7 @@ def test_flash4_is_flex_attention_with_its_own_backend(position: Any, kind: Any,
 
     def capture(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
         nodes = [node for node in graph.graph.nodes if "flex_attention" in str(node.target)]
-        options.extend(each["BACKEND"] for node in nodes for each in node.args if isinstance(each, dict))
+        options.extend(arg["BACKEND"] for node in nodes for arg in node.args if isinstance(arg, dict))
         return graph.forward
 
     module: Any = nn.Module()

@@ -206,7 +206,9 @@ class TestCosts:
         work = Workload.of(document)
         assert work.mask_density is not None
         layouts = [Layout(engine="ddp", attention=each) for each in ("flex", "sdpa")]
-        points = [(recipe, each, BatchPoint.of(recipe, each, 2)) for recipe in (causal, document) for each in layouts]
+        points = [
+            (recipe, layout, BatchPoint.of(recipe, layout, 2)) for recipe in (causal, document) for layout in layouts
+        ]
         columns = from_points(points, find_cluster("1xH100"))
         flex, sdpa, flex_documents, sdpa_documents = columns.flash.tolist()
         assert flex_documents > 3 * flex and sdpa_documents < sdpa

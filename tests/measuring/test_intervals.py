@@ -13,7 +13,7 @@ from trainers.measuring.intervals import interval, t_quantile
 def test_quantiles() -> None:
     """Checks the quantiles against scipy's: they are written out, because workers do not import scipy."""
     degrees = range(1, 400)
-    assert [t_quantile(each) for each in degrees] == pytest.approx(list(t.ppf(0.975, degrees)), abs=5e-4)
+    assert [t_quantile(degree) for degree in degrees] == pytest.approx(list(t.ppf(0.975, degrees)), abs=5e-4)
 
 
 def test_an_interval_holds_the_mean_in_95_of_100_draws() -> None:

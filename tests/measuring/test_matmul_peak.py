@@ -25,8 +25,8 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
     tflops = matmul_peak.measure_tflops(torch.device("cpu"), "fp32", seconds=0.0)
     assert tflops == pytest.approx(2 * 2048 * 1024 * 512 / 1.0 / 1e12)
     assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"
-    for each in factors:
-        assert each.mean().item() == pytest.approx(0, abs=0.02) and each.std().item() == pytest.approx(1, abs=0.02)
+    for factor in factors:
+        assert factor.mean().item() == pytest.approx(0, abs=0.02) and factor.std().item() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])

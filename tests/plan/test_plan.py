@@ -282,7 +282,7 @@ def test_a_layout_as_fast_as_the_first_loses_by_nothing(
     """Checks two that differ by a prefetch alone, which predictions do not know."""
     options = ("gpt2_128", "--cluster", "4xH200", "--set", "prefetch=0,1", "--device-memory-gib", "15.8", "--top", "2")
     layouts = printed_json(capsys, *options)["recipes"][0]["layouts"]  # type: ignore[index]
-    assert [each["loses_by"] for each in layouts] == ["", ""] and "prefetch 1" in layouts[1]["layout"]
+    assert [layout["loses_by"] for layout in layouts] == ["", ""] and "prefetch 1" in layouts[1]["layout"]
     monkeypatch.setenv("COLUMNS", "120")
     assert main([*options]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "±" in line]

@@ -123,8 +123,8 @@ def test_another_software_has_rates_kernels_and_data_parallelism_of_its_own(
 ) -> None:
     ours = planned(capsys, "--cluster", "8xH100")
     theirs = planned(capsys, "--cluster", "8xH100", "--software", "megatron-core")
-    assert {each["software"] for each in ours["layouts"]} == {"layout-search"}
-    assert {each["software"] for each in theirs["layouts"]} == {"megatron-core"}
+    assert {our["software"] for our in ours["layouts"]} == {"layout-search"}
+    assert {their["software"] for their in theirs["layouts"]} == {"megatron-core"}
     assert theirs["layouts"][0]["step_time_s"] < 0.95 * ours["layouts"][0]["step_time_s"]
     assert theirs["num_too_large"] <= ours["num_too_large"], "layouts that are one to it, yet fit, are not too large"
 
@@ -177,7 +177,7 @@ def test_a_device_without_runs_and_an_unknown_network_have_wide_intervals_and_ar
 def test_bad_input_is_one_sentence(
     arguments: tuple[str, ...], sentence: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [str(study) if each == "STUDY" else each for each in arguments]
+    argv = [str(study) if argument == "STUDY" else argument for argument in arguments]
     assert main(["bloom7b", "--cluster", "4xH200", *argv]) == 2
     error = capsys.readouterr().err
     assert sentence in error and error.count("\n") == 1

@@ -75,4 +75,4 @@ def test_each_axis_has_its_own_communication() -> None:
         assert sum(parts.values()) == pytest.approx(sums.communication_exposed_s)
         assert parts[axis] > 0, (axis, sums_by_axis)
         others = {"tp", "cp", "pp"} - {axis}
-        assert all(parts[each] == 0 for each in others), (axis, parts)
+        assert all(parts[other] == 0 for other in others), (axis, parts)

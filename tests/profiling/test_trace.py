@@ -32,8 +32,8 @@ def traced(path: Path, **kernels: Any) -> dict[str, Any]:
     prepare(model, layout)
     weights.materialise(model.module, names=model.names, seed=1, std=SPEC.init_std, device=torch.device("cpu"))
     optimizer = torch.optim.AdamW(model.module.parameters(), fused=True)
-    attentions = [each for each in model.module.modules() if type(each).__name__.endswith("Attention")]
-    modules = [(LOSS, model.head), *((ATTENTION, each) for each in attentions)]
+    attentions = [module for module in model.module.modules() if type(module).__name__.endswith("Attention")]
+    modules = [(LOSS, model.head), *((ATTENTION, attention) for attention in attentions)]
     assert len(attentions) == SPEC.num_layers
     tokens = torch.randint(512, (2, 33), generator=torch.Generator().manual_seed(0))
 
@@ -90,7 +90,7 @@ class TestARealTrace:
             if any(512 in shape for shape in each["args"]["Input Dims"])
         ]
         assert len(products) == 6, "three of each micro-step"
-        head_s = sum(each["dur"] for each in products) / 1e6
+        head_s = sum(product["dur"] for product in products) / 1e6
         assert step_sums(eager, grad_accum=2).loss_s > head_s
 
     def test_without_names_shapes_tell_the_head(self, eager: dict[str, Any]) -> None:

@@ -82,7 +82,9 @@ def dialect(tree: ast.Module, vague: frozenset[str] = VAGUE) -> Iterator[str]:
 
 
 def test_docstrings_begin_with_their_subject_or_verb() -> None:
-    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS, "tests").items() for each in fragments(tree)] == []
+    assert [
+        f"{path}:{fragment}" for path, tree in _trees(*ROOMS, "tests").items() for fragment in fragments(tree)
+    ] == []
 
 
 def test_names_are_standard_terms() -> None:

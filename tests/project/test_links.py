@@ -15,8 +15,8 @@ def headings(page: Path) -> set[str]:
     text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
     titles = re.findall(r"(?m)^#+ +(.*?) *$", text)
     return {
-        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each).lower()).replace(" ", "-")
-        for each in titles
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
+        for title in titles
     }
 
 

@@ -43,20 +43,20 @@ def imported(tree: ast.AST) -> set[str]:
     """Returns the names imported from `platform.search.confirmation`, and its modules that are imported whole."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     names = {
-        each.name
+        name.name
         for node in nodes
         if str(node.module).startswith("platform.search.confirmation.")
-        for each in node.names
+        for name in node.names
     }
     return names | {
-        f"{each.name} whole" for node in nodes if node.module == "platform.search.confirmation" for each in node.names
+        f"{name.name} whole" for node in nodes if node.module == "platform.search.confirmation" for name in node.names
     }
 
 
 def makes_result(tree: ast.AST) -> bool:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    attributes = (each for each in calls if isinstance(each, ast.Attribute) and each.attr == "of")
-    return any(isinstance(each.value, ast.Name) and each.value.id == "Result" for each in attributes)
+    attributes = (call for call in calls if isinstance(call, ast.Attribute) and call.attr == "of")
+    return any(isinstance(attribute.value, ast.Name) and attribute.value.id == "Result" for attribute in attributes)
 
 
 def test_the_loop_alone_asks_what_ranks_points() -> None:

@@ -21,9 +21,9 @@ def _imports(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {each.name for each in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {f"{node.module}.{each.name}" for each in node.names}
+            names |= {f"{node.module}.{name.name}" for name in node.names}
     return names
 
 

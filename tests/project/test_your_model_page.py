@@ -15,8 +15,8 @@ def test_the_space_file_of_the_page_is_one(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     space = search_spaces.load(str(path))
     candidates, _ = space.candidates(4)
-    assert {each.layout.engine for each in candidates} == {"fsdp", "ddp"}
-    assert {each.recipe.global_batch for each in candidates} == {256}
+    assert {candidate.layout.engine for candidate in candidates} == {"fsdp", "ddp"}
+    assert {candidate.recipe.global_batch for candidate in candidates} == {256}
 
 
 def test_every_model_type_has_a_row() -> None:

@@ -17,7 +17,7 @@ def by_millisecond(pieces: list[Busy], start: int, end: int) -> dict[str, int]:
     """Returns the same sums computed the slow way, each millisecond by itself."""
     sums = dict.fromkeys(FIELDS, 0)
     for moment in range(start, end):
-        at_once = [each for each in pieces if each.start_s <= moment < each.end_s]
+        at_once = [piece for piece in pieces if piece.start_s <= moment < piece.end_s]
         kinds = {each.kind for each in at_once}
         compute = next((kind for kind in COMPUTE if kind in kinds), None)
         if compute is not None:

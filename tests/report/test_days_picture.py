@@ -27,7 +27,7 @@ def test_labels_collide_with_nothing(points: list[Days], tmp_path: Path, monkeyp
     draw_days(points, tmp_path / "days.png", title="a model", line="line", band="band", note=note)
     (figure,) = drawn
     for axes in figure.axes:
-        labels = [each.get_window_extent() for each in axes.texts if isinstance(each, Annotation)]
+        labels = [text.get_window_extent() for text in axes.texts if isinstance(text, Annotation)]
         assert len(labels) == len(points)
         curves = [np.asarray(line.get_xydata()) for line in axes.lines]
         curves += [np.asarray(band.get_paths()[0].vertices) for band in axes.collections]

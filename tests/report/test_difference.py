@@ -28,9 +28,9 @@ def test_measured_steps_between_the_two_tell_each_share():
         measurement(on=layout(checkpointing="full", prefetch=2), tokens_per_s=32000.0),
     ]
     explained = difference(FIRST, SECOND, MADE_UP, [FIRST, *between, SECOND])
-    assert [each.names for each in explained.changes] == [("checkpointing",), ("prefetch",), ("micro_batch",)]
-    assert {each.source for each in explained.changes} == {"measured"}
-    ratios = [each.ratio or 0.0 for each in explained.changes]
+    assert [change.names for change in explained.changes] == [("checkpointing",), ("prefetch",), ("micro_batch",)]
+    assert {change.source for change in explained.changes} == {"measured"}
+    ratios = [change.ratio or 0.0 for change in explained.changes]
     assert ratios == pytest.approx([40 / 32, 1.0, 32 / 30])
     assert explained.ratio == pytest.approx(math.prod(ratios)) and explained.unexplained_ratio == pytest.approx(1.0)
     lines = sentences(explained)
@@ -42,28 +42,28 @@ def test_measured_steps_between_the_two_tell_each_share():
 
 def test_the_cost_model_tells_shares_that_nothing_measured_does_and_the_rest_is_said():
     explained = difference(FIRST, SECOND, KNOWN_GPU)
-    assert {each.source for each in explained.changes} == {"predicted"}
-    again = next(each for each in explained.changes if each.names == ("checkpointing",))
+    assert {change.source for change in explained.changes} == {"predicted"}
+    again = next(change for change in explained.changes if change.names == ("checkpointing",))
     assert 1.2 < (again.ratio or 0.0) < 1.4  # a third forward pass beside a forward and two backward ones
     assert explained.unexplained_ratio is not None and explained.ratio is not None
-    parts = math.prod(each.ratio or 0.0 for each in explained.changes)
+    parts = math.prod(change.ratio or 0.0 for change in explained.changes)
     assert parts * explained.unexplained_ratio == pytest.approx(explained.ratio)
-    assert any("the cost model's error" in each for each in sentences(explained))
+    assert any("the cost model's error" in sentence for sentence in sentences(explained))
 
 
 def test_on_devices_that_the_cost_model_does_not_know_a_share_is_said_to_be_unknown():
     explained = difference(FIRST, SECOND, MADE_UP)
-    assert explained.unexplained_ratio is None and all(each.ratio is None for each in explained.changes)
+    assert explained.unexplained_ratio is None and all(change.ratio is None for change in explained.changes)
     assert "its share is not known" in " ".join(sentences(explained))
 
 
 def test_axes_that_cannot_change_alone_change_together():
     ddp = measurement(on=Layout(engine="ddp", dp_replicate=4), tokens_per_s=20000.0)
     explained = difference(FIRST, ddp, KNOWN_GPU)
-    names = [set(each.names) for each in explained.changes]
+    names = [set(change.names) for change in explained.changes]
     assert set.union(*names) == {"engine", "zero_stage", "dp_replicate", "dp_shard"}
-    assert any({"dp_replicate", "dp_shard"} <= each for each in names)  # eight or sixteen devices lie between
-    assert all(each.ratio is not None for each in explained.changes)
+    assert any({"dp_replicate", "dp_shard"} <= name for name in names)  # eight or sixteen devices lie between
+    assert all(change.ratio is not None for change in explained.changes)
 
 
 def test_recipes_and_numbers_of_devices_may_differ():
@@ -72,8 +72,8 @@ def test_recipes_and_numbers_of_devices_may_differ():
     explained = difference(
         FIRST, other, (KNOWN_GPU[0], header("b", cluster=dataclasses.replace(H200, devices_per_node=2)))
     )
-    assert [each.names for each in explained.changes] == [("seq_len",), ("dp_shard",)]
-    assert all(each.source == "predicted" for each in explained.changes)
+    assert [change.names for change in explained.changes] == [("seq_len",), ("dp_shard",)]
+    assert all(change.source == "predicted" for change in explained.changes)
     assert explained.surroundings[0].names == ("devices",)
 
 
@@ -92,8 +92,8 @@ def test_the_surroundings_are_listed_once_each():
     assert "Also clock of the slowest GPU: 1,500 to 1,200 MHz." in lines
     assert "Also clocks lowered by: nothing to power cap." in lines
     assert "Also GPU memory of other processes: 0 to 22.8 GiB." in lines
-    assert any("the last micro-step" in each and "200 ms more" in each for each in lines)
-    assert any(each.startswith("Left over: 10.0% slower, 100% of the difference.") for each in lines)
+    assert any("the last micro-step" in line and "200 ms more" in line for line in lines)
+    assert any(line.startswith("Left over: 10.0% slower, 100% of the difference.") for line in lines)
 
 
 def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
@@ -104,10 +104,10 @@ def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
 
     both, new = "UserWarning: an old one", "FutureWarning: c10d: a private function will be removed."
     lines = sentences(difference(warned(both), warned(both, new), MADE_UP))
-    assert [each for each in lines if "warning to workers" in each] == [
+    assert [line for line in lines if "warning to workers" in line] == [
         f"Also a warning to workers of the second alone: {new}"
     ]
-    assert not any("warning to workers" in each for each in sentences(difference(FIRST, warned(new), MADE_UP)))
+    assert not any("warning to workers" in sentence for sentence in sentences(difference(FIRST, warned(new), MADE_UP)))
 
 
 def test_a_measurement_without_a_speed_is_told_by_its_outcome():

@@ -118,8 +118,8 @@ def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
     lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
     first, second = lines.index(f"Of {RECIPE.label}:"), lines.index(f"Of {other.label}:")
     assert [sum("faster" in each for each in part) for part in (lines[first:second], lines[second:])] == [1, 1]
-    assert [each.startswith("Over 100B tokens ") for each in lines].count(True) == 2
-    assert [each for each in lines if "The search cost" in each] == lines[-1:] and lines[-1].endswith(" GPU-days.")
+    assert [line.startswith("Over 100B tokens ") for line in lines].count(True) == 2
+    assert [line for line in lines if "The search cost" in line] == lines[-1:] and lines[-1].endswith(" GPU-days.")
 
 
 def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:

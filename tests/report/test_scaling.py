@@ -92,10 +92,10 @@ def test_the_picture_holds_its_points_and_says_which_are_not_judged(
     assert below.get_xlabel() == (
         "GPUs, below them GPU-days\n(no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"
     )
-    assert [each.get_text() for each in below.texts] == ["100%", "110%", "110%"]
+    assert [text.get_text() for text in below.texts] == ["100%", "110%", "110%"]
     for axes in (above, below):
         box = axes.get_window_extent()
-        labels = [each for each in axes.texts if isinstance(each, Annotation)]
+        labels = [text for text in axes.texts if isinstance(text, Annotation)]
         assert len(labels) == 3
         for label in labels:
             assert label.get_window_extent().y1 <= box.y1, f"{label.get_text()} is cut off or outside"

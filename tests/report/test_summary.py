@@ -85,9 +85,9 @@ def test_memory_that_other_processes_held_is_told_of_the_winner_and_of_all_measu
         "Other processes held up to 37.3 GiB of a GPU in 2 of 3 measurements: their times may not be the layouts' own."
         " End those processes and search anew; --resume keeps these times."
     ) in output
-    assert not any("Other processes" in each for each in verdicts(StudyResult.of(_history(*others))))
+    assert not any("Other processes" in verdict for verdict in verdicts(StudyResult.of(_history(*others))))
     lost = dataclasses.replace(beside[0], outcome=Outcome.THRASH, reason="2 allocator retries")
-    assert any("in 1 of 1 measurement:" in each for each in verdicts(StudyResult.of(_history(lost))))
+    assert any("in 1 of 1 measurement:" in verdict for verdict in verdicts(StudyResult.of(_history(lost))))
 
 
 def test_a_disturbed_point_has_the_memory_that_other_processes_held_in_the_search_and_in_its_runs() -> None:
@@ -120,7 +120,7 @@ def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() 
         history.extend(lines)
         sentences = verdicts(StudyResult.of(history))
         assert (output in sentences) == is_shown, lines
-        assert any("were not compared" in each for each in sentences) == (lines[:1] == [curves])
+        assert any("were not compared" in sentence for sentence in sentences) == (lines[:1] == [curves])
 
 
 def test_what_came_nearest_where_nothing_fits() -> None:

@@ -150,7 +150,7 @@ def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None
         read_request(options), ClusterHandle(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None
     )
     layouts = planned(subject.plan).layouts
-    assert {each.layout for each in layouts} == {each.layout for each in subject.plan.candidates}
+    assert {each.layout for each in layouts} == {candidate.layout for candidate in subject.plan.candidates}
     assert len(layouts) == len(subject.plan.candidates) > 2
     for each in layouts:
         assert each.micro_batch in each.micro_batches and each.tokens_per_s and each.peak_gib

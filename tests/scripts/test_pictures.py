@@ -28,9 +28,9 @@ def picture() -> Any:
 
 def test_it_shows_all_that_was_run(picture: Any) -> None:
     points = picture.points(picture.TABLE)
-    assert Counter(each.outcome for each in points) == {"thrash": 7, "oom": 7, "ok": 5}
-    assert [each.layout for each in points if each.confirming] == ["DeepSpeed ZeRO-0", "DDP"]
-    assert all((each.tokens_per_s is None) == (each.outcome == "oom") for each in points)
+    assert Counter(point.outcome for point in points) == {"thrash": 7, "oom": 7, "ok": 5}
+    assert [point.layout for point in points if point.confirming] == ["DeepSpeed ZeRO-0", "DDP"]
+    assert all((point.tokens_per_s is None) == (point.outcome == "oom") for point in points)
 
 
 def test_the_committed_picture_is_of_the_committed_table(picture: Any) -> None:
@@ -51,9 +51,9 @@ def test_redrawn_days_are_those_of_the_notes() -> None:
     for picture, (_, tables, _) in redrawn.DAYS.items():
         days = [f"{redrawn.days_of(redrawn.rows(table), 1e11).days:.3g}" for table in tables]
         (line,) = [line for line in page.splitlines() if f"({Path('../pictures') / picture}.png)" in line]
-        assert all(each in line for each in days), (days, line)
+        assert all(day in line for day in days), (days, line)
 
 
 def test_each_picture_is_shown_by_a_page() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
-    assert [each.name for each in (ROOT / "docs" / "pictures").iterdir() if f"pictures/{each.name}" not in pages] == []
+    assert [path.name for path in (ROOT / "docs" / "pictures").iterdir() if f"pictures/{path.name}" not in pages] == []

@@ -17,17 +17,17 @@ def test_k_stands_for_1024_in_whole_numbers() -> None:
 def test_layout_axes_and_ladder_are_replaced() -> None:
     space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed", "zero_stage=2, 1", "micro_batch=4,2"])
     candidates, _ = space.candidates(4)
-    assert {each.layout.engine for each in candidates} == {"deepspeed"}
-    assert [each.layout.zero_stage for each in candidates[:2]] == [2, 1]
-    assert {each.micro_batches for each in candidates} == {(2, 4)}
+    assert {candidate.layout.engine for candidate in candidates} == {"deepspeed"}
+    assert [candidate.layout.zero_stage for candidate in candidates[:2]] == [2, 1]
+    assert {candidate.micro_batches for candidate in candidates} == {(2, 4)}
 
 
 @pytest.mark.parametrize("axis", [field.name for field in dataclasses.fields(Layout)])
 def test_each_kind_that_a_space_names_is_an_axis_of_its_model_s(axis: str) -> None:
     points, _ = search_spaces.load("bloom7b_kinds").candidates(4)
-    values = {getattr(each.layout, axis) for each in points}
+    values = {getattr(point.layout, axis) for point in points}
     candidates, _ = search_spaces.load("bloom7b").with_changes([f"{axis}={','.join(map(str, values))}"]).candidates(4)
-    assert {getattr(each.layout, axis) for each in candidates} >= values
+    assert {getattr(candidate.layout, axis) for candidate in candidates} >= values
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
@@ -52,14 +52,14 @@ def test_a_recipe_field_makes_another_recipe() -> None:
 
 def test_several_values_make_several_recipes_the_first_the_reference() -> None:
     space = search_spaces.load("bloom7b").with_changes(["seq_len=1024,2048", "state_precision=fp32,bf16"])
-    assert [(each.seq_len, each.state_precision) for each in space.recipes] == [
+    assert [(recipe.seq_len, recipe.state_precision) for recipe in space.recipes] == [
         (1024, "fp32"),
         (2048, "fp32"),
         (1024, "bf16"),
         (2048, "bf16"),
     ]
     candidates, _ = space.candidates(1)
-    assert {each.recipe.id for each in candidates} == {each.id for each in space.recipes}
+    assert {candidate.recipe.id for candidate in candidates} == {recipe.id for recipe in space.recipes}
     assert candidates[0].recipe == space.recipe
 
 
@@ -71,18 +71,18 @@ def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
     names = ["zs3_fp16_gpus1_bs32_sl128", "zs0_fp32_gpus1_bs32_sl128"]
     space = search_spaces.load("gpt2_zero").with_changes([f"point={','.join(names)}", "seq_len=256"])
     candidates, _ = space.candidates(1)
-    assert sorted(each.name for each in candidates) == sorted(names)
-    assert {each.recipe.seq_len for each in candidates} == {256}
+    assert sorted(candidate.name for candidate in candidates) == sorted(names)
+    assert {candidate.recipe.seq_len for candidate in candidates} == {256}
 
 
 def test_a_fixed_accumulation_makes_a_recipe_each_and_the_global_batch_follows() -> None:
     space = search_spaces.load("bloom7b").with_changes(["grad_accum=1,16", "micro_batch=2,3", "tp=1", "pp=1"])
-    assert [(each.grad_accum, each.global_batch) for each in space.recipes] == [(1, 0), (16, 0)]
-    assert len({each.id for each in space.recipes}) == 2
+    assert [(recipe.grad_accum, recipe.global_batch) for recipe in space.recipes] == [(1, 0), (16, 0)]
+    assert len({recipe.id for recipe in space.recipes}) == 2
     candidates, rejected = space.candidates(4)
-    assert not rejected and {each.recipe for each in candidates} == set(space.recipes)
+    assert not rejected and {candidate.recipe for candidate in candidates} == set(space.recipes)
     points = candidates[-1].batch_points()
-    assert [(each.micro_batch, each.grad_accum, each.global_batch(candidates[-1].layout)) for each in points] == [
+    assert [(point.micro_batch, point.grad_accum, point.global_batch(candidates[-1].layout)) for point in points] == [
         (2, 16, 128), (3, 16, 192)]  # fmt: skip
 
 

@@ -56,11 +56,13 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     space = search_spaces.load(str(tmp_path))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config.get_text_config())
-    assert space.recipe.model.num_parameters == sum(each.numel() for each in model.parameters())
+    assert space.recipe.model.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     candidates, _ = space.candidates(4)
     assert candidates
     batch = BatchPoint(micro_batch=1, grad_accum=128)
-    steps = predict(from_points([(each.recipe, each.layout, batch) for each in candidates], find_cluster("4xH100")))
+    steps = predict(
+        from_points([(candidate.recipe, candidate.layout, batch) for candidate in candidates], find_cluster("4xH100"))
+    )
     assert np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
     miniature = space.miniature
     assert miniature is not None and miniature.candidates(2)[0]

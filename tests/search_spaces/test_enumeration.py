@@ -25,14 +25,14 @@ PRODUCTS = ("bloom7b", "gpt2", "gpt2_xl")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_every_layout_once_on_all_devices(name: str, num_devices: int) -> None:
     candidates, rejected = search_spaces.load(name).candidates(num_devices)
-    assert len({each.key for each in candidates}) == len(candidates) > 0
+    assert len({candidate.key for candidate in candidates}) == len(candidates) > 0
     assert not rejected
-    for each in candidates:
-        layout = each.layout
+    for candidate in candidates:
+        layout = candidate.layout
         degrees = layout.dp_replicate * layout.dp_shard * layout.tp * layout.pp * layout.cp
         assert degrees == num_devices
-        for point in each.batch_points():
-            assert point.micro_batch * point.grad_accum * layout.data_parallel == each.recipe.global_batch
+        for point in candidate.batch_points():
+            assert point.micro_batch * point.grad_accum * layout.data_parallel == candidate.recipe.global_batch
 
 
 @pytest.mark.parametrize("num_devices", (3, 5, 6, 7))
@@ -41,12 +41,12 @@ def test_devices_that_divide_no_batch_are_told(num_devices: int) -> None:
     with pytest.raises(ValueError, match=f"512 is not a multiple of micro_batch 1 x {num_devices} data-parallel"):
         space.candidates(num_devices)
     candidates, _ = space.with_changes([f"global_batch={num_devices * 4}", "tp=1", "pp=1"]).candidates(num_devices)
-    assert {each.micro_batches for each in candidates} == {(1, 2, 4)}
+    assert {candidate.micro_batches for candidate in candidates} == {(1, 2, 4)}
 
 
 def test_all_three_engines_and_all_stages_are_there() -> None:
     candidates, _ = search_spaces.load("bloom7b").candidates(8)
-    kinds = {(each.layout.engine, each.layout.zero_stage) for each in candidates}
+    kinds = {(candidate.layout.engine, candidate.layout.zero_stage) for candidate in candidates}
     assert kinds == {("ddp", 0), ("fsdp", 2), ("fsdp", 3), *(("deepspeed", stage) for stage in range(4))}
 
 
@@ -60,9 +60,9 @@ def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_i
     )
     values_by_axis: dict[str, set[str]] = {}
     for space in search_spaces.built_in_spaces():
-        for each in space.candidates(4)[0]:
-            if refusal(each.recipe, each.layout, gpus) is None:
-                for axis, value in (*vars_of(each.layout).items(), ("compression", each.recipe.compression)):
+        for candidate in space.candidates(4)[0]:
+            if refusal(candidate.recipe, candidate.layout, gpus) is None:
+                for axis, value in (*vars_of(candidate.layout).items(), ("compression", candidate.recipe.compression)):
                     values_by_axis.setdefault(axis, set()).add(str(value).partition("_")[0])
     hints = typing.get_type_hints(Layout) | {"compression": typing.get_type_hints(Recipe)["compression"]}
     if not any("pp" in rules.model_parallel for rules in engines.registered()):
@@ -99,18 +99,21 @@ def test_kernels_of_optional_packages_are_tried_where_they_are_installed(
 
 def test_gradient_sync_is_what_the_engine_can_do() -> None:
     candidates, _ = search_spaces.load("bloom7b").candidates(8)
-    for each in candidates:
-        if each.layout.engine == "deepspeed":
-            assert each.layout.grad_sync == ("every" if each.layout.zero_stage >= 2 else "last")
-    assert {each.layout.grad_sync for each in candidates if each.layout.engine == "ddp"} == {"last", "every"}
+    for candidate in candidates:
+        if candidate.layout.engine == "deepspeed":
+            assert candidate.layout.grad_sync == ("every" if candidate.layout.zero_stage >= 2 else "last")
+    assert {candidate.layout.grad_sync for candidate in candidates if candidate.layout.engine == "ddp"} == {
+        "last",
+        "every",
+    }
     alone, _ = search_spaces.load("bloom7b").candidates(1)
     assert {each.layout.grad_sync for each in alone if each.layout.engine != "deepspeed"} == {"last"}
 
 
 def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
     candidates, _ = search_spaces.load("bloom7b").candidates(8)
-    layouts = [each.layout for each in candidates if each.layout.model_parallel == 1]
-    assert layouts == [each.layout for each in candidates[: len(layouts)]]
+    layouts = [candidate.layout for candidate in candidates if candidate.layout.model_parallel == 1]
+    assert layouts == [candidate.layout for candidate in candidates[: len(layouts)]]
     fastest = {"attention": "flex", "loss": "chunked", "compile": "block"}
     assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last", **fastest)  # type: ignore[arg-type]
     of_fastest = [x for x in layouts if all(getattr(x, name) == value for name, value in fastest.items())]
@@ -124,7 +127,7 @@ def test_bloom_has_two_hundred_layouts_on_four_gpus_that_none_refuses() -> None:
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=4
     )
     candidates, _ = space.candidates(4)
-    able = [each for each in candidates if refusal(each.recipe, each.layout, gpus) is None]
+    able = [candidate for candidate in candidates if refusal(candidate.recipe, candidate.layout, gpus) is None]
     assert len(able) >= 200
 
 
@@ -137,12 +140,12 @@ def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
 
 def test_degrees_that_do_not_divide_the_devices_are_rejected_with_the_reason() -> None:
     candidates, rejected = search_spaces.load("bloom7b").with_changes(["tp=1,16"]).candidates(8)
-    assert {each.layout.tp for each in candidates} == {1}
+    assert {candidate.layout.tp for candidate in candidates} == {1}
     assert {each.layout.tp for each in rejected} == {16}
     assert {each.reason for each in rejected} == {"tp 16 takes 16 devices, there are 8"}
     hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2", "tp=1", "pp=1"])
     candidates, rejected = hybrid.candidates(8)
-    assert {(each.layout.engine, each.layout.dp_shard) for each in candidates} == {("fsdp", 4)}
+    assert {(candidate.layout.engine, candidate.layout.dp_shard) for candidate in candidates} == {("fsdp", 4)}
     assert {each.reason for each in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
 
 
@@ -158,20 +161,20 @@ def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
     """Checks that DeepSpeed has no layouts of these degrees, since it would be refused at each of them."""
     space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed"])
     candidates, rejected = space.candidates(8)
-    assert {each.layout.model_parallel for each in candidates} == {1} and not rejected
+    assert {candidate.layout.model_parallel for candidate in candidates} == {1} and not rejected
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None
-    assert {each.layout.model_parallel for each in miniature.candidates(2)[0]} == {1}
+    assert {candidate.layout.model_parallel for candidate in miniature.candidates(2)[0]} == {1}
     four = dataclasses.replace(miniature, num_workers=4)
-    assert {each.layout.model_parallel for each in four.candidates(4)[0]} == {1, 2, 4}
+    assert {candidate.layout.model_parallel for candidate in four.candidates(4)[0]} == {1, 2, 4}
 
 
 def test_seed_002s_grid_is_whole_on_sixteen_devices() -> None:
     candidates, _ = search_spaces.load("tr3m_1b3").candidates(16)
-    degrees = {(each.layout.tp, each.layout.pp) for each in candidates}
+    degrees = {(candidate.layout.tp, candidate.layout.pp) for candidate in candidates}
     assert degrees == set(itertools.product((1, 2, 4), (1, 2, 4)))
-    assert {each.layout.checkpointing for each in candidates} == {"none", "full"}
-    ladders = {each.micro_batches for each in candidates if each.layout.virtual == 1}
+    assert {candidate.layout.checkpointing for candidate in candidates} == {"none", "full"}
+    ladders = {candidate.micro_batches for candidate in candidates if candidate.layout.virtual == 1}
     assert (1, 2, 4, 8, 16) in ladders
 
 
@@ -179,14 +182,14 @@ def test_named_points_are_exactly_the_space() -> None:
     space = search_spaces.load("gpt2_zero")
     candidates, rejected = space.candidates(8)
     assert not rejected
-    assert [each.name for each in candidates] == [
+    assert [candidate.name for candidate in candidates] == [
         f"zs{stage}_{precision}_gpus1_bs32_sl128" for stage in range(4) for precision in ("fp16", "fp32")
     ]
-    for each in candidates:
-        assert each.layout.world_size == 1
-        assert (each.recipe.seq_len, each.recipe.global_batch, each.micro_batches) == (128, 32, (32,))
-        assert each.name.startswith(f"zs{each.layout.zero_stage}_{each.recipe.compute_precision}_")
-        assert [point.grad_accum for point in each.batch_points()] == [1]
+    for candidate in candidates:
+        assert candidate.layout.world_size == 1
+        assert (candidate.recipe.seq_len, candidate.recipe.global_batch, candidate.micro_batches) == (128, 32, (32,))
+        assert candidate.name.startswith(f"zs{candidate.layout.zero_stage}_{candidate.recipe.compute_precision}_")
+        assert [point.grad_accum for point in candidate.batch_points()] == [1]
 
 
 def test_a_named_point_that_no_engine_can_mean_is_told_by_its_name() -> None:
@@ -218,7 +221,7 @@ def test_miniatures_keep_the_architecture_and_say_what_they_are(name: str) -> No
     )
     assert small.num_parameters < 10e6
     candidates, _ = miniature.candidates(2)
-    assert {each.layout.engine for each in candidates} == {"ddp", "fsdp", "deepspeed"}
+    assert {candidate.layout.engine for candidate in candidates} == {"ddp", "fsdp", "deepspeed"}
     assert len(candidates) >= 6
 
 
@@ -257,10 +260,10 @@ def _lines(space: Space, num_devices: int) -> list[str]:
     for kernels, group in itertools.groupby(candidates, lambda each: _kernels(each.layout)):
         members = list(group)
         # Each set of kernels has the same layouts: the first shows them.
-        for each in members if kernels == _kernels(candidates[0].layout) or space.points else members[:1]:
-            ladder = ",".join(map(str, each.micro_batches))
-            layout = each.layout
-            lines.append(f"  {each.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
+        for member in members if kernels == _kernels(candidates[0].layout) or space.points else members[:1]:
+            ladder = ",".join(map(str, member.micro_batches))
+            layout = member.layout
+            lines.append(f"  {member.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
         if len(members) > 1:
             lines.append(f"    {len(members)} with {kernels}")
     lines += [f"  rejected {each.layout.label} | {each.reason}" for each in rejected]
@@ -270,7 +273,7 @@ def _lines(space: Space, num_devices: int) -> list[str]:
 def test_enumerated_layouts_are_the_golden_ones(regenerate_golden: bool) -> None:
     lines: list[str] = []
     for space in search_spaces.built_in_spaces():
-        few = (space.num_workers or (4 if any("dp_shard" in each.layout for each in space.points) else 1),)
+        few = (space.num_workers or (4 if any("dp_shard" in point.layout for point in space.points) else 1),)
         for num_devices in few if space.points else (1, 2, 8):
             lines += _lines(space, num_devices)
         if space.miniature is not None:

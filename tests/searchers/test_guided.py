@@ -132,7 +132,7 @@ class TestLearning:
             assert suggested is not None
             suggestions.append(suggested)
             searcher.update(suggested, ran(suggested, 2.0 if suggested.layout.checkpointing == "full" else 1.0))
-        assert all(each.layout.checkpointing == "none" for each in suggestions[4:])
+        assert all(suggestion.layout.checkpointing == "none" for suggestion in suggestions[4:])
 
     def test_a_measured_point_is_known_and_its_neighbours_follow(self) -> None:
         points = make_points(PLANNED)
@@ -329,7 +329,7 @@ class TestPruning:
 
     def test_another_kernel_is_not_ruled_out(self) -> None:
         pair = candidates(layouts=[layout(dp_shard=2, attention=each) for each in ("sdpa", "eager")])
-        assert self.heavier(pair[0], 1, pair) == {(pair[0].key, each) for each in pair[0].micro_batches}
+        assert self.heavier(pair[0], 1, pair) == {(pair[0].key, micro_batch) for micro_batch in pair[0].micro_batches}
 
     def test_the_search_leaves_out_what_is_ruled_out_and_says_how_much(self) -> None:
         searcher = Guided(Problem(candidates=BLOOM))
@@ -341,7 +341,7 @@ class TestPruning:
             searcher.update(suggested, ran(suggested, 1.0))
         without = dataclasses.replace(full.layout, checkpointing="none")
         assert without in {each.layout for each in BLOOM}
-        assert without not in {each.layout for each in suggestions}
+        assert without not in {suggestion.layout for suggestion in suggestions}
         assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.stopped_reason)
 
 
@@ -406,13 +406,13 @@ class TestKnowledgeKept:
         return tuple(
             Earlier(
                 candidate=Candidate(
-                    recipe=each[0].recipe,
-                    layout=each[0].layout,
-                    micro_batches=tuple(measured.batch.micro_batch for measured in each),
+                    recipe=trial[0].recipe,
+                    layout=trial[0].layout,
+                    micro_batches=tuple(measured.batch.micro_batch for measured in trial),
                 ),
-                results=tuple(each),
+                results=tuple(trial),
             )
-            for each in trials
+            for trial in trials
         )
 
     def knowing(self, trials: list[list[Measurement]], candidates: Sequence[Candidate] = BLOOM) -> Problem[Candidate]:
@@ -421,7 +421,7 @@ class TestKnowledgeKept:
 
     @staticmethod
     def best(trials: list[list[Measurement]]) -> Measurement:
-        ok = [measured for each in trials for measured in each if measured.outcome is Outcome.OK]
+        ok = [measured for trial in trials for measured in trial if measured.outcome is Outcome.OK]
         return max(ok, key=lambda result: result.tokens_per_s or 0.0)
 
     def test_the_old_winner_is_suggested_first_and_measured_anew_and_little_else(self) -> None:

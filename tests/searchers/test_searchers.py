@@ -63,11 +63,11 @@ def speed(candidate: Candidate) -> list[Measurement]:
         measurement(
             recipe=candidate.recipe,
             on=candidate.layout,
-            micro_batch=each,
-            tokens_per_s=base * each,
+            micro_batch=micro_batch,
+            tokens_per_s=base * micro_batch,
             peak_allocated_gib=0.0025,
         )
-        for each in candidate.micro_batches
+        for micro_batch in candidate.micro_batches
     ]
 
 
@@ -112,7 +112,7 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
             assert list(suggested.micro_batches) == sorted(suggested.micro_batches), "upwards"
             assert not settled[suggested.key] & set(suggested.micro_batches), "each rung once"
             results = answer(suggested)
-            over = [each.batch.micro_batch for each in results if each.outcome in ENDS_LADDER]
+            over = [result.batch.micro_batch for result in results if result.outcome in ENDS_LADDER]
             settled[suggested.key] |= {
                 rung
                 for rung in candidate.micro_batches
@@ -128,7 +128,7 @@ def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) ->
 
 def rungs_of(candidates: Sequence[Candidate]) -> set[tuple[str, int]]:
     """Returns every batch point of the candidates."""
-    return {(each.key, rung) for each in candidates for rung in each.micro_batches}
+    return {(candidate.key, rung) for candidate in candidates for rung in candidate.micro_batches}
 
 
 @pytest.fixture(params=MAKERS)
@@ -164,7 +164,7 @@ class TestContract:
         """Checks that it tries every layout, except those that must need more memory than one that ran out of it."""
         suggestions = exhausted(make(problem(MANY)), no_room)
         lightest = [each for each in MANY if each.layout.checkpointing == "full"]
-        assert {each.key for each in lightest} <= {each.key for each in suggestions}
+        assert {each.key for each in lightest} <= {suggestion.key for suggestion in suggestions}
 
     def test_it_takes_what_it_did_not_suggest(self, make: Make) -> None:
         """Checks results that it did not ask for: a resumed study reports its earlier trials first, and a loop the

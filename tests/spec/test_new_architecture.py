@@ -72,7 +72,9 @@ def test_its_published_configuration_is_searched_and_predicted(tmp_path: Path) -
     assert candidates and not rejected
     assert space.miniature is not None and space.miniature.recipe.model.architecture == "starcoder2"
     batch = BatchPoint(micro_batch=1, grad_accum=128)
-    columns = from_points([(each.recipe, each.layout, batch) for each in candidates], find_cluster("4xH100"))
+    columns = from_points(
+        [(candidate.recipe, candidate.layout, batch) for candidate in candidates], find_cluster("4xH100")
+    )
     step_time_s = predict(columns).step.total_s
     assert np.all(np.isfinite(step_time_s) & (step_time_s > 0))
 

@@ -86,7 +86,10 @@ def test_blocks_that_no_stages_share_evenly_are_refused_with_the_numbers() -> No
 )
 def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], compression: str, reason: str) -> None:
     requested = layout(2, **{"dp_replicate": 2, **fields})
-    assert any(reason in each for each in pipeline_refusals(recipe(TINY, compression=compression), requested))
+    assert any(
+        reason in pipeline_refusal
+        for pipeline_refusal in pipeline_refusals(recipe(TINY, compression=compression), requested)
+    )
 
 
 def test_too_few_micro_batches_are_refused_with_the_numbers() -> None:

@@ -33,7 +33,7 @@ def test_finished_lines_are_copied_as_they_come_and_no_half_line(journal: Path, 
         file.write(b"rd\nfourth\n")
     copy.take(journal)
     assert copied(place) == b"first\nsecond\nthird\nfourth\n"
-    assert {each.name for each in place.rglob("*")} == {"one", JOURNAL}  # no probe, no part
+    assert {path.name for path in place.rglob("*")} == {"one", JOURNAL}  # no probe, no part
 
 
 def test_the_end_of_the_context_copies_the_rest(journal: Path, tmp_path: Path) -> None:

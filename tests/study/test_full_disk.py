@@ -39,7 +39,7 @@ def test_a_study_is_taken_up_again_once_there_is_room(disk: Path) -> None:
     with pytest.raises(InputError, match=r"rejected.jsonl cannot be written: No space left on device: make room"):
         Study.resume(disk, "one")
     assert not is_locked(disk / "one")
-    assert sorted(each.name for each in (disk / "one").iterdir()) == ["journal.jsonl", "lock"]
+    assert sorted(path.name for path in (disk / "one").iterdir()) == ["journal.jsonl", "lock"]
     (disk / "filler").unlink()
     study, history, remark = Study.resume(disk, "one")
     with study:

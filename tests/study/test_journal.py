@@ -108,7 +108,7 @@ def test_a_line_cut_in_half_is_set_aside_and_the_rest_used(tmp_path: Path, keep:
     assert "Line 2" in sentence and REJECTED in sentence
     set_aside(tmp_path, tail.rejected)
     set_aside_lines = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]
-    assert [each["text"] for each in set_aside_lines] == [cut.decode()]
+    assert [set_aside_line["text"] for set_aside_line in set_aside_lines] == [cut.decode()]
 
 
 def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_a_killed_writer_said_it_wrote_is_there(tmp_path: Path) -> None:
         record(path, ENTRIES[6])
         lines = path.read_bytes().splitlines()
         complete_lines = [json.loads(line) for line in lines if line.endswith(b"}")]
-        assert [each["number"] for each in complete_lines[:-1]][-1] >= last_said
+        assert [complete_line["number"] for complete_line in complete_lines[:-1]][-1] >= last_said
         assert complete_lines[-1]["kind"] == "resume"
         path.unlink()
 

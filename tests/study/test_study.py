@@ -212,7 +212,7 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
     steps = {1: (4.0, 2.0, 2.0), 2: (8.0, 4.0, 4.0), 4: (6.0, 3.0, 3.0)}
     rungs = [measurement(micro_batch=n, step_times_s=each) for n, each in steps.items()]
     single = measurement(on=other, trial_id="t2", step_times_s=(6.0, 3.0, 3.0))
-    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (*rungs, single))])
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=rung) for rung in (*rungs, single))])
     assert (history.start_s, history.trial_s) == (0.0, 0.0), "none has ended"
     trial_end = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(first, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
     history.extend([trial_end])
@@ -242,7 +242,7 @@ def test_later_starts_are_shorter_than_the_first_one_on_gpus(kind: Literal["cuda
     candidate = _candidate(layout(), 1)
     steps = [measurement(trial_id=each, repeat=n, step_times_s=(4.0, 2.0, 2.0)) for n, each in enumerate(("t1", "t2"))]
     lines: list[Line] = [header(at=_at(0), cluster=started), _start("t1", candidate, 1)]
-    history = History([*lines, *(Measured(at=_at(2), measurement=each) for each in steps)])
+    history = History([*lines, *(Measured(at=_at(2), measurement=step) for step in steps)])
     trial_end = TrialEnd(at=_at(30), trial_id="t1", key=candidate.key, state="done", wall_s=28.0, gpu_s=0.0)
     history.extend([trial_end])
     assert (history.first_start_s, history.start_s, history.trial_s) == (20.0, start_s, start_s + 8.0)

@@ -65,7 +65,7 @@ def _give_away(*paths: Path) -> None:
 
 
 def _files(folder: Path) -> set[str]:
-    return {each.name for each in folder.iterdir()}
+    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture

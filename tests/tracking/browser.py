@@ -156,8 +156,8 @@ def page(program: str, profile: Path, *, width: int, height: int) -> Generator[P
     log = (profile.parent / "chromium.log").open("wb")
     with log:
         browser = subprocess.Popen(command, pass_fds=theirs, stdout=log, stderr=log)
-    for each in theirs:
-        os.close(each)
+    for their in theirs:
+        os.close(their)
     try:
         yield Page(command_write, answer_read)
     finally:

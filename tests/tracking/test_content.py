@@ -96,8 +96,8 @@ def test_names_are_short_and_say_nothing_of_a_miniature_which_a_tag_does() -> No
 
 def test_a_role_tells_measurements_repeats_gates_and_profiles_apart() -> None:
     entries = (measurement(), measurement(repeat=1), GATE, profile())
-    assert [content(each).role for each in entries] == ["measurement", "repeat", "gate", "profile"]
-    assert len({content(each).entry_id for each in entries}) == 4
+    assert [content(entry).role for entry in entries] == ["measurement", "repeat", "gate", "profile"]
+    assert len({content(entry).entry_id for entry in entries}) == 4
 
 
 def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
@@ -130,7 +130,7 @@ def test_no_value_is_older_than_its_rung() -> None:
 
 
 def history(*entries: Line) -> History:
-    return History([HEADER, *(dataclasses.replace(each, at=AT) for each in entries)])
+    return History([HEADER, *(dataclasses.replace(entry, at=AT) for entry in entries)])
 
 
 def test_of_a_point_s_runs_the_one_of_median_speed_stands_for_it() -> None:

@@ -42,7 +42,7 @@ def test_a_study_is_mirrored_in_full(
     mirror = Mirror(folder, uri).start()
     assert mirror.close(600) == ""
     assert dict(os.environ) == before
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["my studies"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my studies"]
 
     client, parent, children = runs_of(uri, "full")
     assert parent.info.status == "FINISHED" and parent.info.run_name == "full"
@@ -58,7 +58,7 @@ def test_a_study_is_mirrored_in_full(
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
     assert (parent.data.metrics["tokens_per_s"], parent.data.metrics["gpus"]) == (50000.0, 4)
     assert (parent.data.tags["winner_checkpointing"], parent.data.tags["winner_micro_batch"]) == ("full", "2")
-    artifacts = {each.path for each in client.list_artifacts(parent.info.run_id)}
+    artifacts = {list_artifact.path for list_artifact in client.list_artifacts(parent.info.run_id)}
     assert artifacts == {
         *("layout.json", "measurements.csv", "measurements.parquet", "speed-memory.png", "heat-map.png"),
         *("measurements.json", "skipped.json"),
@@ -74,7 +74,7 @@ def test_a_study_is_mirrored_in_full(
     assert [(row["outcome"], row["tokens_per_s"]) for row in rows] == [("ok", 50000.0), ("ok", 40000.0), ("oom", None)]
 
     by_id = {run.data.tags["measurement_id"]: run for run in children}
-    assert set(by_id) == {each.id for each in POINTS} and len(children) == 3
+    assert set(by_id) == {point.id for point in POINTS} and len(children) == 3
     first, failed = by_id[POINTS[0].id], by_id[POINTS[2].id]
     assert (first.info.status, first.data.tags["outcome"]) == ("FINISHED", "ok")
     assert math.isnan(failed.data.metrics["tokens_per_s"])  # left out, it would be drawn above all others
@@ -89,7 +89,7 @@ def test_a_study_is_mirrored_in_full(
     assert first.data.metrics["tokens_per_s"] == 40000.0
     assert first.data.metrics["peak_reserved_gib"] == 66.5
     losses = client.get_metric_history(first.info.run_id, "loss")
-    assert [each.step for each in losses] == [0, 1, 2] and losses[0].value == 12.0
+    assert [loss.step for loss in losses] == [0, 1, 2] and losses[0].value == 12.0
     assert first.info.start_time <= losses[0].timestamp <= losses[1].timestamp <= losses[2].timestamp
     norms = [each.value for each in client.get_metric_history(first.info.run_id, "grad_norm")]
     # MLflow's databases hold the largest double for infinity.
@@ -113,8 +113,8 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
     best, plain = POINTS[1], layout()
     with Study.create(studies, "gated") as study:
         study.record(header("gated"))
-        for each in POINTS[:2]:
-            study.record(Measured(measurement=each))
+        for point in POINTS[:2]:
+            study.record(Measured(measurement=point))
         for on, losses in ((best.layout, (12.5, 12.01, 11.0)), (plain, (12.5, 12.0, 11.0))):
             gate = {"trial_id": "t9", "recipe": best.recipe, "steps": 3, "sequences": 32, "grad_norms": (3.0, 2.0, 1.0)}
             study.record(GateCurves(layout=on, losses=losses, is_reference=on == plain, **gate))
@@ -170,7 +170,7 @@ def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -
         assert Mirror(folder, uri).start().close(600) == ""
     client, parent, children = runs_of(uri, "again")
     assert parent.info.status == "FINISHED"
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in POINTS)
     (first,) = [run for run in children if run.data.tags["measurement_id"] == POINTS[0].id]
     assert len(client.get_metric_history(first.info.run_id, "loss")) == 3
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
         begun._new(content_of(each, entry, started=entry.at, ended=entry.at))
     assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "begun")
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in POINTS[:2])
     assert {run.info.status for run in children} == {"FINISHED"}
     assert all("tokens_per_s" in run.data.metrics for run in children)
 
@@ -229,7 +229,7 @@ def test_a_winner_that_is_none_any_longer_leaves_no_tags_figures_or_files(studie
     client, parent, _ = runs_of(uri, "unwon")
     assert not [name for name in parent.data.tags if name.startswith("winner")]
     assert math.isnan(parent.data.metrics["tokens_per_s"]) and parent.data.metrics["gpus"] == 4
-    assert "layout.json" not in {each.path for each in client.list_artifacts(parent.info.run_id)}
+    assert "layout.json" not in {list_artifact.path for list_artifact in client.list_artifacts(parent.info.run_id)}
 
 
 def test_runs_of_an_older_version_are_made_anew(studies: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_copy_of_a_study_is_mirrored_beside_itself(studies: Path, tmp_path: Pa
     assert report.main(["fetched", "--studies", str(studies), "--html", str(page)]) == 0
     assert (studies / "mlflow.db").exists() and not foreign_store.parent.exists()
     client, parent, _ = runs_of(default_uri(studies), "fetched")
-    assert "page.html" in {each.path for each in client.list_artifacts(parent.info.run_id)}
+    assert "page.html" in {list_artifact.path for list_artifact in client.list_artifacts(parent.info.run_id)}
 
 
 def test_what_was_not_mirrored_is_caught_up(studies: Path, closed_port: int) -> None:

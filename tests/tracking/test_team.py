@@ -175,7 +175,9 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
     with server.runs():
         _as(server.admin, monkeypatch)
         client = MlflowClient(tracking_uri=server.uri)
-        (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
+        (experiment,) = (
+            search_experiment for search_experiment in client.search_experiments() if search_experiment.name == "tiny"
+        )
         runs = client.search_runs([experiment.experiment_id])
         (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
         assert parent.info.status == "FINISHED" and len(runs) > 1

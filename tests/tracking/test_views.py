@@ -123,7 +123,9 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         pages.opened(view, addresses["losses"])
         pages.charts(view, 4)
         assert "Convergence: compared" in view.text()
-        assert [len(each) for each in pages.curves(view)] == [2 * 3] * 4  # of each the mean and both edges of its band
+        assert [len(curve) for curve in pages.curves(view)] == [
+            2 * 3
+        ] * 4  # of each the mean and both edges of its band
         view.picture(tmp_path / "convergence.png")
 
         # The study page: the tables are tables there, the pictures pictures.

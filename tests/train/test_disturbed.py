@@ -56,7 +56,7 @@ def wait_for(folder: Path, step: int, process: "subprocess.Popen[bytes]") -> Non
 
 
 def losses(folder: Path) -> list[float]:
-    return [loss for each in steps_of(TrainingFolder(folder).read_records()) for loss in each.losses]
+    return [loss for step in steps_of(TrainingFolder(folder).read_records()) for loss in step.losses]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,11 @@ def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, undisturbe
     process.wait()
     assert start(folder, "driver").wait() == 0, (folder / "driver.err").read_text()
     psutil.wait_procs(children, timeout=120)
-    begun = [each.step for each in TrainingFolder(folder / "driver").read_records() if isinstance(each, Begun)]
+    begun = [
+        read_record.step
+        for read_record in TrainingFolder(folder / "driver").read_records()
+        if isinstance(read_record, Begun)
+    ]
     assert begun[0] == 0 and begun[1] >= 100
     assert losses(folder / "driver") == undisturbed
 
@@ -98,9 +102,9 @@ def test_a_training_whose_whole_process_group_is_ended_goes_on(folder: Path, und
 def test_a_training_whose_raylet_dies_says_so(folder: Path):
     process = start(folder, "raylet", DDP, "--tokens", str(100 * STEPS * STEP))
     wait_for(folder / "raylet", 0, process)
-    for each in psutil.Process(process.pid).children(recursive=True):
-        if each.name() == "raylet":
-            each.kill()
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if child.name() == "raylet":
+            child.kill()
     assert process.wait() == 3
     message = (folder / "raylet.err").read_text()
     assert "raylet) at 127.0.0.1:" in message and "the same command resumes the training" in message
@@ -137,10 +141,10 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
         if not has_begun or reached < kill_steps[len(kills)] or over.wait(draw.random() / 5):
             continue
         workers: list[psutil.Process] = []
-        for each in psutil.Process(process.pid).children(recursive=True):
+        for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "RayTrainWorker" in " ".join(each.cmdline()) and each.pid not in kills:
-                    workers.append(each)
+                if "RayTrainWorker" in " ".join(child.cmdline()) and child.pid not in kills:
+                    workers.append(child)
         if workers:
             chosen = draw.choice(workers)
             with contextlib.suppress(psutil.Error):  # it may have ended with a rank that was killed before

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, port: int) -> Generator[Pat
 def test_the_training_was_killed_once_and_went_on_to_its_end(folder: Path):
     training = TrainingFolder(folder / "studies" / "first" / "training")
     records = training.read_records()
-    begun = [each.step for each in records if isinstance(each, Begun)]
+    begun = [record.step for record in records if isinstance(record, Begun)]
     assert begun[0] == 0 and len(begun) == 2 and begun[1] >= 20
     plan = training.plan()
     assert plan is not None and plan.phase_at(training.tokens_saved()) is None
@@ -106,7 +106,7 @@ def test_mlflow_shows_one_curve_of_the_killed_training(folder: Path, port: int):
             assert time.monotonic() < until_s, "MLflow does not answer"
             time.sleep(1)
     client = mlflow.MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    runs = client.search_runs([search_experiment.experiment_id for search_experiment in client.search_experiments()])
     (run,) = [each for each in runs if each.info.run_name == "training"]
     curve = client.get_metric_history(run.info.run_id, "train_loss")
     assert [each.step for each in curve] == list(range(1, len(curve) + 1)) and len(curve) > 20

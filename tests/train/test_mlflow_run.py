@@ -49,7 +49,7 @@ def history(uri: str) -> dict[str, list[tuple[int, float]]]:
     metric_histories: dict[str, Any] = {
         key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics
     }
-    return {key: [(each.step, each.value) for each in values] for key, values in metric_histories.items()}
+    return {key: [(value.step, value.value) for value in values] for key, values in metric_histories.items()}
 
 
 def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path: Path):

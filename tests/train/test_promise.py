@@ -81,6 +81,10 @@ def test_devices_that_are_all_slower_than_in_the_search_are_said():
 def test_memory_that_grows_is_said_once_fifty_steps_are_done():
     all_records = records(1000.0)
     assert memory_growth(all_records) == ""
-    grown = [all_records[0], all_records[1], *(dataclasses.replace(each, peak_gib=2.0) for each in records(1000.0)[2:])]  # type: ignore[type-var]
+    grown = [
+        all_records[0],
+        all_records[1],
+        *(dataclasses.replace(record, peak_gib=2.0) for record in records(1000.0)[2:]),
+    ]  # type: ignore[type-var]
     assert "1.00 GiB after step 10 and 2.00 GiB after step 50" in memory_growth(grown)
     assert memory_growth(grown[:4]) == ""

@@ -36,18 +36,20 @@ def outcomes(folder: Path) -> dict[str, Any]:
 
 
 def losses(folder: Path) -> list[float]:
-    return [loss for each in steps_of(TrainingFolder(folder).read_records()) for loss in each.losses]
+    return [loss for step in steps_of(TrainingFolder(folder).read_records()) for loss in step.losses]
 
 
 def begun(folder: Path) -> list[int]:
     """Returns the steps after which the attempts of the training began."""
-    return [each.step for each in TrainingFolder(folder).read_records() if isinstance(each, Begun)]
+    return [read_record.step for read_record in TrainingFolder(folder).read_records() if isinstance(read_record, Begun)]
 
 
 def held_out(folder: Path, steps: int) -> dict[int, float]:
     """Returns the held-out losses by step, up to step `steps`."""
-    validations = [each for each in TrainingFolder(folder).read_records() if isinstance(each, Validated)]
-    return {each.step: each.loss for each in validations if each.step <= steps}
+    validations = [
+        read_record for read_record in TrainingFolder(folder).read_records() if isinstance(read_record, Validated)
+    ]
+    return {validation.step: validation.loss for validation in validations if validation.step <= steps}
 
 
 def test_a_training_runs_to_its_end(outcomes: dict[str, Any], folder: Path):
@@ -118,6 +120,6 @@ def test_another_engine_goes_on_where_a_command_was_ended(outcomes: dict[str, An
     (stopped, halfway), (code, report) = outcomes["stopped"], outcomes["moved"]
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
     assert code == 0 and report["complete"]
-    kinds = {type(each) for each in TrainingFolder(folder / "moved").read_records()}
+    kinds = {type(read_record) for read_record in TrainingFolder(folder / "moved").read_records()}
     assert kinds == {Begun, Steps, Validated, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)

@@ -58,7 +58,7 @@ class Gone(Exception):
 
 def attempts(planned_attempts: list[Attempt]) -> list[str]:
     """Plays the attempts one after the other and returns why each ended."""
-    return [_play(each) for each in planned_attempts]
+    return [_play(planned_attempt) for planned_attempt in planned_attempts]
 
 
 def _play(attempt: Attempt) -> str:

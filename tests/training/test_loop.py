@@ -55,22 +55,22 @@ def records(folder: Path) -> list[Record]:
 
 
 def losses(folder: Path) -> list[float]:
-    return [loss for each in records(folder) if isinstance(each, Steps) for loss in each.losses]
+    return [loss for record in records(folder) if isinstance(record, Steps) for loss in record.losses]
 
 
 def held_out(folder: Path) -> list[tuple[int, float]]:
-    return [(each.step, each.loss) for each in records(folder) if isinstance(each, Validated)]
+    return [(record.step, record.loss) for record in records(folder) if isinstance(record, Validated)]
 
 
 def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, outcomes: dict[str, str]):
     assert outcomes["undisturbed"] == "done"
     all_records = records(folder / "undisturbed")
-    steps = [each for each in all_records if isinstance(each, Steps)]
+    steps = [all_record for all_record in all_records if isinstance(all_record, Steps)]
     assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
     assert steps[-1].tokens == 12 * STEP
     assert all(0 < earlier.train_s < later.train_s for earlier, later in itertools.pairwise(steps))
     assert [step for step, _ in held_out(folder / "undisturbed")] == [0, 5, 10, 12]
-    assert [each.step for each in all_records if isinstance(each, Saved)] == [0, 4, 8, 12]
+    assert [all_record.step for all_record in all_records if isinstance(all_record, Saved)] == [0, 4, 8, 12]
     assert sorted(path.name for path in (folder / "undisturbed" / CHECKPOINTS).iterdir()) == [
         "step-00000008-1",
         "step-00000012-1",
@@ -79,7 +79,10 @@ def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, outcom
 
 def test_the_learning_rate_follows_the_schedule(folder: Path, outcomes: dict[str, str]):
     rates = [
-        rate for each in records(folder / "undisturbed") if isinstance(each, Steps) for rate in each.learning_rates
+        rate
+        for record in records(folder / "undisturbed")
+        if isinstance(record, Steps)
+        for rate in record.learning_rates
     ]
     schedule = plan().lr_schedule
     assert rates == [RECIPE.learning_rate * schedule.share_at(step * STEP) for step in range(1, 13)]
@@ -93,7 +96,7 @@ def test_the_loss_falls(folder: Path, outcomes: dict[str, str]):
 
 def test_a_cut_training_goes_on_bit_for_bit(folder: Path, outcomes: dict[str, str]):
     assert (outcomes["cut"], outcomes["cut, on"]) == ("gone", "done")
-    assert [each.step for each in records(folder / "cut") if isinstance(each, Begun)] == [0, 4]
+    assert [record.step for record in records(folder / "cut") if isinstance(record, Begun)] == [0, 4]
     assert losses(folder / "cut") == losses(folder / "undisturbed")
     assert held_out(folder / "cut") == held_out(folder / "undisturbed")
 
@@ -106,8 +109,8 @@ def test_a_training_goes_on_with_another_engine(folder: Path, outcomes: dict[str
 
 def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, outcomes: dict[str, str]):
     assert (outcomes["ramp"], outcomes["ramp, on"]) == ("done", "done")
-    steps = [each for each in records(folder / "ramp") if isinstance(each, Steps)]
-    sizes = [each.tokens_per_step for each in steps for _ in each.losses]
+    steps = [record for record in records(folder / "ramp") if isinstance(record, Steps)]
+    sizes = [step.tokens_per_step for step in steps for _ in step.losses]
     assert sizes == [STEP // 2] * 8 + [STEP] * 8
     newest = checkpoint.newest(folder / "ramp" / CHECKPOINTS)
     assert newest is not None
@@ -124,7 +127,7 @@ def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, outcomes: dic
         for name in ("undisturbed", "ramp")
         if (path := checkpoint.newest(folder / name / CHECKPOINTS)) is not None
     ]
-    assert {(each.epoch, each.sample) for each in places} == {(0, 48)}
+    assert {(place.epoch, place.sample) for place in places} == {(0, 48)}
 
 
 @pytest.mark.parametrize(("training", "steps"), [("undisturbed", {"step 1"}), ("ramp", {"step 1", "step 9"})])
@@ -148,7 +151,11 @@ def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_
 
 def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, outcomes: dict[str, str]):
     all_records = Reader(folder / "cut" / RECORDS).read()
-    redone = [each for each in all_records if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
+    redone = [
+        all_record
+        for all_record in all_records
+        if isinstance(all_record, Steps) and all_record.attempt == 1 and all_record.first_step > 4
+    ]
     assert redone and not any(each in records(folder / "cut") for each in redone)
     assert dataclasses.is_dataclass(redone[0])
 
@@ -159,8 +166,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_loses_no_record(
     with small_disk(tmp_path / "disk", 2) as disk:
         attempt = Attempt(job=job(disk, plan()), full_before=6, free_before=10)
         assert run_group(attempts, [attempt], 2) == ["done"]
-        (missing,) = (each for each in records(disk) if isinstance(each, NotSaved))
+        (missing,) = (record for record in records(disk) if isinstance(record, NotSaved))
         assert (missing.step, missing.reason) == (8, "No space left on device")
-        assert [each.step for each in records(disk) if isinstance(each, Saved)] == [0, 4, 12]
+        assert [record.step for record in records(disk) if isinstance(record, Saved)] == [0, 4, 12]
         assert sorted(path.name for path in (disk / CHECKPOINTS).iterdir()) == ["step-00000004-1", "step-00000012-1"]
         assert losses(disk) == losses(folder / "undisturbed")

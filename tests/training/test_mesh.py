@@ -53,16 +53,16 @@ def _records(folder: Path) -> list[Record]:
 
 def test_checkpoints_cross_every_split_of_the_model(folder: Path, outcomes: list[str]):
     assert outcomes == ["done", "gone", "gone", "gone", "done"]
-    begun = [(each.step, each.layout) for each in _records(folder / "split") if isinstance(each, Begun)]
+    begun = [(record.step, record.layout) for record in _records(folder / "split") if isinstance(record, Begun)]
     layouts = (TENSOR, PIPELINE, CONTEXT, UNDIVIDED)
-    assert begun == list(zip((0, 4, 8, 8), (each.label for each in layouts), strict=True))
+    assert begun == list(zip((0, 4, 8, 8), (layout.label for layout in layouts), strict=True))
 
 
 def test_losses_and_held_out_losses_are_those_of_the_whole_model(folder: Path, outcomes: list[str]):
     undivided, split = _records(folder / "whole"), _records(folder / "split")
     for kind, name, number in ((Steps, "losses", 12), (Steps, "grad_norms", 12), (Validated, "loss", 4)):
         curves = [
-            [value for each in records if isinstance(each, kind) for value in _values(each, name)]
+            [value for record in records if isinstance(record, kind) for value in _values(record, name)]
             for records in (undivided, split)
         ]
         assert len(curves[0]) == number

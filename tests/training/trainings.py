@@ -76,7 +76,7 @@ def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
     """
     _wait_for(folder)
     workers = [
-        each for each in psutil.Process().children(recursive=True) if "RayTrainWorker" in " ".join(each.cmdline())
+        child for child in psutil.Process().children(recursive=True) if "RayTrainWorker" in " ".join(child.cmdline())
     ]
     if workers:
         killed.append(workers[-1].pid)

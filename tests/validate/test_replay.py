@@ -52,8 +52,8 @@ def test_costs_are_those_of_the_rows() -> None:
         assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
     assert {choice.gpu_s for choice in cell.choices if choice.tokens_per_s is None} == {160.0}
     played = play(cell, make("largest-batch", cell, 0), budget=99)
-    assert played.is_found and played.gpu_s == pytest.approx(sum(each.gpu_s for each in played.trials))
-    rates = [each.tokens_per_s or 0 for each in played.trials]
+    assert played.is_found and played.gpu_s == pytest.approx(sum(trial.gpu_s for trial in played.trials))
+    rates = [trial.tokens_per_s or 0 for trial in played.trials]
     assert rates[-1] >= 0.98 * cell.best_tokens_per_s > max(rates[:-1])
 
 

@@ -60,9 +60,9 @@ def started(
         yield f"{ray.util.get_node_ip_address()}:{port}"
     finally:
         of_head = psutil.Process(head.pid)
-        for each in [*of_head.children(recursive=True), of_head]:  # not SIGTERM, on which it drains for 20 s
+        for child in [*of_head.children(recursive=True), of_head]:  # not SIGTERM, on which it drains for 20 s
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                child.kill()
         head.wait()
 
 

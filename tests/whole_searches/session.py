@@ -151,10 +151,10 @@ class Session:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for each in list(self._processes):
-            if lives(each):
+        for process in list(self._processes):
+            if lives(process):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+                    process.kill()
 
     def family(self) -> list[psutil.Process]:
         """Returns every process that descends from the search now."""
@@ -163,12 +163,12 @@ class Session:
         except psutil.NoSuchProcess:
             processes = []
         self._processes.update(processes)
-        for each in processes:
+        for process in processes:
             with contextlib.suppress(psutil.Error, IndexError):
-                title = each.cmdline()[0]
+                title = process.cmdline()[0]
                 self._titles.add(title)
                 if "RayTrainWorker" in title:
-                    self._worker_niceness.add(each.nice())
+                    self._worker_niceness.add(process.nice())
         return processes
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
@@ -223,7 +223,7 @@ class Session:
             self.family()
             time.sleep(0.3)
         until_s = time.monotonic() + _GONE_S
-        while leftover := [each for each in list(self._processes) if _name(each) not in ("", *_LATE)]:
+        while leftover := [process for process in list(self._processes) if _name(process) not in ("", *_LATE)]:
             assert time.monotonic() < until_s, f"processes were left behind: {leftover}"
             time.sleep(0.1)
         return Ended(
@@ -245,16 +245,16 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]:
     """Returns the sockets on which the processes listen for connections, as (process, address without the port)."""
     addresses: set[tuple[str, str]] = set()
-    for each in processes:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            sockets = [item for item in each.net_connections("inet") if item.status == psutil.CONN_LISTEN]
-            addresses |= {(each.name(), each_socket.laddr.ip.removeprefix("::ffff:")) for each_socket in sockets}
+            sockets = [item for item in process.net_connections("inet") if item.status == psutil.CONN_LISTEN]
+            addresses |= {(process.name(), each_socket.laddr.ip.removeprefix("::ffff:")) for each_socket in sockets}
     return frozenset(addresses)
 
 
 def beyond_loopback(addresses: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns those of the sockets that other machines can reach."""
-    return sorted(each for each in addresses if each[1] not in LOOPBACK)
+    return sorted(address for address in addresses if address[1] not in LOOPBACK)
 
 
 def _name(process: psutil.Process) -> str:

@@ -45,7 +45,9 @@ class Run:
     @property
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements that ran, in the order of the journal."""
-        return tuple(each for each in self.history.measurements if each.outcome is not Outcome.SKIPPED)
+        return tuple(
+            measurement for measurement in self.history.measurements if measurement.outcome is not Outcome.SKIPPED
+        )
 
     def lines(self) -> list[Line]:
         """Returns every readable line of the journal."""

@@ -62,7 +62,7 @@ def _cluster_file(folder: Path, address: str) -> Path:
 
 
 def _gpus() -> int:
-    return sum(int(each["Resources"].get("GPU", 0)) for each in ray.nodes() if each["Alive"])
+    return sum(int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"])
 
 
 @pytest.fixture

@@ -50,4 +50,6 @@ def test_a_configuration_is_searched_or_refused_by_its_key(kind: str, tmp_path: 
     run = Run(path=session.journal.parent, sessions=(session_end,))
     assert {each.recipe.model.architecture for each in run.measured} == {"gemma3_text" if kind == "gemma3" else kind}
     assert any(each.outcome in RAN and each.tokens_per_s for each in run.measured)
-    assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"
+    assert not [measurement for measurement in run.history.measurements if measurement.phase == "gate"], (
+        "a winner failed its gate"
+    )

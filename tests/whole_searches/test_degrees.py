@@ -42,15 +42,15 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
                 number:
             ],
         )
-        layouts = {each.trial_id: each.layout for each in session.lines() if isinstance(each, TrialStart)}
+        layouts = {line.trial_id: line.layout for line in session.lines() if isinstance(line, TrialStart)}
         workers = session.workers()
-        for each in workers:
+        for worker in workers:
             with contextlib.suppress(psutil.Error):
-                each.suspend()
+                worker.suspend()
         addresses_by_layout[layouts[rungs[0]]] = session.listening()
-        for each in workers:
+        for worker in workers:
             with contextlib.suppress(psutil.Error):  # one that was about to end
-                each.resume()
+                worker.resume()
     return addresses_by_layout
 
 
@@ -147,4 +147,6 @@ def _passes_the_gate(run: Run) -> None:
     """
     has_none = "Numerics gate: none to pass" in run.sessions[-1].out or run.sessions[-1].code == NOT_RESOLVED
     assert has_none or [gate.is_reference for gate in run.history.gates].count(False) >= 1
-    assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"
+    assert not [measurement for measurement in run.history.measurements if measurement.phase == "gate"], (
+        "a winner failed its gate"
+    )

@@ -34,10 +34,10 @@ def waiting(num_processes: int) -> Generator[tuple[Callable[[], None], Callable[
     os.close(reading)
 
     def end() -> None:
-        for each in loops:
-            each.kill()
-        for each in loops:
-            each.wait()
+        for loop in loops:
+            loop.kill()
+        for loop in loops:
+            loop.wait()
 
     try:
         yield lambda: os.close(writing), end
@@ -47,15 +47,15 @@ def waiting(num_processes: int) -> Generator[tuple[Callable[[], None], Callable[
 
 def _last_run(lines: Sequence[Line]) -> str | None:
     """Returns the id of the trial that is the winner's last run, once there is one."""
-    return next((each.trial_id for each in lines if isinstance(each, TrialStart) and each.repeat == 1), None)
+    return next((line.trial_id for line in lines if isinstance(line, TrialStart) and line.repeat == 1), None)
 
 
 def _has_begun(lines: Sequence[Line]) -> bool:
-    return any(isinstance(each, RungStart) and each.trial_id == _last_run(lines) for each in lines)
+    return any(isinstance(line, RungStart) and line.trial_id == _last_run(lines) for line in lines)
 
 
 def _has_ended(lines: Sequence[Line]) -> bool:
-    return any(isinstance(each, Measured) and each.measurement.repeat == 1 for each in lines)
+    return any(isinstance(line, Measured) and line.measurement.repeat == 1 for line in lines)
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ def _engines_in_mlflow(studies: Path) -> set[str]:
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{studies / 'mlflow.db'}")
-    experiments = [each.experiment_id for each in client.search_experiments()]
+    experiments = [search_experiment.experiment_id for search_experiment in client.search_experiments()]
     return {run.data.params["engine"] for run in client.search_runs(experiments) if "engine" in run.data.params}
 
 

@@ -123,7 +123,9 @@ class TestAWholeSearch:
         layouts were never run.
         """
         counts = Counter(
-            (each.batch.micro_batch, each.outcome) for each in finished.history.measurements if not each.repeat
+            (measurement.batch.micro_batch, measurement.outcome)
+            for measurement in finished.history.measurements
+            if not measurement.repeat
         )
         assert sum(counts[1, each] for each in RAN) == 2, "the second may be slower than the first"
         of_search = [each for each in finished.measured if each.batch.micro_batch == 1 and not each.repeat]
@@ -219,7 +221,7 @@ class TestAWholeSearch:
         assert read_parquet(finished.path / "measurements.parquet") == finished.history.measurements
         rows = read_csv(finished.path / "measurements.csv")
         assert Counter(row.outcome for row in rows) == Counter(
-            each.outcome.value for each in finished.history.measurements
+            measurement.outcome.value for measurement in finished.history.measurements
         )
         winner = finished.sessions[0].object["winner"]
         layout_file = read_layout(finished.path / "layout.json")
@@ -277,7 +279,7 @@ def in_mlflow(folder: Path, run: Run) -> None:
     children = {each.data.tags["entry_id"]: each for each in runs if each is not parent}
     assert len(children) == len(runs) - 1, "no measurement has two runs"
     others = [each for each, child in children.items() if "measurement_id" not in child.data.tags]
-    roles = Counter(children.pop(each).data.tags["role"] for each in others)
+    roles = Counter(children.pop(other).data.tags["role"] for other in others)
     assert (roles["gate"], roles["profile"]) == (len(run.history.gates), len(run.history.profiles))
     assert roles.total() == len(others)
     assert set(children) == {each.id for each in run.measured}

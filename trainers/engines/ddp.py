@@ -96,7 +96,7 @@ class DdpEngine(TorchEngine):
         where the layout states no size.
         """
         if not self._layout.bucket_mib and self._recipe.powersgd_rank and self._device.type == "cpu":
-            return 1 + sum(each.numel() * each.element_size() for each in module.parameters()) / 2**20
+            return 1 + sum(parameter.numel() * parameter.element_size() for parameter in module.parameters()) / 2**20
         return self._layout.bucket_mib or None
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:

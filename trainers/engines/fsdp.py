@@ -77,7 +77,7 @@ class FsdpEngine(TorchEngine):
         ms.
         """
         self._parameters = cast(list[Any], super()._stepped())
-        self._shards = [nn.Parameter(_local(each), requires_grad=False) for each in self._parameters]
+        self._shards = [nn.Parameter(_local(parameter), requires_grad=False) for parameter in self._parameters]
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
@@ -166,7 +166,7 @@ class FsdpEngine(TorchEngine):
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(frees)),
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
-            "units": sum(isinstance(each, FSDPModule) for each in self._module.modules()),
+            "units": sum(isinstance(module, FSDPModule) for module in self._module.modules()),
             **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,
             "compute_precision": float8.precision_in_effect(

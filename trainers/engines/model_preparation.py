@@ -146,7 +146,7 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     inside: list[Any] = [wrapper._checkpoint_wrapped_module for wrapper in wrappers]
     wrapped = [index for index, block in places if any(block is each for each in inside)]
     keywords: list[dict[str, Any]] = [getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers]
-    selective = sum(each.get("context_fn") is _selective_contexts for each in keywords)
+    selective = sum(keyword.get("context_fn") is _selective_contexts for keyword in keywords)
     budget = activation_budget_in_effect()
     if not places:
         return None
@@ -166,7 +166,9 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
 
 def _mlp_in_effect(models: Sequence[Model]) -> str | None:
     """Returns the word of `mlp` for all blocks; None where this rank has none."""
-    fused = [any(isinstance(each, FusedMlp) for each in block.modules()) for model in models for block in model.blocks]
+    fused = [
+        any(isinstance(module, FusedMlp) for module in block.modules()) for model in models for block in model.blocks
+    ]
     if not fused or len(set(fused)) > 1:
         return f"quack in {sum(fused)} of {len(fused)} blocks" if fused else None
     return "quack" if all(fused) else "plain"

@@ -49,9 +49,9 @@ def _by_monitor() -> dict[bytes, str]:
     table: list[bytes] = state._connect_and_get_accessor().get_worker_table()  # pyright: ignore[reportPrivateUsage]
     workers = [messages.WorkerTableData.FromString(each) for each in table]
     return {
-        each.worker_address.worker_id: _sentence(each)
-        for each in workers
-        if not each.is_alive and each.exit_type == killed and each.job_id == job
+        worker.worker_address.worker_id: _sentence(worker)
+        for worker in workers
+        if not worker.is_alive and worker.exit_type == killed and worker.job_id == job
     }
 
 

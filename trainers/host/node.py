@@ -80,7 +80,7 @@ def uncompiled() -> dict[str, str]:
         if spec is None or spec.origin is None:
             continue
         cached = Path(importlib.util.cache_from_source(spec.origin))
-        folder = next(each for each in cached.parents if each.exists())
+        folder = next(parent for parent in cached.parents if parent.exists())
         if not cached.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
             uncompiled_in[name] = str(Path(spec.origin).parents[1])
     return uncompiled_in
@@ -121,7 +121,7 @@ def versions() -> dict[str, str]:
 
 def free_mib(folder: str | os.PathLike[str]) -> float:
     """Returns the space left for this user on the disk under `folder`, or under its nearest parent that exists."""
-    existing = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
+    existing = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
     return shutil.disk_usage(existing).free / 2**20
 
 
@@ -158,13 +158,13 @@ def _holders() -> Iterator[dict[str, Any]]:
             processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except pynvml.NVMLError:  # not told on this kind of device
             processes = []
-        for each in processes:
+        for process in processes:
             try:
-                name = Path(f"/proc/{each.pid}/comm").read_text().strip()
+                name = Path(f"/proc/{process.pid}/comm").read_text().strip()
             except OSError:
                 name = "unseen from here"
-            used = getattr(each, "usedGpuMemory", None)
-            yield {"gpu": index, "pid": each.pid, "name": name, "gib": None if used is None else used / GIB}
+            used = getattr(process, "usedGpuMemory", None)
+            yield {"gpu": index, "pid": process.pid, "name": name, "gib": None if used is None else used / GIB}
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         if not processes and cast(int, memory.used) > UNNAMED_SHARE * cast(int, memory.total):
             yield {"gpu": index, "pid": None, "name": "", "gib": cast(int, memory.used) / GIB}

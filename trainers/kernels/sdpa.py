@@ -35,7 +35,7 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     if layout.attention == "eager" or (layout.attention in FLEX and device.type != "cpu"):
         return ""
     try:
-        return "+".join(sorted({_backend_of(recipe, layout, device, masked=each) for each in _masks(recipe, layout)}))
+        return "+".join(sorted({_backend_of(recipe, layout, device, masked=mask) for mask in _masks(recipe, layout)}))
     except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure
         return "unknown"
 

@@ -212,9 +212,11 @@ class CpuMeter:
     def peak_allocated_gib(self) -> float:
         if self._tensors.is_counting:
             allocations = self._tensors.end()
-            self._peak_gib = max([self._held_gib(each) for each in allocations], default=0.0)
+            self._peak_gib = max([self._held_gib(allocation) for allocation in allocations], default=0.0)
             cap_gib = math.inf if self._cap_gib is None else self._cap_gib
-            self._refused = next((each for each in allocations if self._held_gib(each) > cap_gib), None)
+            self._refused = next(
+                (allocation for allocation in allocations if self._held_gib(allocation) > cap_gib), None
+            )
         if self._peak_gib is None:
             return max(0, _status_bytes("VmHWM") - self._base_resident_bytes) / GIB
         return self._peak_gib

@@ -172,14 +172,14 @@ def device_fields(windows: Sequence[TimedWindow]) -> Any:
         "utilization_pct": statistics.fmean(busy) if busy else None,
         "utilization_by_device_pct": tuple(busy),
         "idle_devices": sum(value < 5 for value in busy),
-        "sm_clock_mhz": tuple(min(each, default=math.nan) for each in clocks) if sampled else (),
-        "power_w": tuple(sum(each) for each in powers) if sampled else (),
+        "sm_clock_mhz": tuple(min(clock, default=math.nan) for clock in clocks) if sampled else (),
+        "power_w": tuple(sum(power) for power in powers) if sampled else (),
         "throttled": tuple(
             ", ".join(sorted({name for each in window for name in each.throttled})) for window in by_window
         )
         if sampled
         else (),
-        "others_gib": tuple(max(each, default=math.nan) for each in others) if any(others) else (),
+        "others_gib": tuple(max(other, default=math.nan) for other in others) if any(others) else (),
     }
 
 

@@ -72,8 +72,8 @@ class TensorBytes:
         """Returns what this thread allocated since `begin`, in order. A process that ends without this crashes."""
         self.is_counting = False
         events = list(_with_children(autograd._disable_profiler().experimental_event_tree()))
-        changes = [_change(each) for each in events if each.tag == _EventType.Allocation]
-        ends_ns = sorted(each.end_time_ns for each in events if each.name.startswith(_COLLECTIVE))
+        changes = [_change(event) for event in events if event.tag == _EventType.Allocation]
+        ends_ns = sorted(event.end_time_ns for event in events if event.name.startswith(_COLLECTIVE))
         return of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
 
     def now(self) -> int:
@@ -108,9 +108,9 @@ def _change(event: Any) -> AllocationChange:
 
 
 def _with_children(events: Iterable[Any]) -> Iterator[Any]:
-    for each in events:
-        yield each
-        yield from _with_children(each.children)
+    for event in events:
+        yield event
+        yield from _with_children(event.children)
 
 
 def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int]) -> list[Allocation]:
@@ -156,7 +156,7 @@ def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]
     held_bytes = changes[0].held_bytes - changes[0].size
     while by_thread:
         heads = sorted((queue[0] for queue in by_thread.values()), key=lambda change: change.at_ns)
-        follows = next((each for each in heads if held_bytes + each.size == each.held_bytes), heads[0])
+        follows = next((head for head in heads if held_bytes + head.size == head.held_bytes), heads[0])
         yield follows
         held_bytes = follows.held_bytes
         by_thread[follows.thread].popleft()

@@ -39,7 +39,7 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[StepPhase, ...]])
     """
     of_step = phases[0]
     if len(set(phases)) > 1 or len(spans) != sum(map(len, phases)):
-        phase_names = " and ".join(sorted({", ".join(each) for each in phases}))
+        phase_names = " and ".join(sorted({", ".join(phase) for phase in phases}))
         raise ValueError(
             f"an engine marks the phases that its steps name, in every step the same: got {len(spans)} marked phases in"
             f" {len(phases)} steps of {phase_names}"

@@ -91,8 +91,8 @@ class TensorParallel:
             return part
         ranks = [torch.empty_like(part) for _ in range(self.size)]
         dist.all_gather(ranks, part.contiguous(), group=self._group)
-        stacks = zip(*(each.chunk(cut.stacked, cut.dim) for each in ranks), strict=True)
-        return torch.cat([torch.cat(each, cut.dim) for each in stacks], cut.dim)
+        stacks = zip(*(rank.chunk(cut.stacked, cut.dim) for rank in ranks), strict=True)
+        return torch.cat([torch.cat(stack, cut.dim) for stack in stacks], cut.dim)
 
     def placed(self, name: str, tensor: StateTensor) -> StateTensor:
         """Returns the place in the whole model of `tensor`, which lies in this rank's part of the parameter `name`."""

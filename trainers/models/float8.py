@@ -63,8 +63,10 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def precision_in_effect(models: "Sequence[Model]", otherwise: str) -> str:
     """Returns the recipe's word for the products of linear layers, by the modules; `otherwise` without FP8."""
-    layers = [each for model in models for block in model.blocks for each in block.modules() if _converts(each, "")]
-    words = [_word(each) for each in layers]
+    layers = [
+        module for model in models for block in model.blocks for module in block.modules() if _converts(module, "")
+    ]
+    words = [_word(layer) for layer in layers]
     if not any(words):
         return otherwise
     kinds = sorted({word or otherwise for word in words})
@@ -76,8 +78,12 @@ def _word(layer: Any) -> str:
     if config is None:
         return ""
     casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
-    granularities = {each.scaling_granularity.value for each in casts}
-    return "+".join(sorted({"tensorwise": "fp8_tensorwise", "axiswise": "fp8_rowwise"}[each] for each in granularities))
+    granularities = {cast.scaling_granularity.value for cast in casts}
+    return "+".join(
+        sorted(
+            {"tensorwise": "fp8_tensorwise", "axiswise": "fp8_rowwise"}[granularity] for granularity in granularities
+        )
+    )
 
 
 def _converts(layer: nn.Module, _name: str) -> bool:
@@ -114,9 +120,9 @@ def _casting_layer() -> Any:
 def _quiet() -> Generator[None, None, None]:
     """Keeps torchao from naming each library that it does not load, among them all of CUDA on a machine without."""
     loggers = [logging.getLogger("torchao"), logging.getLogger("torch.utils._pytree")]
-    levels = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.ERROR)
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:

@@ -40,7 +40,7 @@ class DeviceFigures:
 
     def best_tflops(self, precision: str) -> float | None:
         """Returns the product of `precision` at its best size, None where it was not measured."""
-        return max((each.tflops for each in self.products if each.precision == precision), default=None)
+        return max((product.tflops for product in self.products if product.precision == precision), default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,11 @@ class Probe:
         """Returns every group's `operation` at the largest or smallest size that was measured; empty where there is
         none.
         """
-        rows = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
+        rows = [
+            collective
+            for collective in self.collectives
+            if (collective.scope, collective.operation) == (scope, operation)
+        ]
         pick = max if largest else min
-        num_bytes = pick((each.num_bytes for each in rows), default=0)
-        return [each for each in rows if each.num_bytes == num_bytes]
+        num_bytes = pick((row.num_bytes for row in rows), default=0)
+        return [row for row in rows if row.num_bytes == num_bytes]

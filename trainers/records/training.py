@@ -134,7 +134,7 @@ class TrainingPlan:
         return {
             "the recipe": dataclasses.replace(self.recipe, data=""),
             "the data": self.recipe.data,
-            "the phases' tokens and global batches": [(each.end_tokens, each.global_batch) for each in self.phases],
+            "the phases' tokens and global batches": [(phase.end_tokens, phase.global_batch) for phase in self.phases],
             "the learning-rate schedule": self.lr_schedule,
             "the held-out data": self.validation,
             "the initial weights": self.initial_weights,

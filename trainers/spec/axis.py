@@ -67,7 +67,7 @@ def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared:
 @functools.cache
 def axes_of(kind: type) -> Mapping[str, Axis]:
     """Returns the declaration of every axis of a dataclass by name, in the order of its fields."""
-    return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
+    return {field.name: field.metadata["axis"] for field in dataclasses.fields(kind) if "axis" in field.metadata}
 
 
 @functools.cache
@@ -80,5 +80,5 @@ def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
 @functools.cache
 def defaults_of(kind: type) -> Mapping[str, Any]:
     """Returns the default by name, of every axis that has one."""
-    fields = {each.name: each.default for each in dataclasses.fields(kind) if each.name in axes_of(kind)}
+    fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name in axes_of(kind)}
     return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}

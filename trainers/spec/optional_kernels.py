@@ -40,10 +40,10 @@ class OptionalKernel:
 @functools.cache  # each layout of a space asks, and an answer takes a file's reading
 def is_installed(package: str, version: str) -> bool:
     """Returns whether `package` is installed in this environment, in one of the versions that `version` allows."""
-    for each in importlib.metadata.distributions(name=package):
+    for distribution in importlib.metadata.distributions(name=package):
         from packaging.specifiers import SpecifierSet  # spaces are loaded where no package is
 
-        return SpecifierSet(version, prereleases=True).contains(each.version)
+        return SpecifierSet(version, prereleases=True).contains(distribution.version)
     return False
 
 

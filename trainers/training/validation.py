@@ -41,7 +41,7 @@ class Validator:
             )
             begin(StepPhase.MICRO_STEP)
             # A rank without a sequence of this pass takes part with one that does not count.
-            indices = [self._first + each for each in own_sequences] or [self._first]
+            indices = [self._first + own_sequence for own_sequence in own_sequences] or [self._first]
             tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), indices))
             loss = float(engine.loss(tokens.to(self._device)))
             labels = int((tokens[: len(own_sequences), 1:] < FLAG).sum())

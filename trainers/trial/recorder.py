@@ -216,7 +216,7 @@ class Recorder:
             return False
         import ray
 
-        of_trial = [each for each in ray.nodes() if each["NodeID"] in ids]
+        of_trial = [node for node in ray.nodes() if node["NodeID"] in ids]
         return any(
             not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"], timeout_s=3)
             for each in of_trial

@@ -85,7 +85,7 @@ def lean(options: Mapping[str, Any]) -> dict[str, Any]:
     Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
     the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
     """
-    callbacks = [each for each in options["callbacks"] if type(each).__name__ not in _UNUSED_CALLBACKS]
+    callbacks = [option for option in options["callbacks"] if type(option).__name__ not in _UNUSED_CALLBACKS]
     return {
         **options,
         "callbacks": callbacks,

@@ -55,7 +55,7 @@ def _below(rates: Mapping[int, float], unit: str, share: float) -> Iterator[tupl
 
 
 def _node(probe: Probe, rank: int) -> int:
-    return next(each.node for each in probe.devices if each.rank == rank)
+    return next(device.node for device in probe.devices if device.rank == rank)
 
 
 def _device(probe: Probe, rank: int) -> str:

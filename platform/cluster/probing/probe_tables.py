@@ -55,12 +55,12 @@ def to_object(probe: Probe, path: Path) -> dict[str, Any]:
         **to_json(probe),
         "collectives": [
             {
-                **to_json(each),
-                "algorithm_gb_per_s": each.algorithm_gb_per_s,
-                "bus_gb_per_s": each.bus_gb_per_s,
-                "bus_gbit_per_s": 8 * each.bus_gb_per_s,
+                **to_json(collective),
+                "algorithm_gb_per_s": collective.algorithm_gb_per_s,
+                "bus_gb_per_s": collective.bus_gb_per_s,
+                "bus_gbit_per_s": 8 * collective.bus_gb_per_s,
             }
-            for each in probe.collectives
+            for collective in probe.collectives
         ],
         "theory": {name: dict(value) if isinstance(value, Mapping) else value for name, value in peaks.items()},
         "lagging": list(laggards(probe)),
@@ -83,13 +83,13 @@ def show(probe: Probe, path: Path, console: Console) -> None:
         print_line("Time ended before all was measured: what is missing below is missing.")
     print_line("\nSquare matrix products, TFLOP/s of the median device")
     console.print(_products(probe, peaks.get("tflops", {})), highlight=False)
-    copied = _median([each.copy_gb_per_s for each in probe.devices])
+    copied = _median([device.copy_gb_per_s for device in probe.devices])
     print_line(
         f"\nCopies within a device: {figure(copied)} GB/s ({figure(8 * copied)} Gbit/s),"
         f" {_of(copied, peaks.get('copy_gb_per_s'))}"
     )
-    contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
-    outside = [each.outside_gib for each in probe.devices if each.outside_gib is not None]
+    contexts = [device.context_gib for device in probe.devices if device.context_gib is not None]
+    outside = [device.outside_gib for device in probe.devices if device.outside_gib is not None]
     if contexts:
         print_line(
             f"A bare context takes {min(contexts):.2f} GiB ({1024 * min(contexts):,.0f} MiB) of a device,"
@@ -98,7 +98,7 @@ def show(probe: Probe, path: Path, console: Console) -> None:
     if probe.collectives:
         print_line("\nCollectives, algorithm and bus bandwidth as in nccl-tests, of the slowest group")
         for scope, label in SCOPES.items():
-            of_scope = [each for each in probe.collectives if each.scope == scope]
+            of_scope = [collective for collective in probe.collectives if collective.scope == scope]
             if of_scope:
                 nodes = f", {len(probe.nodes)} nodes" if scope == "cluster" else ""
                 print_line(f"{label}, {of_scope[0].ranks} devices{nodes}")
@@ -124,8 +124,8 @@ def _table(*columns: str) -> Table:
 def _products(probe: Probe, tflops: Mapping[str, float]) -> Table:
     by_precision: dict[str, dict[int, list[float]]] = {}
     for device in probe.devices:
-        for each in device.products:
-            by_precision.setdefault(each.precision, {}).setdefault(each.size, []).append(each.tflops)
+        for product in device.products:
+            by_precision.setdefault(product.precision, {}).setdefault(product.size, []).append(product.tflops)
     sizes = sorted({size for by_size in by_precision.values() for size in by_size})
     table = _table("precision", *map(str, sizes), "best of the datasheet's")
     for precision, by_size in by_precision.items():

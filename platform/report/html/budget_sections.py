@@ -72,7 +72,7 @@ def cost_of_the_search(results: Sequence[StudyResult]) -> Section:
     body, searches = "", list[list[str]]()
     for result in results:
         history = result.history
-        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
         coverages = [each.coverage for each in result.of_study if each.coverage]
         searches.append(
             [
@@ -80,9 +80,17 @@ def cost_of_the_search(results: Sequence[StudyResult]) -> Section:
                 duration(history.wall_s),
                 figure(history.gpu_s / 3600),
                 plural(len(measured), "point"),
-                " + ".join(f"{each.num_tried} of {each.num_layouts}" for each in coverages),
+                " + ".join(f"{coverage.num_tried} of {coverage.num_layouts}" for coverage in coverages),
                 str(sum(each.outcome is Outcome.OOM for each in measured)),
-                str(len({each.layout for each in history.measurements if each.outcome is Outcome.SKIPPED})),
+                str(
+                    len(
+                        {
+                            measurement.layout
+                            for measurement in history.measurements
+                            if measurement.outcome is Outcome.SKIPPED
+                        }
+                    )
+                ),
             ]
         )
     device = results[0].header.cluster.device_word

@@ -93,7 +93,7 @@ def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()
     if log_y:
         axes.set_yscale("log")
     if ticks:
-        axes.set_xticks(ticks, [f"{each:,.10g}" for each in ticks])
+        axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_formatter(plain)

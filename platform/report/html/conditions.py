@@ -16,7 +16,7 @@ def conditions(results: Sequence[StudyResult]) -> Section:
     for result in results:
         header, history = result.header, result.history
         body += heading(header.name) if len(results) > 1 else ""
-        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
         facts_of_runs = list(dict.fromkeys(_facts(each.conditions) for each in measured if each.conditions))
         rows = [
             ["devices", header.cluster.label_under(header.cap_gib)],

@@ -24,8 +24,8 @@ def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Sect
     for path in _trainings(folders)[:_MOST_TRAININGS]:
         records = without_redone(Reader(path).read())
         name = f"{path.parent.parent.name}/{path.parent.name}"
-        steps = [each for each in records if isinstance(each, Steps)]
-        validated = [each for each in records if isinstance(each, Validated)]
+        steps = [record for record in records if isinstance(record, Steps)]
+        validated = [record for record in records if isinstance(record, Validated)]
         if steps:
             train.append(thinned(name, *of_steps(steps)))
         if validated:
@@ -73,10 +73,10 @@ def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
     """Returns the tokens after each step, and its loss."""
     tokens: list[float] = []
     losses: list[float] = []
-    for each in steps:
-        first = each.tokens - (len(each.losses) - 1) * each.tokens_per_step
-        tokens += [float(first + i * each.tokens_per_step) for i in range(len(each.losses))]
-        losses += each.losses
+    for step in steps:
+        first = step.tokens - (len(step.losses) - 1) * step.tokens_per_step
+        tokens += [float(first + i * step.tokens_per_step) for i in range(len(step.losses))]
+        losses += step.losses
     return tokens, losses
 
 

@@ -118,8 +118,8 @@ def staircase(points: Sequence[MeasuredPoint]) -> tuple[list[float], list[float]
     """Returns the front of speed against memory alone, as GiB and tokens/s."""
     gib: list[float] = []
     speed: list[float] = []
-    for each in sorted(points, key=lambda each: (each.peak_gib, -each.tokens_per_s)):
-        if not speed or each.tokens_per_s > speed[-1]:
-            gib.append(each.peak_gib)
-            speed.append(each.tokens_per_s)
+    for point in sorted(points, key=lambda each: (each.peak_gib, -each.tokens_per_s)):
+        if not speed or point.tokens_per_s > speed[-1]:
+            gib.append(point.peak_gib)
+            speed.append(point.tokens_per_s)
     return gib, speed

@@ -49,7 +49,7 @@ def against_memory(groups: Sequence[Group]) -> Section:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""
             body += paragraph(f"{title}{more}; those above are among them.", note=True)
-            body += table(_CHOICE_HEADER[1:], [_choice_row("", each)[1:] for each in others[:_MOST_OF_FRONT]])
+            body += table(_CHOICE_HEADER[1:], [_choice_row("", other)[1:] for other in others[:_MOST_OF_FRONT]])
     return Section(id="memory", title="Throughput against memory", body=body)
 
 
@@ -80,12 +80,14 @@ def _title(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
-    timed = [each for each in group.measurements if each.tokens_per_s and each.peak_allocated_gib]
+    timed = [
+        measurement for measurement in group.measurements if measurement.tokens_per_s and measurement.peak_allocated_gib
+    ]
     crashed = [
-        (each, (each.allocated_gib or 0.0) + (each.asked_gib or 0.0))
+        (measurement, (measurement.allocated_gib or 0.0) + (measurement.asked_gib or 0.0))
         for _, of_recipe in group.parts
-        for each in of_recipe.measurements
-        if each.outcome is Outcome.OOM and each.allocated_gib is not None
+        for measurement in of_recipe.measurements
+        if measurement.outcome is Outcome.OOM and measurement.allocated_gib is not None
     ]
 
     def draw(axes: "Axes") -> None:
@@ -96,9 +98,9 @@ def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
         if crashed:
             xs, ys = [gib for _, gib in crashed], [0.0] * len(crashed)
             axes.plot(xs, ys, "x", ms=5, color=COLORS[Outcome.OOM], label="oom: held and asked for", clip_on=False)
-        gib, speed = staircase([each for each in points if each.peak_gib])
+        gib, speed = staircase([point for point in points if point.peak_gib])
         axes.plot(gib, speed, "-", color=INK, lw=1.2, drawstyle="steps-post", label="Pareto front")
-        for limit in sorted({each.limit_gib for each in points}):
+        for limit in sorted({point.limit_gib for point in points}):
             axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--")
         for _, _, best in group.winners:
             axes.plot([best.peak_allocated_gib or 0.0], [best.tokens_per_s or 0.0], "o", ms=10, mfc="none", mec=INK)
@@ -118,12 +120,12 @@ def heat_maps(groups: Sequence[Group]) -> Section:
     """
     parts: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for group in groups:
-        for each in group.measurements:
-            parts[group.recipe.label, each.num_devices].append(each)
+        for measurement in group.measurements:
+            parts[group.recipe.label, measurement.num_devices].append(measurement)
     winners = {(best.recipe, best.layout, best.batch) for group in groups for *_, best in group.winners}
     body = ""
     for (recipe, num_devices), measurements in parts.items():
-        measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+        measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
         if measured:
             on = f" on {plural(num_devices, 'device')}"
             body += heading(f"{recipe},{on}" if len(groups) > 1 else on.strip().capitalize()) if len(parts) > 1 else ""
@@ -153,12 +155,14 @@ def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
 
 def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     parts = ["Tokens/s; a star marks a winner; blank: not tried"]
-    if any(each.step_time_derived for each in measurements):
+    if any(measurement.step_time_derived for measurement in measurements):
         parts.append("~ derived from the parts of a step with fewer micro-steps")
-    measured_layouts = {each.layout for each in measurements if each.outcome is not Outcome.SKIPPED}
+    measured_layouts = {
+        measurement.layout for measurement in measurements if measurement.outcome is not Outcome.SKIPPED
+    }
     if len(measured_layouts) > _MOST_ROWS:
         parts.append(f"left out: {plural(len(measured_layouts) - _MOST_ROWS, 'layout')} that ran slower or crashed")
-    if skipped := {each.layout for each in measurements} - measured_layouts:
+    if skipped := {measurement.layout for measurement in measurements} - measured_layouts:
         parts.append(f"not run since it was clear beforehand that they do not fit: {plural(len(skipped), 'layout')}")
     return "; ".join(parts) + "."
 
@@ -188,7 +192,7 @@ def against_batch_and_length(groups: Sequence[Group]) -> Section:
     body = ""
     for group in groups:
         fastest = list(_fastest(group))
-        sizes = sorted({each.batch.micro_batch for _, points in fastest for each in points})
+        sizes = sorted({point.batch.micro_batch for _, points in fastest for point in points})
         if not sizes:
             continue
         body += _title(group, groups)
@@ -231,7 +235,7 @@ def _batch_charts(
 ) -> Iterator[tuple[str, str]]:
     for name, unit, of in _QUANTITIES:
         curves = [
-            (layout.label, [each.batch.micro_batch for each in points], [of(each) for each in points])
+            (layout.label, [point.batch.micro_batch for point in points], [of(point) for point in points])
             for layout, points in fastest
         ]
         title = f"{name} against micro-batch, {group.recipe.label}"
@@ -241,9 +245,9 @@ def _batch_charts(
 def _fastest(group: Group) -> Iterator[tuple[Layout, list[Measurement]]]:
     """Yields the fastest layouts with their timed points by micro-batch."""
     timed: dict[Layout, list[Measurement]] = defaultdict(list)
-    for each in group.measurements:
-        if each.outcome in TIMED and each.tokens_per_s:
-            timed[each.layout].append(each)
+    for measurement in group.measurements:
+        if measurement.outcome in TIMED and measurement.tokens_per_s:
+            timed[measurement.layout].append(measurement)
     # A curve of several points says more than a single dot: those come last.
     order = sorted(timed, key=lambda key: (len(timed[key]) == 1, -max(each.tokens_per_s or 0.0 for each in timed[key])))
     for layout in order[:_MOST_LINES]:

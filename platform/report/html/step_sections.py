@@ -43,7 +43,9 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult])
             ]
             body += table(("part", "measured ms", "of the step", "predicted ms"), rows)
     for group in groups:
-        timed = [each for each in group.measurements if each.outcome in TIMED and _parts(each)]
+        timed = [
+            measurement for measurement in group.measurements if measurement.outcome in TIMED and _parts(measurement)
+        ]
         timed.sort(key=lambda each: each.step_time_s or 0.0)
         if timed:
             body += heading(group.recipe.label) if len(groups) > 1 else ""
@@ -91,7 +93,11 @@ def predicted_and_measured(results: Sequence[StudyResult]) -> Section:
     """Returns the section on predicted and measured step time and memory, and on the model's error."""
     body = ""
     for result in results:
-        timed = [each for each in result.history.measurements if each.outcome in TIMED and each.step_time_s]
+        timed = [
+            measurement
+            for measurement in result.history.measurements
+            if measurement.outcome in TIMED and measurement.step_time_s
+        ]
         timed = [each for each in timed if not each.repeat]
         forecaster = forecaster_of(result.header)
         prediction = forecaster.of(timed)
@@ -99,7 +105,10 @@ def predicted_and_measured(results: Sequence[StudyResult]) -> Section:
             if timed and result.header.cluster.device_kind == "cuda":
                 body += paragraph(f"{result.header.name}: the cost model does not know {result.header.cluster.device}.")
             continue
-        steps, expected = [each.step_time_s or 0.0 for each in timed], [float(each) for each in prediction.step.total_s]
+        steps, expected = (
+            [each.step_time_s or 0.0 for each in timed],
+            [float(total_) for total_ in prediction.step.total_s],
+        )
         peaks = [(i, each.peak_allocated_gib) for i, each in enumerate(timed) if each.peak_allocated_gib]
         gib = [float(each) for each in prediction.memory.allocated_gib]
         name, measured_gib, expected_gib = (

@@ -155,9 +155,12 @@ class ConfirmationScheduler:
         was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
         """
         every_point = self.rules.finalists is None
-        tried_recipes = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        tried_recipes = {
+            measurement.recipe for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED
+        }
         return any(
-            (every_point or each.recipe not in tried_recipes) and history.missing(each) for each in self._candidates
+            (every_point or candidate.recipe not in tried_recipes) and history.missing(candidate)
+            for candidate in self._candidates
         )
 
     def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, begin_s: float = 0.0) -> str:
@@ -224,7 +227,7 @@ class ConfirmationScheduler:
         """
         disqualified: list[Measurement] = []
         for recipe in self._recipes:
-            for layout in {each.layout for each in history.gates if each.recipe == recipe}:
+            for layout in {gate.layout for gate in history.gates if gate.recipe == recipe}:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
                 if verdict is None or verdict.passed:
                     continue

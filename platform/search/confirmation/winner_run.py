@@ -33,7 +33,7 @@ class WinnerRuns:
         started: Mapping[tuple[object, ...], ConfirmationTrial],
     ) -> None:
         self._candidates = candidates
-        self._compared = compared({each.recipe for each in candidates})
+        self._compared = compared({candidate.recipe for candidate in candidates})
         self._rules = rules
         self._started = started
 

@@ -90,7 +90,7 @@ class Exploration:
 
     def is_suspect(self, key: str) -> bool:
         """Returns whether the candidate is suspected to fail."""
-        return any(key_of(each) == key for each in self._suspects)
+        return any(key_of(suspect) == key for suspect in self._suspects)
 
     def blame_suspects(self) -> None:
         """Settles the suspects as failed, since the cluster works."""
@@ -101,7 +101,7 @@ class Exploration:
         """Updates the searcher with the candidate's settled rungs and all its measurements."""
         history = self._log.history
         missing = history.missing(candidate)
-        settled = tuple(each for each in candidate.micro_batches if each not in missing)
+        settled = tuple(micro_batch for micro_batch in candidate.micro_batches if micro_batch not in missing)
         if settled:
             settled_candidate = dataclasses.replace(candidate, micro_batches=settled)
             self._searcher.update(settled_candidate, history.measured(candidate.key))
@@ -134,4 +134,4 @@ class Exploration:
 
 
 def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:
-    return tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in rungs)
+    return tuple(BatchPoint.of(candidate.recipe, candidate.layout, rung) for rung in rungs)

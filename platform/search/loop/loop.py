@@ -323,7 +323,7 @@ class SearchLoop:
     def _give_up(self, running: _Running, trial_measurements: Sequence[Measurement], reason: str) -> None:
         """Marks the layout as failed where the cluster is known to work, else once that is known."""
         measured_batches = {m.batch for m in trial_measurements}
-        batch = next((each for each in running.job.rungs if each not in measured_batches), None)
+        batch = next((rung for rung in running.job.rungs if rung not in measured_batches), None)
         if batch is None:
             return
         failed = failed_measurement(running.job, batch, reason)

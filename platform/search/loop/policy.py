@@ -119,7 +119,7 @@ def follows(ends: Sequence[Ended]) -> Next:
     last = ends[-1]
     if last.kind not in RETRIES:
         return Next.SETTLED
-    times = sum(each.key == last.key and each.kind is last.kind for each in ends)
+    times = sum(end.key == last.key and end.kind is last.kind for end in ends)
     return Next.RETRY if times <= RETRIES[last.kind] else Next.GIVEN_UP
 
 

@@ -34,7 +34,7 @@ class StudyLog:
 
     def record_outcomes(self, measurements: Iterable[Measurement]) -> None:
         """Adds measurements that follow from others, without writing them yet."""
-        entries = [Measured(measurement=each, at=now()) for each in measurements]
+        entries = [Measured(measurement=measurement, at=now()) for measurement in measurements]
         self._history.extend(entries)
         self._unwritten += entries
 

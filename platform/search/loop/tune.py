@@ -109,7 +109,7 @@ def run(loop: SearchLoop, *, driver_ip: str, scratch: Path) -> None:
 
 def _cpus_of(ip: str) -> float:
     nodes: list[dict[str, Any]] = ray.nodes()
-    return max((each["Resources"].get("CPU", 0.0) for each in nodes if f"node:{ip}" in each["Resources"]), default=0.0)
+    return max((node["Resources"].get("CPU", 0.0) for node in nodes if f"node:{ip}" in node["Resources"]), default=0.0)
 
 
 class _Bridge(TuneSearcher):
@@ -199,14 +199,14 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Each node is asked at its own port, since the cluster notices a dead node only after some seconds.
     """
-    table: dict[str, dict[str, Any]] = {each["NodeID"]: each for each in ray.nodes()}
+    table: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes()}
     back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
     connected = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
     nodes = [table[each] for each in ids if each in table] if ids else connected
     lost_nodes = [
-        each["NodeManagerAddress"]
-        for each in nodes
-        if not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"])
+        node["NodeManagerAddress"]
+        for node in nodes
+        if not node["Alive"] or error_of(node["NodeManagerAddress"], node["NodeManagerPort"])
     ]
     return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost_nodes))
 

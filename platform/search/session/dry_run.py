@@ -17,7 +17,7 @@ def show_dry_run(subject: StudySetup, budget: Budget, history: History, *, as_ob
     """Prints what a search of `subject` would still run given its study's `history`: lines, or one JSON object where
     `as_object`.
     """
-    missing = ((each, history.missing(each)) for each in subject.plan.candidates)
+    missing = ((candidate, history.missing(candidate)) for candidate in subject.plan.candidates)
     remaining = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
     seconds = subject.plan.expected_s(remaining, subject.cluster, subject.timing, subject.rules)
     if as_object:
@@ -55,7 +55,7 @@ def _as_object(subject: StudySetup, budget: Budget, remaining: Sequence[Candidat
     return {
         "space": subject.space.name,
         "cluster": dataclasses.asdict(subject.cluster),
-        "recipes": [each.label for each in subject.recipes],
+        "recipes": [recipe.label for recipe in subject.recipes],
         "would_run": [
             {
                 "recipe": each.recipe.label,

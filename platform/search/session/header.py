@@ -37,7 +37,7 @@ def header_of(name: str, subject: StudySetup, *, searcher: str, uri: str) -> Stu
 
 def _engines_of(subject: StudySetup) -> dict[str, str]:
     """Returns the engines outside this project that the study runs, each with the hash of its source."""
-    names = sorted({each.layout.rules.name for each in subject.plan.candidates})
+    names = sorted({candidate.layout.rules.name for candidate in subject.plan.candidates})
     return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
 
 
@@ -77,7 +77,9 @@ def check_same(history: History, subject: StudySetup) -> None:
             " start a new study"
         )
     layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
-    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
+    other = next(
+        (measurement.layout for measurement in history.measurements if measurement.layout not in layouts), None
+    )
     if subject.request.fixed is not None and other is not None:
         raise InputError(
             f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"

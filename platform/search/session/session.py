@@ -133,7 +133,7 @@ def _subject(opening: OpenStudy, place: ClusterHandle) -> StudySetup:
         )
     if subject.space.assumption:
         print_line(f"{subject.space.assumption}.")
-    points = [(each.recipe, each.layout) for each in subject.plan.candidates]
+    points = [(candidate.recipe, candidate.layout) for candidate in subject.plan.candidates]
     if sentence := not_installed(points, subject.space.optional_axes, subject.cluster):
         print_line(sentence)
     for sentence in subject.knowledge.sentences:
@@ -192,7 +192,7 @@ def _rest_sentence(history: History, plan: SearchPlan) -> str:
 
 
 def _reused(history: History) -> str:
-    measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
+    measured = sum(measurement.outcome is not Outcome.SKIPPED for measurement in history.measurements)
     return f"Kept {plural(measured, 'measurement')} of the journal;"
 
 

@@ -111,14 +111,16 @@ def read_old(path: Path, space: Space) -> Old:
         raise InputError(describe_newer(path, tail.newer))
     if header is None:
         raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
-    models = {identity(each.model) for variant in (space, space.miniature) if variant for each in variant.recipes}
-    if not models & {identity(each.model) for each in header.recipes}:
-        theirs = ", ".join(dict.fromkeys(each.model.name for each in header.recipes))
+    models = {identity(recipe.model) for variant in (space, space.miniature) if variant for recipe in variant.recipes}
+    if not models & {identity(recipe.model) for recipe in header.recipes}:
+        theirs = ", ".join(dict.fromkeys(recipe.model.name for recipe in header.recipes))
         raise InputError(
             f"space {space.name} trains {space.recipe.model.name}, got --learn-from a study of another model"
             f" ({header.name}: {theirs}): leave it out, or name a study of that model"
         )
-    teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
+    teaching = tuple(
+        measurement for measurement in history.measurements if measurement.outcome in TEACH and not measurement.repeat
+    )
     return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
 
 
@@ -166,18 +168,18 @@ def applicable_knowledge(
     reasons: Counter[str] = Counter()
     layouts: dict[str, list[Measurement]] = {}
     commits: dict[str, None] = {}
-    for each in old.measurements:
+    for measurement in old.measurements:
         reason = (
             _other_devices(old.header.cluster, cluster)
-            or _other_recipe(each.recipe, recipes)
-            or _other_cap(each.cap_gib, cap_gib)
-            or _other_versions(each, old.header, versions)
+            or _other_recipe(measurement.recipe, recipes)
+            or _other_cap(measurement.cap_gib, cap_gib)
+            or _other_versions(measurement, old.header, versions)
         )
         if reason:
             reasons[reason] += 1
             continue
-        layouts.setdefault(key_of(each), []).append(each)
-        commits[each.conditions.commit if each.conditions else old.header.commit] = None
+        layouts.setdefault(key_of(measurement), []).append(measurement)
+        commits[measurement.conditions.commit if measurement.conditions else old.header.commit] = None
     earlier = tuple(_earlier(group) for group in layouts.values())
     return Knowledge(earlier=earlier, sentences=_sentences(old, reasons, [*commits], commit))
 
@@ -215,15 +217,15 @@ def _other_devices(old: Cluster, new: Cluster) -> str:
 
 def _other_recipe(recorded: Recipe, recipes: Sequence[Recipe]) -> str:
     """Returns how the recipe differs from the nearest recipe of the new study."""
-    if recorded.id in {each.id for each in recipes}:
+    if recorded.id in {recipe.id for recipe in recipes}:
         return ""
     differ = [
         [
-            (name, getattr(recorded, name), getattr(each, name))
+            (name, getattr(recorded, name), getattr(recipe, name))
             for name in (field.name for field in dataclasses.fields(Recipe) if not field.metadata.get("cosmetic"))
-            if getattr(recorded, name) != getattr(each, name)
+            if getattr(recorded, name) != getattr(recipe, name)
         ]
-        for each in recipes
+        for recipe in recipes
     ]
     nearest = min(differ, key=len, default=[])
     differences = (

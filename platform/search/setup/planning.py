@@ -55,7 +55,7 @@ class SearchPlan:
         start_s, rungs_s = TRIAL_S[cluster.device_kind], self._rungs_s(timing)
         mean_s = sum(rungs_s.values()) / max(1, len(rungs_s))
         recipes = len({candidate.recipe for candidate in self.candidates})
-        trying_s = len(candidates) * start_s + sum(rungs_s.get(each, mean_s) for each in _rungs(candidates))
+        trying_s = len(candidates) * start_s + sum(rungs_s.get(rung, mean_s) for rung in _rungs(candidates))
         final_s = self.num_final(rules) * (start_s + mean_s)
         return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
 
@@ -64,8 +64,8 @@ class SearchPlan:
         rungs = _rungs(self.candidates)
         steps_s = [0.0] * len(rungs)
         if timing.fixes_steps and self.columns is not None:
-            accums = [batch.grad_accum for each in self.candidates for batch in each.batch_points()]
-            shares = [timed_accum(each, all_micro_steps=timing.whole_steps) / each for each in accums]
+            accums = [batch.grad_accum for candidate in self.candidates for batch in candidate.batch_points()]
+            shares = [timed_accum(accum, all_micro_steps=timing.whole_steps) / accum for accum in accums]
             steps_s = (timing.num_steps * np.array(shares) * predict(self.columns).step.total_s).tolist()
         return {rung: 1.5 * timing.rung_s + seconds for rung, seconds in zip(rungs, steps_s, strict=True)}
 
@@ -77,7 +77,7 @@ def num_rungs(candidates: Sequence[Candidate]) -> int:
 
 def _rungs(candidates: Sequence[Candidate]) -> list[tuple[str, int]]:
     """Returns the key and the micro-batch of each batch point of all candidates, in order."""
-    return [(each.key, micro_batch) for each in candidates for micro_batch in each.micro_batches]
+    return [(candidate.key, micro_batch) for candidate in candidates for micro_batch in candidate.micro_batches]
 
 
 def make_plan(

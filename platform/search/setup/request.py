@@ -166,8 +166,8 @@ def _check_runs(request: SearchRequest) -> None:
             if num_devices is not None:
                 raise
             continue
-        for each in candidates:
-            if (reason := standing_refusal(each.recipe, each.layout, count)) is None:
+        for candidate in candidates:
+            if (reason := standing_refusal(candidate.recipe, candidate.layout, count)) is None:
                 return
             reasons.append(reason)
     if reasons:
@@ -263,7 +263,7 @@ def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], re
     Raises:
         ValueError: none does.
     """
-    ladder = tuple(each for each in sorted(micro_batches) if divides(recipe, layout, each))
+    ladder = tuple(micro_batch for micro_batch in sorted(micro_batches) if divides(recipe, layout, micro_batch))
     if not ladder:
         BatchPoint.of(recipe, layout, micro_batches[0])  # says why
     return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)

@@ -90,7 +90,7 @@ class StudySetup:
     def rules(self) -> ConfirmationRules:
         """The final runs of a winner."""
         size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
-        longest = max(each.seq_len for each in self.recipes)
+        longest = max(recipe.seq_len for recipe in self.recipes)
         sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
         every_point = self.request.every_point
         return ConfirmationRules(

@@ -98,10 +98,10 @@ class Fitting:
             if predicted > MARGIN:
                 del residual[each]
         bounds = [each for each in self._timed if each not in residual]
-        residual |= {each: -MARGIN - p for each in bounds if (p := float(points.log_pooled[each])) > -MARGIN}
+        residual |= {bound: -MARGIN - p for bound in bounds if (p := float(points.log_pooled[bound])) > -MARGIN}
         learned = self._of(residual)
         if bounds and self._crowded:
-            unexplained = np.array([each for each in bounds if each not in residual], dtype=np.int64)
+            unexplained = np.array([bound for bound in bounds if bound not in residual], dtype=np.int64)
             over = points.log_pooled[unexplained] + learned.roughly()[unexplained] > -MARGIN
             if over.any():
                 residual |= {int(each): -MARGIN - float(points.log_pooled[each]) for each in unexplained[over]}

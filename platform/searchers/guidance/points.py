@@ -44,16 +44,16 @@ class PointArrays(GPInputs):
 def make_points(problem: Problem[Any]) -> PointArrays:
     """Returns the points of all candidates, followed by those of an earlier study."""
     candidates, columns = problem.rows, problem.columns
-    owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
-    micro_batch = np.array([rung for each in candidates for rung in each.micro_batches], dtype=np.int64)
-    groups = codes_of([each.axes.get(RECIPE, "") for each in candidates])[0]
+    owner = np.repeat(np.arange(len(candidates)), [len(candidate.micro_batches) for candidate in candidates])
+    micro_batch = np.array([rung for candidate in candidates for rung in candidate.micro_batches], dtype=np.int64)
+    groups = codes_of([candidate.axes.get(RECIPE, "") for candidate in candidates])[0]
     prediction = predict(columns) if columns is not None and len(owner) else None
-    places = gp_inputs_of([each.axes for each in candidates], owner, micro_batch, columns, prediction)
+    places = gp_inputs_of([candidate.axes for candidate in candidates], owner, micro_batch, columns, prediction)
     log_step_s, log_rank, nothing = np.zeros(len(owner)), np.zeros(len(owner)), np.full(len(owner), -np.inf)
     log_needed, log_pooled, log_allocated = nothing, nothing, np.full(len(owner), np.nan)
     if columns is not None and prediction is not None:
         log_needed, log_pooled, log_allocated = _memory(columns, prediction)
-        compared = np.array([each.tokens_per_step for each in candidates])[owner]
+        compared = np.array([candidate.tokens_per_step for candidate in candidates])[owner]
         log_step_s = np.log(prediction.step.total_s) - np.log(columns.tokens_per_step / compared)
         spread = prediction.expected_s / prediction.step.total_s
         log_rank = np.log(np.maximum(prediction.ok_probability, 1e-12) / spread) - log_step_s

@@ -42,8 +42,8 @@ class Pruning:
         kinds: dict[tuple[Any, ...], int] = {}
         kind: list[int] = []
         ranks: list[list[float]] = []
-        for each in candidates:
-            axes = each.axes
+        for candidate in candidates:
+            axes = candidate.axes
             plain = tuple(
                 value
                 for axis, value in axes.items()

@@ -37,11 +37,13 @@ def coverage(history: History, recipe: Recipe) -> Coverage | None:
     """
     if history.planned is None:
         return None
-    group = [each for each in history.measurements if each.recipe.id == recipe.id]
+    group = [measurement for measurement in history.measurements if measurement.recipe.id == recipe.id]
     tried_layouts = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
     skipped = {(each.layout, each.batch.micro_batch) for each in group if each.outcome is Outcome.SKIPPED}
     untried = [
-        each for each in history.planned.layouts if each.recipe == recipe.id and each.layout not in tried_layouts
+        layout
+        for layout in history.planned.layouts
+        if layout.recipe == recipe.id and layout.layout not in tried_layouts
     ]
     return Coverage(
         num_tried=len(tried_layouts), not_tried=tuple(each for each in untried if not _is_skipped(each, skipped))
@@ -49,4 +51,4 @@ def coverage(history: History, recipe: Recipe) -> Coverage | None:
 
 
 def _is_skipped(planned: PlannedLayout, skipped: set[tuple[Any, int]]) -> bool:
-    return all((planned.layout, each) in skipped for each in planned.micro_batches)
+    return all((planned.layout, micro_batch) in skipped for micro_batch in planned.micro_batches)

@@ -55,7 +55,7 @@ def in_bf16(recipe: Recipe) -> Recipe:
 
 def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
     """Returns the FP8 recipes that are searched together with the same recipe in bf16, and these bf16 recipes."""
-    pairs = [{each, in_bf16(each)} for each in recipes if each.float8_scaling and in_bf16(each) in recipes]
+    pairs = [{recipe, in_bf16(recipe)} for recipe in recipes if recipe.float8_scaling and in_bf16(recipe) in recipes]
     return frozenset[Recipe]().union(*pairs)
 
 
@@ -81,4 +81,4 @@ def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurv
 
 
 def _curves(recipe: Recipe, gates: Sequence[GateCurves]) -> list[GateCurves]:
-    return sorted((each for each in reversed(gates) if each.recipe == recipe), key=lambda each: each.is_reference)
+    return sorted((gate for gate in reversed(gates) if gate.recipe == recipe), key=lambda each: each.is_reference)

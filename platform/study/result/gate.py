@@ -90,7 +90,7 @@ def compare(reference: GateCurves, curves: GateCurves) -> GateVerdict:
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> GateVerdict | None:
     """Returns the verdict on `layout` from the last curves in a journal; None where curves are missing."""
-    of_recipe = [each for each in gates if each.recipe == recipe]
+    of_recipe = [gate for gate in gates if gate.recipe == recipe]
     curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
     if curves_of_layout is None:
         return None
@@ -107,7 +107,7 @@ def has_curves(best: Measurement, gates: Iterable[GateCurves]) -> bool:
     """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
     count.
     """
-    return any(each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in gates)
+    return any(gate.recipe == best.recipe and gate.layout == best.layout and not gate.is_reference for gate in gates)
 
 
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
@@ -117,11 +117,21 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
     compiler, a fused kernel or a chunked loss may be what is wrong. Among these come layouts that ran, the one with the
     least complex first, then layouts that were not tried, the most frugal first.
     """
-    timed_layouts = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
+    timed_layouts = {
+        measurement.layout
+        for measurement in measurements
+        if measurement.recipe == recipe and measurement.outcome in TIMED
+    }
     failed_layouts = {
-        each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT
+        measurement.layout
+        for measurement in measurements
+        if measurement.recipe == recipe and measurement.outcome in _CANNOT
     } - timed_layouts
-    layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in failed_layouts}
+    layouts = {
+        candidate.layout: None
+        for candidate in candidates
+        if candidate.recipe == recipe and candidate.layout not in failed_layouts
+    }
 
     choices = choices_of(Layout)
     kernels = {name: choices[name] for name, declared in axes_of(Layout).items() if declared.column == "kernels"}

@@ -146,8 +146,10 @@ def speed_of(measurement: Measurement) -> float:
 def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """Returns the runs of each batch point of one recipe, in order of first appearance."""
     runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
-    for each in measurements:
-        runs_of_point.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
+    for measurement in measurements:
+        runs_of_point.setdefault(
+            (measurement.layout.id, measurement.batch.micro_batch, measurement.batch.grad_accum), []
+        ).append(measurement)
     return [
         PointRuns(
             search=next((run for run in runs if not run.repeat), None),
@@ -194,7 +196,11 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
     candidates = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
     fastest = max(
-        (each for each in candidates if not confirmed or (each.layout, each.batch) not in confirmed),
+        (
+            candidate
+            for candidate in candidates
+            if not confirmed or (candidate.layout, candidate.batch) not in confirmed
+        ),
         key=speed_of,
         default=None,
     )

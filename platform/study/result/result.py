@@ -58,9 +58,13 @@ class RecipeResult:
         A layout that was stopped as slow cannot win, yet it may be the closest to the winner.
         """
         best = self.winner
-        disqualified = {each.layout for each in self.measurements if each.phase == "gate"}
-        others = [each for each in self.measurements if best and each.layout not in {best.layout, *disqualified}]
-        slow = [each for each in others if each.outcome is Outcome.SLOW]
+        disqualified = {measurement.layout for measurement in self.measurements if measurement.phase == "gate"}
+        others = [
+            measurement
+            for measurement in self.measurements
+            if best and measurement.layout not in {best.layout, *disqualified}
+        ]
+        slow = [other for other in others if other.outcome is Outcome.SLOW]
         return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
 
     @functools.cached_property
@@ -73,7 +77,7 @@ class RecipeResult:
         """The curves of each numerics gate with their verdict; None for a reference's, and where the reference is
         missing.
         """
-        of_recipe = [each for each in self.history.gates if each.recipe == self.recipe]
+        of_recipe = [gate for gate in self.history.gates if gate.recipe == self.recipe]
         return tuple((each, None if each.is_reference else self._verdict_on(each.layout)) for each in of_recipe)
 
     @functools.cached_property
@@ -101,7 +105,7 @@ class RecipeResult:
         """The measurements that decide the verdict: none where the search ended before the recipe's first trial with
         layouts left to try, of which those skipped beforehand tell nothing.
         """
-        has_begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
+        has_begun = any(measurement.outcome is not Outcome.SKIPPED for measurement in self.measurements)
         tried_all = self.history.end is not None and self.history.end.tried_all
         nothing_left = self.coverage is not None and not self.coverage.not_tried
         return self.measurements if has_begun or tried_all or nothing_left else ()

@@ -27,9 +27,9 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
     close = (1 - DISTURBED) * leader.search_tokens_per_s
-    close_points = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
+    close_points = [other for other in others if _far_ahead(other, leader) or other.search_tokens_per_s >= close]
     candidates = [leader, *close_points][:MOST]
-    is_open = close_points and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
+    is_open = close_points and any(candidate.disturbed or _far_ahead(candidate, leader) for candidate in candidates)
     return candidates if is_open else []
 
 
@@ -45,7 +45,7 @@ def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
     if not candidates:
         return []
     leader, *others = candidates
-    still_open = [each for each in others if not _is_resolved(leader, each)]
+    still_open = [other for other in others if not _is_resolved(leader, other)]
     return [leader, *still_open] if still_open else []
 
 

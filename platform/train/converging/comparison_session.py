@@ -36,7 +36,7 @@ def converge(options: ConvergeOptions) -> int:
     session = ComparisonSession(options, strategies, folder_of(options))
     session.check()
     with session.on_a_cluster():
-        rates = {each.name: session.rate(each) for each in strategies}
+        rates = {strategy.name: session.rate(strategy) for strategy in strategies}
         if code := session.train(rates):
             return code
     conclude(
@@ -70,11 +70,11 @@ class ComparisonSession:
         Raises:
             InputError: the first such thing.
         """
-        for each in self._strategies:
-            self._plan(each, each.recipe.learning_rate, self.tokens)
-            if each.recipe.tokens_per_step > self.tokens:
+        for strategy in self._strategies:
+            self._plan(strategy, strategy.recipe.learning_rate, self.tokens)
+            if strategy.recipe.tokens_per_step > self.tokens:
                 raise InputError(
-                    f"{each.name} takes {each.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
+                    f"{strategy.name} takes {strategy.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
                     f" {self.tokens:,}: give more --steps"
                 )
         try:
@@ -90,10 +90,10 @@ class ComparisonSession:
 
     def _connected(self) -> ClusterHandle:
         if self._place is None:
-            most = max(each.layout.world_size for each in self._strategies)
+            most = max(strategy.layout.world_size for strategy in self._strategies)
             self._place = self._clusters.enter_context(connected(self._options.address, cpu_workers=most))
-            for each in self._strategies:
-                check_layouts(self._plan(each, each.recipe.learning_rate, self.tokens), self._place.cluster)
+            for strategy in self._strategies:
+                check_layouts(self._plan(strategy, strategy.recipe.learning_rate, self.tokens), self._place.cluster)
         return self._place
 
     def rate(self, strategy: Strategy) -> Rate:
@@ -118,14 +118,14 @@ class ComparisonSession:
         """Trains every strategy with one seed, then with the next, skipping what is done; returns the exit code."""
         complete = 0
         for seed in range(self._options.seeds):
-            for each in self._strategies:
-                with opened(self._train_options(each, rates[each.name].value, seed)) as training:
+            for strategy in self._strategies:
+                with opened(self._train_options(strategy, rates[strategy.name].value, seed)) as training:
                     complete += 1
                     if training.is_complete:
                         continue
-                    name = f"{each.name}, seed {seed}"
+                    name = f"{strategy.name}, seed {seed}"
                     print_line(f"{name}:")
-                    tags = {"comparison": self.comparison_id, "strategy": each.name}
+                    tags = {"comparison": self.comparison_id, "strategy": strategy.name}
                     if code := train_on(self._connected(), training, name=name, tags=tags):
                         print_line(self._leader_sentence(complete - 1))
                         return code

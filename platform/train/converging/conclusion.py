@@ -37,8 +37,8 @@ def conclude(
         InputError: a file cannot be written.
     """
     trainings: dict[str, dict[int, Curves]] = {
-        each.name: {seed: read_curves(out / each.folder / f"seed-{seed}") for seed in range(seeds)}
-        for each in strategies
+        strategy.name: {seed: read_curves(out / strategy.folder / f"seed-{seed}") for seed in range(seeds)}
+        for strategy in strategies
     }
     verdict = compare(trainings, tokens)
     lines = answer(verdict, rates)

@@ -43,15 +43,15 @@ def read_curves(folder: Path) -> Curves:
 
 def curves_of(records: Sequence[Record]) -> Curves:
     """Returns the curves that these records make."""
-    steps = [each for each in records if isinstance(each, Steps)]
-    validated = [each for each in records if isinstance(each, Validated)]
+    steps = [record for record in records if isinstance(record, Steps)]
+    validated = [record for record in records if isinstance(record, Validated)]
     tokens, hours, losses = list[float](), list[float](), list[float]()
-    for each in steps:
-        number = len(each.losses)
-        for place, loss in enumerate(each.losses):
+    for step in steps:
+        number = len(step.losses)
+        for place, loss in enumerate(step.losses):
             behind = number - 1 - place
-            tokens.append(float(each.tokens - behind * each.tokens_per_step))
-            hours.append((each.train_s - behind * each.steps_s / number) / 3600)
+            tokens.append(float(step.tokens - behind * step.tokens_per_step))
+            hours.append((step.train_s - behind * step.steps_s / number) / 3600)
             losses.append(loss)
     return Curves(
         tokens=tuple(tokens),

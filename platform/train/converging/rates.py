@@ -61,7 +61,7 @@ def search_rate(rule: float, most: int, losses_of: Callable[[Sequence[float]], S
     """
     factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, most)]
     loss_by_rate = dict(
-        zip((rule * each for each in factors), losses_of([rule * each for each in factors]), strict=True)
+        zip((rule * factor for factor in factors), losses_of([rule * factor for factor in factors]), strict=True)
     )
     while len(loss_by_rate) < most:
         best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
@@ -149,10 +149,12 @@ def try_rates(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder:
     with contextlib.redirect_stdout(io.StringIO()):
         results = tuner.fit()
     losses = {
-        each.metrics["index"]: each.metrics["val_loss"] for each in results if each.metrics and "index" in each.metrics
+        result.metrics["index"]: result.metrics["val_loss"]
+        for result in results
+        if result.metrics and "index" in result.metrics
     }
     if not losses:
-        reason = next((str(each.error) for each in results if each.error), "a trial ended without a message")
+        reason = next((str(result.error) for result in results if result.error), "a trial ended without a message")
         raise ClusterError(f"no learning rate could be tried: {reason}")
     shutil.rmtree(storage, ignore_errors=True)
     return [losses.get(index, math.inf) for index in range(len(jobs))]

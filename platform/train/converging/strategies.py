@@ -59,15 +59,15 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
             strategies.append(_changed(strategies[0], text))
         else:
             strategies.append(_of_target(read_target(text, options.studies, None), text, strategies[:1]))
-    names = [each.folder for each in strategies]
+    names = [strategy.folder for strategy in strategies]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two strategies are called {duplicate}: give each once, or rename a file")
     first = strategies[0]
-    for each in strategies[1:]:
-        if (each.recipe.model, each.recipe.seq_len) != (first.recipe.model, first.recipe.seq_len):
+    for strategy in strategies[1:]:
+        if (strategy.recipe.model, strategy.recipe.seq_len) != (first.recipe.model, first.recipe.seq_len):
             raise InputError(
                 f"losses compare between equal models and lengths: {first.name} trains {first.recipe.model.name} at"
-                f" {first.recipe.seq_len}, {each.name} {each.recipe.model.name} at {each.recipe.seq_len}"
+                f" {first.recipe.seq_len}, {strategy.name} {strategy.recipe.model.name} at {strategy.recipe.seq_len}"
             )
     return strategies
 

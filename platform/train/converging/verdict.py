@@ -82,7 +82,7 @@ class StrategyVerdict:
 
     def spread(self, name: str) -> float | None:
         """Returns the standard deviation over seeds of a strategy's loss at equal tokens; None for a single seed."""
-        losses = [each.loss_at_equal_tokens for each in self.marks[name].values()]
+        losses = [mark.loss_at_equal_tokens for mark in self.marks[name].values()]
         reached = [loss for loss in losses if loss is not None]
         return statistics.stdev(reached) if len(reached) > 1 else None
 
@@ -184,6 +184,6 @@ def best_by_time(verdict: StrategyVerdict) -> str | None:
 def mean_curve(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[list[float], list[float]]:
     """Returns the mean of curves over seeds, at those points of the first that all curves reach."""
     xs, _ = curves[0]
-    ys_at = [(x, [loss_at(*each, x) for each in curves]) for x in xs]
+    ys_at = [(x, [loss_at(*curve, x) for curve in curves]) for x in xs]
     complete = [(x, [y for y in ys if y is not None]) for x, ys in ys_at if None not in ys]
     return [x for x, _ in complete], [statistics.fmean(ys) for _, ys in complete]

@@ -108,8 +108,8 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
         case _:
             limits = write_deepspeed(plan, out)
     print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
-    for each in limits:
-        print_line(f"- {each}")
+    for limit in limits:
+        print_line(f"- {limit}")
     if options.run is None:
         return
     per_step = plan.tokens_per_step(plan.phases[0])

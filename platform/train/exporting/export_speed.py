@@ -85,7 +85,7 @@ def run_torchrun(out: Path, steps: int, device: Device) -> TimedRun:
     """
     _run(out, ["--steps", str(steps), "--report-s", "0"], device)
     records = steps_of(TrainingFolder(out).read_records())
-    newest = [each for each in records if each.attempt == records[-1].attempt]
+    newest = [record for record in records if record.attempt == records[-1].attempt]
     return TimedRun(
         losses=tuple(loss for each in newest for loss in each.losses),
         seconds=tuple(each.steps_s / len(each.losses) for each in newest for _ in each.losses),

@@ -240,7 +240,7 @@ def _write_launch(
     one_node: str = "--standalone",
     several_nodes: str = _OF_TORCH,
 ) -> None:
-    lines = "".join(f"# Not carried: {each}.\n" for each in limits)
+    lines = "".join(f"# Not carried: {limit}.\n" for limit in limits)
     lines += "# On several nodes set NNODES, NODE_RANK and MASTER_ADDR on each.\n"
     _write(out / LAUNCH, _HEAD.format(about=description, lines=lines, alone=one_node, several=several_nodes) + body)
     (out / LAUNCH).chmod(0o755)

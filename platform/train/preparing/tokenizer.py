@@ -54,7 +54,7 @@ class Tokenizer:
 
         def encode(texts: Sequence[str]) -> list[npt.NDArray[Any]]:
             encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [np.array([*each.ids, *end], self.id_type) for each in encodings]
+            return [np.array([*encoding.ids, *end], self.id_type) for encoding in encodings]
 
         return encode
 

@@ -178,7 +178,7 @@ def _label(cell: RecordedCell, compared: Sequence[RecordedCell]) -> str:
 def _show_trials(compared: Sequence[RecordedCell], played: Sequence[Sequence[Played]]) -> None:
     for cell, (first, *_) in zip(compared, played, strict=True):
         print(_label(cell, compared))
-        varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
+        varied = [axis for axis in cell.choices[0].axes if len({choice.axes[axis] for choice in cell.choices}) > 1]
         for number, each in enumerate(first.trials, 1):
             share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
             result_text = share if each.tokens_per_s else each.outcome.value

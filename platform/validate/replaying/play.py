@@ -33,7 +33,7 @@ class Played:
     @property
     def gpu_s(self) -> float:
         """Device seconds of all its trials."""
-        return sum(each.gpu_s for each in self.trials)
+        return sum(trial.gpu_s for trial in self.trials)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,7 +58,7 @@ class RecordedCell:
     @property
     def best_tokens_per_s(self) -> float:
         """Throughput of the fastest configuration."""
-        return max(each.tokens_per_s or 0.0 for each in self.choices)
+        return max(choice.tokens_per_s or 0.0 for choice in self.choices)
 
     def is_found(self, choice: Recorded) -> bool:
         """Returns whether the choice comes within 2 % of the best."""

@@ -61,9 +61,9 @@ def probe(**changes: object) -> Probe:
         nodes=("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"),
         devices=tuple(device(rank) for rank in range(8)),
         collectives=(
-            *(each for node in range(4) for each in collectives("node", (node,), 2, 300.0)),
+            *(collective for node in range(4) for collective in collectives("node", (node,), 2, 300.0)),
             *collectives("cluster", (0, 1, 2, 3), 8, 40.0),
-            *(each for node in range(4) for each in collectives("pair", (node, (node + 1) % 4), 4, 42.0)),
+            *(collective for node in range(4) for collective in collectives("pair", (node, (node + 1) % 4), 4, 42.0)),
         ),
     )
     return dataclasses.replace(even, **changes)  # type: ignore[arg-type]

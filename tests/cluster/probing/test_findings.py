@@ -46,17 +46,19 @@ def test_a_slow_device_is_named() -> None:
 
 def test_a_node_that_is_slow_with_both_neighbours_is_named_and_they_are_not() -> None:
     pairs = [
-        each
+        collective
         for node in range(4)
         for pair in ((node, (node + 1) % 4),)
-        for each in collectives("pair", pair, 4, 20.0 if 1 in pair else 42.0)
+        for collective in collectives("pair", pair, 4, 20.0 if 1 in pair else 42.0)
     ]
     (output,) = laggards(probe(collectives=tuple(pairs)))
     assert output.startswith("node 1 (10.0.0.2): all-reduce with either neighbour at 20 GB/s")
 
 
 def test_a_node_with_a_slow_inside_is_named() -> None:
-    inside = [each for node in range(4) for each in collectives("node", (node,), 2, 200.0 if node == 3 else 300.0)]
+    inside = [
+        collective for node in range(4) for collective in collectives("node", (node,), 2, 200.0 if node == 3 else 300.0)
+    ]
     (output,) = laggards(probe(collectives=tuple(inside)))
     assert output.startswith("node 3 (10.0.0.4): all-reduce between its devices")
 

@@ -40,7 +40,7 @@ def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
     figures = play(tmp_path, "a,a,b,c", seconds=240)
     assert figures["nodes"] == ["host-a", "host-b", "host-c"] and not figures["cut_short"]
     assert [device["node"] for device in figures["devices"]] == [0, 0, 1, 2]
-    kinds = {(each["scope"], tuple(each["nodes"]), each["ranks"]) for each in figures["collectives"]}
+    kinds = {(figure["scope"], tuple(figure["nodes"]), figure["ranks"]) for figure in figures["collectives"]}
     assert kinds == {
         ("node", (0,), 2),
         ("cluster", (0, 1, 2), 4),
@@ -48,9 +48,9 @@ def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
         ("pair", (1, 2), 2),
         ("pair", (2, 0), 3),
     }
-    inside = [each for each in figures["collectives"] if each["scope"] == "node"]
+    inside = [figure for figure in figures["collectives"] if figure["scope"] == "node"]
     assert [each["operation"] for each in inside] == [name for name in OPERATIONS for _ in range(5)]
-    assert all(each["seconds"] > 0 for each in figures["collectives"])
+    assert all(figure["seconds"] > 0 for figure in figures["collectives"])
 
 
 @pytest.mark.contract

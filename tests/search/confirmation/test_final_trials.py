@@ -163,7 +163,7 @@ class TestFinals:
         assert [bool(job.gate) for job in finals] == [False] * 9 + [True, True]
         assert finals[-1].layout == plain and not finals[-1].rungs, "the reference ran its gate alone"
         history = history_of(study)
-        assert [each.is_reference for each in history.gates] == [False, True]
+        assert [gate.is_reference for gate in history.gates] == [False, True]
         best = winner(history.measurements)
         assert best is not None and (best.layout, best.repeat) == (LAYOUTS[0], 4)
         backend.run(make(rules=self.RULES))
@@ -176,12 +176,12 @@ class TestFinals:
         history = history_of(study)
         best = winner(history.measurements)
         assert best is not None and best.layout == LAYOUTS[1]
-        disqualified = [each for each in history.measurements if each.phase == "gate"]
+        disqualified = [measurement for measurement in history.measurements if measurement.phase == "gate"]
         assert {each.layout for each in disqualified} == {LAYOUTS[0]} and len(disqualified) == 3, (
             "every point of the layout"
         )
         assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in disqualified)
-        assert [each.layout for each in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
+        assert [gate.layout for gate in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
 
     def test_nor_where_the_session_was_cut_before_it_could_say_so(
         self, make: Make, backend: Backend, study: Study
@@ -210,7 +210,7 @@ class TestFinals:
         backend.losses = lambda job: None if job.layout == LAYOUTS[2] else (2.0, 1.0)
         backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
         assert [job.layout for job in backend.jobs[3:]] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]]
-        assert [each.layout for each in history_of(study).gates] == [LAYOUTS[0], LAYOUTS[1]]
+        assert [gate.layout for gate in history_of(study).gates] == [LAYOUTS[0], LAYOUTS[1]]
 
     def test_every_point_runs_again_where_all_are_asked_for(self, make: Make, backend: Backend) -> None:
         backend.run(make(candidates()[:2], rules=ConfirmationRules(repeats=2, finalists=None)))
@@ -302,7 +302,7 @@ class TestBudgetOfTheFinals:
             False,
         )
         history = history_of(study)
-        assert [each.is_reference for each in history.gates] == [False, True] and len(slow.jobs) == 10
+        assert [gate.is_reference for gate in history.gates] == [False, True] and len(slow.jobs) == 10
         assert verdict_on(last.layout, RECIPE, history.gates) and not loop.left_out
 
     def test_what_a_further_session_needs_counts_the_slow_start_of_its_first_trial(
@@ -336,7 +336,7 @@ class TestBudgetOfTheFinals:
         loop = make(within, rules=dataclasses.replace(self.RULES, profile=True), time_s=time_s)
         slow.run(loop)
         assert "runs of 3 finalists" in loop.left_out and "numerics gate" not in loop.left_out
-        assert [each.recipe for each in history_of(study).profiles] == [RECIPE, OTHER]
+        assert [profile.recipe for profile in history_of(study).profiles] == [RECIPE, OTHER]
 
     def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
         self, make: Make, slow: Backend
@@ -545,7 +545,9 @@ class TestProfiling:
         assert [(job.recipe, job.layout) for job in last] == [(RECIPE, LAYOUTS[0]), (OTHER, LAYOUTS[0])]
         assert [job.profile and job.profile.micro_batch for job in last] == [4, 4]
         history = history_of(study)
-        assert [(each.recipe, each.batch) for each in history.profiles] == [(job.recipe, job.profile) for job in last]
+        assert [(profile.recipe, profile.batch) for profile in history.profiles] == [
+            (job.recipe, job.profile) for job in last
+        ]
         assert len(history.measurements) == 20 and not history.profile_failure()
         backend.run(make(candidates(RECIPE, OTHER), rules=self.RULES))
         assert len(backend.jobs) == 10, "a resumed study does not profile again"
@@ -575,4 +577,4 @@ class TestProfiling:
         backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
         backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout != LAYOUTS[2]))
         backend.run(make(rules=dataclasses.replace(self.RULES, gate=GateSize(steps=2, sequences=8))))
-        assert [each.layout for each in history_of(study).profiles] == [LAYOUTS[2]]
+        assert [profile.layout for profile in history_of(study).profiles] == [LAYOUTS[2]]

@@ -57,7 +57,7 @@ def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
 
 def after(*entries: Measurement | GateCurves) -> History:
     """Returns the history of a study that has these measurements and curves."""
-    lines = [Measured(measurement=each) if isinstance(each, Measurement) else each for each in entries]
+    lines = [Measured(measurement=entry) if isinstance(entry, Measurement) else entry for entry in entries]
     return History(dataclasses.replace(line, at="2026-11-22T08:00:00+00:00") for line in (header(), *lines))
 
 

@@ -38,7 +38,9 @@ def test_each_session_runs_something_until_nothing_is_missing(
         loop = make(CANDIDATES, rules=RULES, time_s=time_s, spent_s=50.0)
         backend.run(loop)
         if loop.tried_all and not loop.left_out:
-            assert {each.layout for each in history_of(study).measurements} == {each.layout for each in CANDIDATES}
+            assert {measurement.layout for measurement in history_of(study).measurements} == {
+                candidate.layout for candidate in CANDIDATES
+            }
             return
         assert len(backend.jobs) > begun, f"{loop.spending.time_left_s():.0f} s are left: {loop.ended_reason}"
         study.record(End(exit_code=0, wall_s=time_s, gpu_s=2 * time_s, left_out=loop.left_out))

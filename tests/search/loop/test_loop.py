@@ -265,7 +265,9 @@ class TestFailures:
         backend.play = play
         backend.run(make())
         assert [each for each, _ in backend.order] == [LAYOUTS[0], LAYOUTS[0], LAYOUTS[1], LAYOUTS[2]]
-        failed = [each for each in history_of(study).measurements if each.outcome is Outcome.FAILED]
+        failed = [
+            measurement for measurement in history_of(study).measurements if measurement.outcome is Outcome.FAILED
+        ]
         assert [(each.batch.micro_batch, each.reason) for each in failed] == [(2, "the node is gone")]
         assert failed[0].trial_id == "t0002"
 
@@ -359,7 +361,7 @@ class TestFailures:
             " the last one with: gone"
         )
         ends = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
-        assert {(each.state, each.fault, each.node) for each in ends} == {("interrupted", "node lost", "10.0.0.2")}
+        assert {(end.state, end.fault, end.node) for end in ends} == {("interrupted", "node lost", "10.0.0.2")}
 
     def test_trials_that_never_start_end_the_session_and_stay_to_be_run(
         self, make: Make, backend: Backend, study: Study
@@ -401,7 +403,7 @@ class TestFailures:
     ) -> None:
         backend.play = out_of_memory
         backend.run(make(searcher=searcher, rules=CONFIRM))
-        assert sorted(each.layout.id for each in backend.jobs) == sorted(each.id for each in LAYOUTS)
+        assert sorted(job.layout.id for job in backend.jobs) == sorted(layout.id for layout in LAYOUTS)
         assert outcomes(study) == [(1, Outcome.OOM)] * 3
         assert winner(history_of(study).measurements) is None
 
@@ -452,7 +454,11 @@ class TestResume:
         assert sessions == 9
         history = history_of(study)
         assert study.journal.read_text().count('"kind":"measurement"') == len(history.measurements) == 9
-        lost = [history.num_lost(each.key, micro_batch) for each in candidates() for micro_batch in each.micro_batches]
+        lost = [
+            history.num_lost(candidate.key, micro_batch)
+            for candidate in candidates()
+            for micro_batch in candidate.micro_batches
+        ]
         # A whole ladder loses each rung but its first once; the guided search may begin one anywhere.
         assert max(lost) == 1 if searcher == "guided" else lost == [0, 1, 1] * 3
 
@@ -474,10 +480,10 @@ class TestResume:
     def test_a_rung_that_was_skipped_may_run_under_another_plan(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
-        small = tuple(dataclasses.replace(each, micro_batches=(1,)) for each in candidates())
+        small = tuple(dataclasses.replace(candidate, micro_batches=(1,)) for candidate in candidates())
         backend.run(make(small))
         backend.run(make())
-        assert backend.order[3:] == [(each, (2, 4)) for each in LAYOUTS]
+        assert backend.order[3:] == [(layout, (2, 4)) for layout in LAYOUTS]
         assert len(history_of(study).measurements) == 9
 
     def test_a_searcher_is_told_what_is_finished_before_it_is_asked(
@@ -488,12 +494,12 @@ class TestResume:
 
         class Listener(Sweep[Candidate]):
             def update(self, candidate: Candidate, measurements: Sequence[Observation]) -> None:
-                shown.append((candidate.layout, [each.batch.micro_batch for each in measurements]))
+                shown.append((candidate.layout, [measurement.batch.micro_batch for measurement in measurements]))
                 super().update(candidate, measurements)
 
         monkeypatch.setattr("platform.searchers.sweep.Sweep", Listener)
         make()
-        assert shown == [(each, [1, 2, 4]) for each in LAYOUTS[:2]]
+        assert shown == [(layout, [1, 2, 4]) for layout in LAYOUTS[:2]]
 
     def test_trial_numbers_go_on(self, make: Make, backend: Backend) -> None:
         backend.run(make(max_trials=1))
@@ -522,13 +528,16 @@ class TestFixedAccumulation:
         rules = ConfirmationRules(repeats=1, finalists=1, gate=GateSize(steps=2, sequences=8))
         backend.run(make(candidates(*fixed), rules=rules))
         history = history_of(study)
-        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in history.measurements}
+        sizes = {
+            (measurement.recipe.grad_accum, measurement.batch.micro_batch): measurement.global_batch
+            for measurement in history.measurements
+        }
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
         shown = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
         assert shown == [(count, *kind) for count in (4, 32) for kind in each]
-        assert [each.recipe.grad_accum for each in history.gates] == [4, 4, 32, 32]
+        assert [gate.recipe.grad_accum for gate in history.gates] == [4, 4, 32, 32]
         best = {each.recipe.id: won for each, won in StudyResult.of(history).winners}
         assert {each.global_batch for each in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))

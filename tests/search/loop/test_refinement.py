@@ -78,7 +78,7 @@ def test_a_prediction_of_the_trial_s_counts_as_a_refusal(make: Make, backend: Ba
 
 def test_the_guided_search_refines_the_best_layout_alone(make: Make, backend: Backend, study: Study) -> None:
     backend.play = up_to(7)
-    within = tuple(Candidate(recipe=WIDE, layout=each, micro_batches=(4, 8, 16)) for each in LAYOUTS)
+    within = tuple(Candidate(recipe=WIDE, layout=layout, micro_batches=(4, 8, 16)) for layout in LAYOUTS)
     backend.run(make(within, searcher="guided"))
     ladders, refined = backend.order[:-1], backend.order[-1]
     assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
@@ -146,7 +146,7 @@ def test_a_rung_held_back_is_skipped_by_its_layout_s_own_line_and_what_lies_belo
     within = (dataclasses.replace(WITHIN[0], micro_batches=STEPS),)
     backend.run(cautious(make(within), within))
     assert backend.order == [(LAYOUTS[0], (2, 4)), (LAYOUTS[0], (5, 6, 7))]
-    output = {each.batch.micro_batch: each for each in history_of(study).measurements}
+    output = {measurement.batch.micro_batch: measurement for measurement in history_of(study).measurements}
     assert [output[rung].outcome for rung in (8, 16)] == [Outcome.SKIPPED] * 2
     assert output[8].reason == "predicted 2.10 GiB from smaller micro-batches; 1.94 GiB may be used"
     best = winner(history_of(study).measurements)

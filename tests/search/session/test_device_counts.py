@@ -89,7 +89,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
         (2, 1600.0, True),
     ], "the price is kept"
     histories = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
-    assert [(len(each.measurements), each.sessions) for each in histories] == [(2, 3), (2, 2)]
+    assert [(len(history.measurements), history.sessions) for history in histories] == [(2, 3), (2, 2)]
 
 
 def test_a_dry_run_spends_none_of_the_device_seconds(

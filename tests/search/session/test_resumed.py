@@ -74,7 +74,7 @@ class TestNotResolved:
         assert "Fastest of 2 layouts tried for" in " ".join(output.out.split())
         layout = json.loads((unresolved.studies / "s" / "layout.json").read_text())
         assert layout["layout"].get("checkpointing", "none") == "none"
-        of_search = [each for each in _history(unresolved).measurements if not each.repeat]
+        of_search = [measurement for measurement in _history(unresolved).measurements if not measurement.repeat]
         assert len(of_search) == 2, "the search itself never ran again"
 
         assert unresolved.search("--resume", "s") == 0 and not unresolved.jobs

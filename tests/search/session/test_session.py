@@ -76,7 +76,9 @@ def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any()
     plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
     output = session._rest_sentence(History(), plan)
     assert output == "Kept 0 measurements of the journal; 3 layouts to complete."
-    ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
+    ran = [
+        measurement(recipe=RECIPE, on=candidate.layout, micro_batch=n) for candidate in candidates() for n in (1, 2, 4)
+    ]
     history = History(Measured(at=at, measurement=each) for each in ran)
     assert session._rest_sentence(history, plan) == "Kept 9 measurements of the journal; every layout was tried."
 
@@ -123,7 +125,7 @@ class TestBudget:
         ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
         show_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran), as_object=False)
         output = capsys.readouterr().out
-        assert [f"would run  {each.label}" in output for each in LAYOUTS] == [False, True, True]
+        assert [f"would run  {layout.label}" in output for layout in LAYOUTS] == [False, True, True]
         assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in output
         assert "2 trials with up to 5 rungs and up to 2 final runs" in output
         expected_s = 4 * TRIAL_S["cpu"] + 7 * 1.5 + 2 + 5
@@ -202,7 +204,7 @@ class TestEnd:
     def test_what_is_planned_is_in_the_journal_before_the_first_trial(self, run: Run) -> None:
         def play(backend: Backend, loop: SearchLoop) -> None:
             planned = read(backend.study.path)[0].planned
-            assert planned is not None and [each.layout for each in planned.layouts] == list(LAYOUTS)
+            assert planned is not None and [layout.layout for layout in planned.layouts] == list(LAYOUTS)
             assert backend.step(loop) is not None
             raise KeyboardInterrupt
 

@@ -42,7 +42,7 @@ OLD = tuple(_OLD.split())
 
 
 def test_the_sample_leaves_no_option_at_its_default() -> None:
-    assert [each.name for each in dataclasses.fields(FULL) if getattr(FULL, each.name) == each.default] == []
+    assert [field.name for field in dataclasses.fields(FULL) if getattr(FULL, field.name) == field.default] == []
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])

@@ -73,7 +73,7 @@ def test_a_layout_alone_runs_the_space_s_recipe_or_its_miniature_s(
     tmp_path: Path, cluster: Cluster, model: str
 ) -> None:
     subject = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
-    assert [(each.model.name, each.seq_len) for each in subject.recipes] == [(model, 128), (model, 256)]
+    assert [(recipe.model.name, recipe.seq_len) for recipe in subject.recipes] == [(model, 128), (model, 256)]
     header = header_of("made-up", subject, searcher="sweep", uri="")
     assert header.miniature == (cluster is CPU)
 
@@ -131,7 +131,7 @@ class TestAConfigurationOnEightDevices:
     ) -> None:
         h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=8)
         subject = self._subject(config, h200)
-        planned = [each.layout for each in subject.plan.candidates]
+        planned = [candidate.layout for candidate in subject.plan.candidates]
         assert {each.world_size for each in planned} == {8}
         degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in planned}
         assert {
@@ -155,8 +155,8 @@ class TestAConfigurationOnEightDevices:
     def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
         on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
         subject = self._subject(config, on_eight)
-        layouts = [each.layout for each in subject.plan.candidates]
-        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in layouts}
+        layouts = [candidate.layout for candidate in subject.plan.candidates]
+        degrees = {(layout.data_parallel, layout.cp, layout.tp, layout.pp) for layout in layouts}
         assert subject.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
         assert subject.space.time_budget_s == 2 * 4 * TIME_BUDGET_S
 
@@ -225,7 +225,9 @@ class TestLearning:
             read_request(options), ClusterHandle(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None
         )
         (earlier,) = subject.problem.earlier
-        assert earlier.candidate.micro_batches == (1, 2) and {each.tokens_per_s for each in earlier.results} == {5e4}
+        assert earlier.candidate.micro_batches == (1, 2) and {result.tokens_per_s for result in earlier.results} == {
+            5e4
+        }
         *of_each, unusable = subject.knowledge.sentences
         learned = [each.split(" (")[0] for each in of_each if each.startswith("Learns from")]
         assert learned == ["Learns from old-1", "Learns from newer-1"]

@@ -36,6 +36,6 @@ def test_an_interrupted_comparison_says_what_is_complete(
 
     monkeypatch.setattr(sessions, "train_on", train_on)
     monkeypatch.setattr(session, "_connected", lambda: None)
-    assert session.train({each.name: Rate(value=1e-3, source="stated") for each in strategies}) == 130
+    assert session.train({strategy.name: Rate(value=1e-3, source="stated") for strategy in strategies}) == 130
     assert names == [str(run // 2) for run in range(trained + 1)]
     assert capsys.readouterr().err.endswith(sentence)

@@ -67,7 +67,7 @@ def test_the_picture_has_every_strategy(tmp_path: Path):
 
 def test_the_fall_of_the_first_steps_is_left_out_of_the_picture() -> None:
     tokens, losses = tuple(map(float, range(1, 101))), (11.0, 7.0, *(3.0 - 0.01 * step for step in range(98)))
-    hours = tuple(each / 100 for each in tokens)
+    hours = tuple(token / 100 for token in tokens)
     curves = Curves(tokens=tokens, hours=hours, losses=losses, val_tokens=(), val_hours=(), val_losses=())
     axes = Figure().subplots()
     _draw_panel(axes, {"plain": [curves]}, held_out=False, unit="tokens")

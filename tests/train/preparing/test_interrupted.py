@@ -74,8 +74,8 @@ def test_a_killed_run_goes_on(source: Path, undisturbed: dict[str, bytes], tmp_p
     workers = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    for each in workers:
-        each.resume()
+    for worker in workers:
+        worker.resume()
     _, alive = psutil.wait_procs(workers, timeout=600)
     assert not alive, "workers end with their driver"
     complete = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}

@@ -68,9 +68,9 @@ def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
 def fewest_shards(values: Mapping[str, Any]) -> int:
     """Returns the smallest `dp_shard` with which all these axis values are valid, in any engine."""
     required = [
-        each.fewest_shards(values[name])
+        engine.fewest_shards(values[name])
         for name, engines in _by_axis().items()
         if name in values
-        for each in engines.values()
+        for engine in engines.values()
     ]
     return max(required, default=1)
