@@ -119,7 +119,7 @@ class Played:
             utilization_by_device_pct=(99.0, 99.0, 98.0, 99.0),
             sm_clock_mhz=(1500.0,) * len(windows),
             power_w=(2790.0,) * len(windows),
-            throttled=("power cap",) * len(windows),
+            held_back=("power cap",) * len(windows),
             losses=windows,
             grad_norms=windows,
             step_times_s=windows,

@@ -15,7 +15,6 @@ from search_spaces.changes import spelling_hint
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
-from trainers.spec.batch import BatchPoint
 
 _REGISTRY = {
     "bloom7b": "search_spaces.bloom7b:bloom7b",
@@ -34,9 +33,6 @@ _REGISTRY = {
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json)")
 """Pattern of a model's name on the Hugging Face hub."""
-
-_VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
-"""Modules of `trainers/spec` that were in `trainers` before."""
 
 
 def names() -> tuple[str, ...]:
@@ -88,17 +84,9 @@ def _built_in(name: str) -> Space:
     return make()
 
 
-def _with_former_names() -> None:
-    """Lets space files written before `trainers/spec` import the values from their former modules."""
-    for name in _VALUES:
-        sys.modules.setdefault(f"trainers.{name}", importlib.import_module(f"trainers.spec.{name}"))
-    vars(sys.modules["trainers.layout"]).setdefault("BatchPoint", BatchPoint)
-
-
 def _of_file(path: Path) -> Space:
     if not path.is_file():
         raise ValueError(f"cannot read {path}: there is no such file")
-    _with_former_names()
     module_name = f"search_space_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None

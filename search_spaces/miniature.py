@@ -4,9 +4,9 @@ import dataclasses
 
 from search_spaces import engines
 from search_spaces.space import Space
-from trainers.data.text import VOCAB_SIZE
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import INCLUDED, Recipe
+from trainers.text import VOCAB_SIZE
 
 _WINDOW = 64
 """Tokens of a sliding window in a miniature, a quarter of its sequences."""

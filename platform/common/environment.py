@@ -17,7 +17,7 @@ def explain(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     """Prints an uncaught error, as a hook of `sys.excepthook`; a command that the environment stops gets a sentence and
     exit code 2.
     """
-    lack = lacking(error) if Path(sys.argv[0]).resolve().parent == OURS else ""
+    lack = lacking(error) if OURS in Path(sys.argv[0]).resolve().parents else ""
     if not lack:
         sys.__excepthook__(kind, error, trace)
         return

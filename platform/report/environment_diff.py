@@ -56,9 +56,9 @@ def surroundings(
                 names=(name,),
                 values=f"{figure(statistics.fmean(first_values))} to {figure(statistics.fmean(second_values))}{unit}",
             )
-    if first.throttled_by != second.throttled_by:
-        throttled = (", ".join(each.throttled_by) or "nothing" for each in (first, second))
-        yield EnvironmentChange(names=("clocks lowered by",), values=" to ".join(throttled))
+    if first.held_back_by != second.held_back_by:
+        held_back = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
+        yield EnvironmentChange(names=("clocks lowered by",), values=" to ".join(held_back))
     if first.step_time_derived != second.step_time_derived:
         kinds = ("derived" if each.step_time_derived else "timed whole" for each in (first, second))
         yield EnvironmentChange(names=("step time",), values=" to ".join(kinds))

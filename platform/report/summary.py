@@ -200,10 +200,10 @@ def evidence(result: RecipeResult) -> list[str]:
         )
     elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
         sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
-    if reasons := ", ".join(best.throttled_by):
-        num_throttled = sum(map(bool, best.throttled))
+    if reasons := ", ".join(best.held_back_by):
+        num_held_back = sum(map(bool, best.held_back))
         sentences.append(
-            f"Clocks were lowered in {num_throttled} of {len(best.throttled)} windows of its run: {reasons}."
+            f"Clocks were lowered in {num_held_back} of {len(best.held_back)} windows of its run: {reasons}."
         )
     if best.most_others_gib:
         num_beside = sum(gib > 0 for gib in best.others_gib)

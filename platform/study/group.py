@@ -26,8 +26,6 @@ class StudyGroup:
     """Numbers of devices, ascending."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """The options that all the studies share, as in `platform.search.setup.options.StudyOptions`."""
-    argv: tuple[str, ...] = ()
-    """The same options as arguments, in files of the first versions."""
 
 
 def member(name: str, count: int) -> str:

@@ -77,8 +77,6 @@ class Runs:
             params=missing,
             tags={name: value for name, value in tags.items() if run.data.tags.get(name) != value},
         )
-        if run.info.run_name == f"{header.name} (miniature)":  # as older versions called it
-            self._client.update_run(run.info.run_id, name=header.name)
         return run
 
     def _existing_children(self) -> dict[str, _Child]:
@@ -94,7 +92,7 @@ class Runs:
             )
             for run in page:
                 tags = run.data.tags
-                entry_id = tags.get("entry_id") or tags.get("measurement_id")
+                entry_id = tags.get("entry_id")
                 if entry_id is None:
                     continue
                 child = _Child(

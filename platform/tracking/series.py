@@ -42,9 +42,9 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
                 # A value for each rank, all of the same moment.
                 "utilization_by_device_pct": stamped(entry.utilization_by_device_pct, ()),
             }
-            for reason in entry.throttled_by:
-                is_throttled = tuple(float(reason in each.split(", ")) for each in entry.throttled)
-                series[f"throttled_{reason.replace(' ', '_')}"] = stamped(is_throttled, windows)
+            for reason in entry.held_back_by:
+                is_held_back = tuple(float(reason in each.split(", ")) for each in entry.held_back)
+                series[f"held_back_{reason.replace(' ', '_')}"] = stamped(is_held_back, windows)
         case GateCurves():
             steps = entry.step_times_s
             series = {"gate_loss": stamped(entry.losses, steps), "gate_grad_norm": stamped(entry.grad_norms, steps)}

@@ -29,10 +29,6 @@ def table(name: str) -> dict[str, str]:
 
 
 MODULES, SYMBOLS = table("files.tsv") | table("tests.tsv"), table("symbols.tsv")
-RESOURCES = {
-    "trainers/text/NOTICE": "trainers/data/text/NOTICE",
-    "trainers/text/alice.parquet": "trainers/data/text/alice.parquet",
-}
 OF_COMMANDS = {f"platform.{name}" for name in COMMANDS}
 
 
@@ -302,7 +298,6 @@ def main() -> None:
             package = modules[old].endswith("__init__.py") and not new.endswith("engine_axis")
             package = package and new not in ("trainers.models.model",)
             moves.append((modules[old], path_of(new, package)))
-    moves += [(old, new) for old, new in RESOURCES.items() if (root / old).exists()]
     for old, new in moves:  # by way of names of their own: one file's new place is another's old one
         subprocess.run(["git", "mv", old, old + ".moving"], cwd=root, check=True)
     for old, new in moves:

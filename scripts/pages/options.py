@@ -7,9 +7,10 @@ import importlib
 from collections.abc import Container, Iterator, Sequence
 
 COMMANDS = (
-    "platform.search", "platform.report", "platform.plan", "platform.probe", "platform.prepare", "platform.train",
-    "platform.converge", "platform.export", "platform.validate", "platform.replay", "platform.tracking.serve",
-    "deploy.aws.prepare",
+    "platform.search.__main__", "platform.report.__main__", "platform.plan.__main__",
+    "platform.cluster.probing.command", "platform.train.preparing.command", "platform.train.__main__",
+    "platform.train.converging.command", "platform.train.exporting.command", "platform.validate.__main__",
+    "platform.validate.replaying.command", "platform.tracking.serve", "deploy.aws.prepare",
 )  # fmt: skip
 """Modules that have a `parser()`, in the order of the page."""
 _TOP = """# Options

@@ -1,8 +1,8 @@
 """The effect of torch's own tensor parallelism on gradients where blocks are compiled under FSDP2, by version of torch.
 
-This effect is why this project's ranks hold plain parameters instead of DTensors (`trainers/mesh/tensor_parallel.py`). A
-version that behaves otherwise than stated here is a reason to reconsider that choice; `test_mesh` compares our own parts with
-the dense model on every version.
+This effect is why this project's ranks hold plain parameters instead of DTensors (see
+`trainers/mesh/tensor_parallel.py`). A version that behaves otherwise than stated here is a reason to reconsider that
+choice; `test_mesh` compares our own parts with the dense model on every version.
 """
 
 from typing import Any

@@ -9,7 +9,8 @@ from platform.cost_model.constants import table
 from platform.cost_model.engines import ENGINES
 from platform.validate.row_software import STRATEGIES
 
-ROOM = Path(next(iter(platform.__path__))) / "cost_model"
+ROOMS = [Path(next(iter(platform.__path__))) / room for room in ("cost_model", "plan", "validate")]
+"""Rooms that read constants: the model itself, and what reads tables and other people's software."""
 
 
 def test_every_constant_names_unit_source_and_commit() -> None:
@@ -23,14 +24,15 @@ def test_every_constant_names_unit_source_and_commit() -> None:
 def test_the_formulas_read_every_constant_from_the_table() -> None:
     read = {
         (module, name)
-        for path in ROOM.rglob("*.py")
+        for room in ROOMS
+        for path in room.rglob("*.py")
         for module, name in re.findall(r'constants\.\w+\("(\w+)", "(\w+)"\)', path.read_text())
     }
     assert read == {(module, name) for module, constants in table().items() for name in constants}
 
 
 def test_every_fact_of_an_engine_or_stack_has_a_source_and_a_reader() -> None:
-    source = "".join(path.read_text() for path in ROOM.glob("*.py"))
+    source = "".join(path.read_text() for room in ROOMS for path in room.glob("*.py"))
     table = stacks.table()
     assert set(table["engines"]) == set(ENGINES)
     of_engines = {fact for facts in table["engines"].values() for fact in facts}

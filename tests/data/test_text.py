@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainers.data.text import PATH, VOCAB_SIZE
-from trainers.data.text.make_text import chapters, table
+from trainers.text import PATH, VOCAB_SIZE
+from trainers.text.make_text import chapters, table
 
 
 def test_twelve_chapters_of_bytes() -> None:

@@ -34,7 +34,7 @@ def test_a_search_starts_from_what_is_copied(image: Path) -> None:
     """Checks that the search's module lies in the copied folder too, since this environment leads to a checkout from
     which the search would start as well.
     """
-    code = "import sys, platform.search as search; print(search.__file__); sys.exit(search.main(['--list']))"
+    code = "import sys, platform.search.__main__ as search; print(search.__file__); sys.exit(search.main(['--list']))"
     completed = subprocess.run([sys.executable, "-c", code], cwd=image, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.startswith(str(image)) and "bloom7b" in completed.stdout

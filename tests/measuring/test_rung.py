@@ -300,12 +300,12 @@ def test_whole_steps_begin_with_a_short_one_that_tells_how_long_they_may_take(mo
 
 
 def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() -> None:
-    held = Sampled(utilization_pct=90.0, sm_clock_mhz=1500.0, power_w=600.0, throttled=("power cap",))
+    held = Sampled(utilization_pct=90.0, sm_clock_mhz=1500.0, power_w=600.0, held_back=("power cap",))
     free = Sampled(utilization_pct=2.0, sm_clock_mhz=1980.0, power_w=100.0)
     fields = device_fields([window(0.2, held, free), window(0.2, free, free)])
     assert fields["idle_devices"] == 1 and fields["utilization_by_device_pct"] == (46.0, 2.0)
     assert fields["sm_clock_mhz"] == (1500.0, 1980.0) and fields["power_w"] == (700.0, 200.0)
-    assert fields["throttled"] == ("power cap", "")
+    assert fields["held_back"] == ("power cap", "")
     assert fields["others_gib"] == ()
     alone, beside = (dataclasses.replace(free, others_gib=gib) for gib in (0.0, 22.8))
     fields = device_fields([window(0.2, alone, beside), window(0.2, alone, alone), window(0.2, None, free)])

@@ -61,7 +61,7 @@ def test_a_window_has_the_means_of_its_readings_and_every_reason_that_lowered_th
     sample = sampled((100, 1980, 700_000, idle_and_set), (90, 1500, 500_000, power | thermal))
     assert sample is not None
     assert (sample.utilization_pct, sample.sm_clock_mhz, sample.power_w) == (95, 1740, pytest.approx(600))
-    assert sample.throttled == ("power cap", "thermal")
+    assert sample.held_back == ("power cap", "thermal")
 
 
 def test_without_readings_there_is_nothing_to_tell() -> None:

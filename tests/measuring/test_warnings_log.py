@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import logging, os, warnings
-from trainers.measuring import warned
+from trainers.measuring import warnings_log as warned
 warned.watch()
 for port in (29501, 40123):
     warnings.warn(f"c10d: port {port} of process {os.getpid() + 10**6} is old")

@@ -11,7 +11,10 @@ import pytest
 from platform.common import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = sorted(path.stem for path in (ROOT / "platform").glob("*.py") if path.stem != "__init__")
+COMMANDS = sorted(
+    [path.stem for path in (ROOT / "platform").glob("*.py") if path.stem != "__init__"]
+    + [path.parent.name for path in (ROOT / "platform").glob("*/__main__.py")]
+)
 LATE = {"train": ("study", "--tokens", "1M"), "converge": ("study", "--steps", "1")}
 """Arguments of the commands that read theirs before they import a package."""
 
@@ -41,7 +44,7 @@ def test_a_command_of_two_checkouts_is_refused_before_it_begins(command: str, tm
 
 
 def test_commands_are_all_there() -> None:
-    assert {"search", "plan", "train", "report"} < set(COMMANDS)
+    assert len(COMMANDS) == 10 and {"search", "plan", "train", "report", "probe"} < set(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,10 @@ NO_HEAVY_IMPORTS = """
 import sys
 import search_spaces
 import trainers.engines.deepspeed_config
-from trainers import engines, text
-from trainers.spec import cluster, codec, journal_lines, layout, measurement, recipe, spec
+from trainers import text
+from trainers.engines import base
+from trainers.records import journal_lines, measurement, training_lines
+from trainers.spec import batch, cluster, codec, engines, layout, model, recipe, support
 for space in search_spaces.built_in_spaces():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))

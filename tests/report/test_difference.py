@@ -81,7 +81,7 @@ def test_the_surroundings_are_listed_once_each():
     newer = dataclasses.replace(CONDITIONS, versions={"python": "3.11", "torch": "9.9"}, commit="89abcde")
     slower = dataclasses.replace(
         FIRST, tokens_per_s=36000.0, conditions=newer, matmul_peak_tflops=600.0, sm_clock_mhz=(1200.0,),
-        throttled=("power cap",), last_micro_step_s=0.3, others_gib=(22.8,),
+        held_back=("power cap",), last_micro_step_s=0.3, others_gib=(22.8,),
     )  # fmt: skip
     before = dataclasses.replace(FIRST, sm_clock_mhz=(1500.0,), last_micro_step_s=0.1, others_gib=(0.0,))
     explained = difference(before, slower, MADE_UP)

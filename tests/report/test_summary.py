@@ -67,7 +67,7 @@ def test_the_winner_in_one_sentence() -> None:
 
 def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     reasons = ("power cap", "", "power cap, thermal")
-    output = verdicts(StudyResult.of(_history(measurement(idle_devices=1, throttled=reasons))))
+    output = verdicts(StudyResult.of(_history(measurement(idle_devices=1, held_back=reasons))))
     assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in output
     assert "1 of 4 devices were idle (under 5 % busy)." in output
 

@@ -269,20 +269,6 @@ def test_a_space_file_by_path(tmp_path: Path) -> None:
     assert search_spaces.load(str(path)).name == "mine"
 
 
-def test_a_space_file_may_import_values_from_where_they_lay_once(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from search_spaces.gpt2 import gpt2\n"
-        "from trainers.layout import BatchPoint, Layout\n"
-        "from trainers.recipe import Recipe\n"
-        "from trainers.spec import ModelSpec\n"
-        "def space():\n"
-        "    assert isinstance(gpt2().recipe, Recipe)\n"
-        "    return gpt2()\n"
-    )
-    assert search_spaces.load(str(path)).name == "gpt2"
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -17,9 +17,9 @@ from platform.search.session import session
 from platform.study.study import read
 from tests.samples import RECIPE, layout, profile
 from trainers.records.journal import GateCurves, Line, Planned, PlannedLayout
-from trainers.records.journal_lines import JournalError, from_line, sealed, to_line
+from trainers.records.journal_lines import JournalError, checked, from_line, sealed, to_line
 
-DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
+DATA = Path(__file__).with_name("data") / "journal.jsonl"
 ODD: tuple[Any, ...] = (None, True, 3, -1, 0, 10**30, 2.5, float("nan"), "x", "", [], [1], {}, {"a": 1}, ["x"])
 TRIED = 40
 """Number of readable changed journals that are reported and resumed: each takes 0.2 s."""
@@ -27,8 +27,8 @@ Keys = tuple[Any, ...]
 
 
 def _lines() -> list[dict[str, Any]]:
-    """Returns a real journal, with a line of each kind."""
-    lines = [json.loads(line) for line in DATA.read_text().splitlines()]
+    """Returns a real journal, with a line of each kind: a search of bloom7b on two cores, resumed and interrupted."""
+    lines = [checked(line) for line in DATA.read_bytes().splitlines()]
     entries = (
         GateCurves(
             trial_id="t1",
@@ -93,13 +93,13 @@ def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:
     assert {LINES[number]["kind"] for number in FIRST_OF_KIND} == {kind.kind for kind in get_args(Line)}
     assert len(_readable()) < len(changed) / 3
     with pytest.raises(JournalError, match=r"Measurement: tokens_per_s must be .* got 'fast'"):
-        from_line(json.dumps(_changed(_line("measurement"), ("measurement", "tokens_per_s"), "fast")))
+        from_line(sealed(json.dumps(_changed(_line("measurement"), ("measurement", "tokens_per_s"), "fast"))))
     with pytest.raises(JournalError, match=r"steps_per_window must be a whole number of at most 64 bits, got 10+"):
-        from_line(json.dumps(_changed(_line("measurement"), ("measurement", "steps_per_window"), 10**19)))
+        from_line(sealed(json.dumps(_changed(_line("measurement"), ("measurement", "steps_per_window"), 10**19))))
     with pytest.raises(JournalError, match="TrialEnd: wall_s must be a number, got True"):
-        from_line(json.dumps(_changed(_line("trial_end"), ("wall_s",), True)))
+        from_line(sealed(json.dumps(_changed(_line("trial_end"), ("wall_s",), True))))
     with pytest.raises(JournalError, match="StudyHeader: recipes must be a list, got an object"):
-        from_line(json.dumps(_changed(_line("study"), ("recipes",), {})))
+        from_line(sealed(json.dumps(_changed(_line("study"), ("recipes",), {}))))
 
 
 def _line(kind: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_an_odd_value_of_the_right_type_gives_no_traceback(tmp_path: Path, capsy
     for number, changed in readable[:: max(1, len(readable) // TRIED)]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        lines = [json.dumps(changed if each == number else line) for each, line in enumerate(LINES)]
+        lines = [sealed(json.dumps(changed if each == number else line)) for each, line in enumerate(LINES)]
         (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
         (folder / "kept.json").symlink_to("/dev/null")  # a report draws no pictures where something is a link
         assert report.main(["old-1", "--studies", str(tmp_path), "--no-mlflow", "--json"]) in (0, 1, 2, 4), changed

@@ -32,7 +32,7 @@ as_root = pytest.mark.usefixtures("root")
 
 AS_NOBODY = f"""
 import conftest, os, pathlib, sys
-import platform.report as report
+import platform.report.__main__ as report
 from platform.study.lock import is_locked
 studies = pathlib.Path(sys.argv[1])
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})

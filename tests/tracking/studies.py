@@ -19,7 +19,7 @@ POINTS = (
         losses=(12.0, float("nan"), float("inf")),
         grad_norms=(float("inf"), float("nan"), 2.0),
         step_time_derived=True,
-        throttled=("power cap", "", "hardware thermal, power cap"),
+        held_back=("power cap", "", "hardware thermal, power cap"),
     ),
     measurement(micro_batch=2, tokens_per_s=50000.0, on=layout(checkpointing="full")),
     oom(micro_batch=4),

@@ -95,7 +95,7 @@ def test_a_study_is_mirrored_in_full(
     # MLflow's databases hold the largest double for infinity.
     assert norms[0] >= 1.79e308 and math.isnan(norms[1]) and norms[2] == 2.0
     for reason, lowered in (("power_cap", [1.0, 0.0, 1.0]), ("hardware_thermal", [0.0, 0.0, 1.0])):
-        history = client.get_metric_history(first.info.run_id, f"throttled_{reason}")
+        history = client.get_metric_history(first.info.run_id, f"held_back_{reason}")
         assert [(each.step, each.value) for each in history] == list(enumerate(lowered))
     assert losses[2].timestamp == first.info.end_time
     assert (first.info.end_time or 0) >= first.info.start_time > 0

@@ -19,9 +19,9 @@ from trainers.data.flags import Flagged
 from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
-from trainers.data.text import PATH as INCLUDED_TEXT
 from trainers.spec.batch import BatchPoint
 from trainers.spec.recipe import INCLUDED, STREAM, Recipe
+from trainers.text import PATH as INCLUDED_TEXT
 
 __all__ = [
     "INCLUDED_TEXT",

@@ -174,8 +174,8 @@ def device_fields(windows: Sequence[TimedWindow]) -> Any:
         "idle_devices": sum(value < 5 for value in busy),
         "sm_clock_mhz": tuple(min(clock, default=math.nan) for clock in clocks) if sampled else (),
         "power_w": tuple(sum(power) for power in powers) if sampled else (),
-        "throttled": tuple(
-            ", ".join(sorted({name for each in window for name in each.throttled})) for window in by_window
+        "held_back": tuple(
+            ", ".join(sorted({name for each in window for name in each.held_back})) for window in by_window
         )
         if sampled
         else (),

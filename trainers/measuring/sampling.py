@@ -14,7 +14,7 @@ import torch
 
 from trainers.host.failures import GIB
 
-_THROTTLE_REASONS = {
+_HELD_BACK = {
     0x04: "power cap",
     0x08: "hardware slowdown",
     0x10: "sync boost",
@@ -39,7 +39,7 @@ class Sampled:
     """Share of time in which the device was busy."""
     sm_clock_mhz: float | None = None
     power_w: float | None = None
-    throttled: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
     """Reasons that lowered the clock at any sample, sorted."""
     others_gib: float | None = None
     """GiB of the device that other processes held after the window; see `others_gib`."""
@@ -116,9 +116,7 @@ class NvmlSampler:
             utilization_pct=statistics.fmean(busy),
             sm_clock_mhz=statistics.fmean(clock),
             power_w=statistics.fmean(milliwatts) / 1e3,
-            throttled=tuple(
-                sorted(name for bit, name in _THROTTLE_REASONS.items() if any(bit & each for each in bits))
-            ),
+            held_back=tuple(sorted(name for bit, name in _HELD_BACK.items() if any(bit & each for each in bits))),
             others_gib=self.others_gib(),
         )
 

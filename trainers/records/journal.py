@@ -38,8 +38,6 @@ class StudyHeader:
     searcher: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """The study's options, as in `platform.search.setup.options.StudyOptions`."""
-    argv: tuple[str, ...] = ()
-    """The same options as arguments, in journals of schema 1."""
     engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
@@ -47,17 +45,17 @@ class StudyHeader:
     mlflow_uri: str = ""
     """The MLflow store of the study, without a password."""
     study_id: str = ""
-    """Identifies the study among others of its name; "" in journals of schema 1, see `id`."""
+    """Identifies the study among others of its name."""
 
     @property
     def id(self) -> str:
-        """Identifies the study among others of its name."""
-        return self.study_id or identity((self.name, self.at, self.argv))
+        """Identifies the study among others of its name, by its time where the header has no id."""
+        return self.study_id or identity((self.name, self.at))
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The study's options as a command's arguments, defaults included."""
-        return self.argv or tuple(
+        return tuple(
             word
             for name, value in self.options.items()
             if value is not None and value is not False and value != []
@@ -259,7 +257,7 @@ class Resume:
     commit: str = "unknown"
     """Commit of the checkout that resumes the study."""
     study: StudyHeader | None = None
-    """The study's first line repeated, so that the study survives damage to it. None in journals of schema 1."""
+    """The study's first line repeated, so that the study survives damage to it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,9 +274,7 @@ class End:
     tried_all: bool = False
     """Whether the searcher had nothing more to try; otherwise a budget or a fault ended the search."""
     why: str = ""
-    """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted, and in
-    journals of older versions.
-    """
+    """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted."""
 
 
 Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

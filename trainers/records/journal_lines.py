@@ -23,7 +23,7 @@ from trainers.records.journal import Line
 from trainers.spec.codec import from_json, to_json
 
 SCHEMA = 2
-"""Version in every line, raised when an older reader would misread a newer line. Lines of schema 1 have no checksum."""
+"""Version in every line, raised when one version would misread another's lines: a reader takes its own alone."""
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 _SEAL = b',"crc32":"'
@@ -62,10 +62,12 @@ def from_line(text: str | bytes) -> Line | None:
     """
     raw = (text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text).strip()
     fields = _parsed(raw)
-    schema, kind = fields.pop("schema", 1), fields.pop("kind", None)
+    schema, kind = fields.pop("schema", None), fields.pop("kind", None)
     if type(schema) is not int:
         raise JournalError(f"schema must be a whole number, got {schema!r}")
-    if ("crc32" in fields or schema > 1) and not _is_sealed(raw):
+    if schema < SCHEMA:
+        raise JournalError(f"written by an older version (journal schema {schema}, this one reads {SCHEMA})")
+    if not _is_sealed(raw):
         raise JournalError("its checksum does not match: it was changed after it was written")
     fields.pop("crc32", None)
     line_type = _KINDS.get(kind) if isinstance(kind, str) else None

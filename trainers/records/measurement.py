@@ -147,7 +147,7 @@ class Measurement:
     """Mean clock of the slowest device in each timed window."""
     power_w: tuple[float, ...] = ()
     """Mean power of all devices together in each timed window."""
-    throttled: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
     """Reason by NVML for a lowered clock in each timed window, such as "power cap"; "" for none."""
     others_gib: tuple[float, ...] = ()
     """GiB that processes other than the trial's held on one device after each timed window, the most on any; empty
@@ -208,9 +208,9 @@ class Measurement:
         return self.layout.world_size
 
     @property
-    def throttled_by(self) -> tuple[str, ...]:
-        """The reasons of `throttled`, each once."""
-        return tuple(sorted({reason for each in self.throttled if each for reason in each.split(", ")}))
+    def held_back_by(self) -> tuple[str, ...]:
+        """The reasons of `held_back`, each once."""
+        return tuple(sorted({reason for each in self.held_back if each for reason in each.split(", ")}))
 
     @property
     def most_others_gib(self) -> float:

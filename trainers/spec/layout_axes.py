@@ -256,7 +256,7 @@ class LayoutAxes:
         return self.offload != "none"
 
     @property
-    def memory_rank(self) -> tuple[int, ...]:
+    def memory_order(self) -> tuple[int, ...]:
         """Smaller where full checkpointing and sharding leave less in memory."""
         return int(self.checkpointing != "full"), -self.zero_stage
 

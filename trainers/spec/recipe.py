@@ -23,7 +23,7 @@ LARGEST_BATCH = 10**12
 STREAM = "stream"
 """Value of `Recipe.data` for the seeded, learnable stream."""
 INCLUDED = "included"
-"""Value of `Recipe.data` for the text in `trainers/data/text/`, read byte by byte."""
+"""Value of `Recipe.data` for the text in `trainers/text/`, read byte by byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields

@@ -34,9 +34,9 @@ def conditions(results: Sequence[StudyResult]) -> Section:
             rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
         derived = sum(each.step_time_derived for each in measured)
         rows.append(["measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"])
-        throttled = sorted({reason for each in measured for reason in each.throttled_by})
-        if throttled:
-            rows.append(["clocks were lowered by", ", ".join(throttled)])
+        held_back = sorted({reason for each in measured for reason in each.held_back_by})
+        if held_back:
+            rows.append(["clocks were lowered by", ", ".join(held_back)])
         if held := others_held(measured):
             rows.append(["other processes held", held])
         warnings = {text: None for each in measured if each.conditions for text in each.conditions.warnings or ()}

@@ -67,10 +67,10 @@ class ConfirmationScheduler:
     ) -> ConfirmationTrial | None:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
-        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it, with
-        `for_new_winner` all those of another winner. A winner's last run includes the gate if `left_s` suffices for both and for
-        the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine was disturbed,
-        the contenders first run in turn until the fastest of them is resolved.
+        A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it; with
+        `for_new_winner`, for all those of a new winner. A winner's last run includes the gate if `left_s` suffices for
+        both and for the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine
+        was disturbed, the contenders first run in turn until the fastest of them is resolved.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)

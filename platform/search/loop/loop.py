@@ -39,7 +39,7 @@ class _Running:
 
 
 class SearchLoop:
-    """One session of a study, from its journal on. `next_job` and `on_trial_end` alternate; one trial runs at a time."""
+    """One session of a study, from its journal on. `next_job` and `on_trial_end` alternate: one trial at a time."""
 
     def __init__(
         self,

@@ -214,9 +214,9 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
 def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:
     """Removes the placement groups of a job, except Tune's where `keep_tune`; returns how many.
 
-    After a trial this is the workers' group, if Train left it (see `trainers.trial.trainable`). Neither Tune nor Train names
-    its groups: Tune's are recognised by the node that they request, and stay, since its process continues with the next
-    trial. The last four bytes of a group's id are its job's id.
+    After a trial this is the workers' group, if Train left it (see `trainers.trial.trainable`). Neither Tune nor Train
+    names its groups: Tune's are recognised by the node that they request, and stay, since its process continues with
+    the next trial. The last four bytes of a group's id are its job's id.
     """
     removed = 0
     for group_id, group in ray.util.placement_group_table().items():

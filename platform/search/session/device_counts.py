@@ -43,7 +43,7 @@ def search(options: SearchOptions) -> int:
     began_s = time.monotonic()
     studies = options.studies
     name, several = _name_and_options(options)
-    begun_with = read_options(several.options, several.argv)
+    begun_with = read_options(several.options)
     each = {count: _options(options, begun_with, name, count) for count in several.counts}
     requests = {count: read_request(each[count]) for count in several.counts}
     first = requests[several.counts[0]]
@@ -92,7 +92,7 @@ def _name_and_options(options: SearchOptions) -> tuple[str, StudyGroup]:
         refuse_links(folder)
         check_owner((folder, folder / SCALING), trusted=options.trust)
         several = read_group(folder)
-        check_owner(read_options(several.options, several.argv).files(), trusted=options.trust)
+        check_owner(read_options(several.options).files(), trusted=options.trust)
         return options.resume, several
     first = dataclasses.replace(options, study=dataclasses.replace(options.study, gpus=counts[:1]))
     name = options.name or fresh_name(studies, read_request(first).space.name)

@@ -1,7 +1,7 @@
 """The options of `platform.search` as frozen values: those that a study keeps, and those of one command."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,64 +95,19 @@ def options_of(header: StudyHeader) -> StudyOptions:
     Raises:
         InputError: this version does not know one of them.
     """
-    return read_options(header.options, header.argv)
+    return read_options(header.options)
 
 
-def read_options(stored: Mapping[str, Any], argv: Sequence[str]) -> StudyOptions:
-    """Returns the `stored` options of a file; files of the first versions have arguments (`argv`) instead.
+def read_options(stored: Mapping[str, Any]) -> StudyOptions:
+    """Returns the `stored` options of a file.
 
     Raises:
         InputError: this version does not know one of them.
     """
     try:
-        return from_json(StudyOptions, stored) if stored else _of_arguments(argv)
+        return from_json(StudyOptions, stored)
     except ValueError as error:
         raise InputError(f"the study was begun with options that this version cannot read: {error}") from error
-
-
-def _of_arguments(argv: Sequence[str]) -> StudyOptions:
-    """Returns the options that journals of schema 1 keep: a space, then names, each but a flag's followed by its value.
-
-    Raises:
-        ValueError: an unknown option, or a value that is none of its.
-    """
-    values: dict[str, Any] = {}
-    words = iter(argv)
-    for word in words:
-        name = word.removeprefix("--").replace("-", "_")
-        if not word.startswith("--"):
-            values["space"] = word
-        elif name in _FLAGS:
-            values[name] = True
-        elif name not in _VALUES:
-            raise ValueError(f"there is no option {word}")
-        elif (value := next(words, None)) is None:
-            raise ValueError(f"{word} has no value")
-        else:
-            values[name] = (*values.get(name, ()), value) if name == "set" else _VALUES[name](value)
-    values.pop("profile", None)  # what a study keeps no more
-    return StudyOptions(**values)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
-_FLAGS = ("all", "profile", "whole_steps")
-_VALUES: Mapping[str, Callable[[str], Any]] = {
-    "set": str,
-    "layout": str,
-    "learn_from": str,
-    "searcher": str,
-    "seed": int,
-    "repeats": int,
-    "steps": int,
-    "device_memory_gib": float,
-    "gpus": _counts,
-    "tokens": float,
-    "price_per_gpu_h": float,
-    "data": str,
-}
 
 
 def _absolute(path: str) -> str:

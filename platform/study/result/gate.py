@@ -141,7 +141,7 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
         further = sum(values.index(getattr(layout, name)) for name, values in kernels.items())
         if layout in timed_layouts:
             return fused, further, False, layout.complexity_rank
-        return fused, further, True, (*layout.memory_rank, *layout.complexity_rank)
+        return fused, further, True, (*layout.memory_order, *layout.complexity_rank)
 
     return sorted(layouts, key=order)
 

@@ -552,8 +552,8 @@ time.time = lambda: time_of_day() - set_back_s[0]
 from pathlib import Path
 import conftest
 from platform.search.loop.budget import Budget
-from platform.search.loop.jobs import Settings
-from platform.search.loop.loop import Loop
+from platform.search.loop.jobs import TrialSettings
+from platform.search.loop.loop import SearchLoop
 from platform.searchers import create
 from platform.searchers.problem import Problem
 from platform.study.study import Study
@@ -567,12 +567,12 @@ def play(job, batch):
 
 with Study.create(Path(sys.argv[1]), "made-up") as study:
     study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
-    settings = Settings(
+    settings = TrialSettings(
         cluster=CLUSTER, cpus_per_worker=1.0, recorder="none", commit="0", cap_gib=2.0, timing=Timing(), rules=None
     )
     within = candidates()
     searcher = create("sweep", Problem(candidates=within))
-    loop = Loop(study=study, candidates=within, searcher=searcher, budget=Budget(time_s=3600.0), settings=settings)
+    loop = SearchLoop(study=study, candidates=within, searcher=searcher, budget=Budget(time_s=3600.0), settings=settings)
     Backend(study, Clock(), play).run(loop)
     assert loop.spending.gpu_s > 0, loop.spending.gpu_s
     assert 3500.0 < loop.spending.time_left_s() < 3600.0, loop.spending.time_left_s()

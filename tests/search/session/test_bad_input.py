@@ -338,7 +338,7 @@ class TestStudies:
         """Returns a study that was made earlier."""
         (tmp_path / "studies").mkdir()
         with Study.create(tmp_path / "studies", "known-1") as study:
-            study.record(header("known-1", space="gpt2", argv=("gpt2", "--seed", "0")))
+            study.record(header("known-1", space="gpt2", options={"space": "gpt2"}))
             study.record(Measured(measurement=measurement()))
             return study.path
 

@@ -25,7 +25,7 @@ from platform.search.__main__ import main, parse
 from platform.search.loop import tune
 from platform.search.loop.budget import Budget
 from platform.search.loop.loop import SearchLoop
-from platform.search.session import session
+from platform.search.session import output, session
 from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same
 from platform.search.setup.confirmation_rules import ConfirmationRules

@@ -32,13 +32,13 @@ FULL = StudyOptions(
     data="/made/up/tokens.parquet",
 )
 """Options of which none is at its default."""
-_OLD = """
+_ARGUMENTS = """
     bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --learn-from old-1 --searcher optuna --seed 7
     --repeats 0 --steps 12 --whole-steps --all --device-memory-gib 1.5 --gpus 1,2,4 --tokens 100000000000.0
     --price-per-gpu-h 2.5 --data /made/up/tokens.parquet
 """
-OLD = tuple(_OLD.split())
-"""The same options as journals of schema 1 have them."""
+ARGUMENTS = tuple(_ARGUMENTS.split())
+"""The same options as arguments of the command."""
 
 
 def test_the_sample_leaves_no_option_at_its_default() -> None:
@@ -60,12 +60,11 @@ def test_defaults_are_those_of_the_command_line() -> None:
     assert parse(["--list"]).study == StudyOptions()
 
 
-def test_a_command_line_a_journal_and_an_old_journal_say_the_same() -> None:
-    assert parse(OLD).study == FULL
+def test_a_command_line_and_a_journal_say_the_same() -> None:
+    assert parse(ARGUMENTS).study == FULL
     stored = json.loads(json.dumps(to_json(FULL)))
     assert options_of(header(options=stored)) == FULL
-    assert options_of(header(argv=OLD)) == FULL
-    assert header(options=stored).arguments == OLD
+    assert header(options=stored).arguments == ARGUMENTS
 
 
 def test_paths_are_understood_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +76,6 @@ def test_paths_are_understood_from_anywhere(tmp_path: Path, monkeypatch: pytest.
     assert parsed.study.data == str(Path.home() / "b") and parsed.study.learn_from == str(tmp_path / "old")
     assert parsed.studies == tmp_path / "here"
     assert parse(["gpt2"]).study.space == "gpt2", "a built-in space comes before a file of its name"
-
-
-@pytest.mark.parametrize(
-    ("argv", "reason"),
-    [(["--new-option", "3"], "no option --new-option"), (["--seed"], "--seed has no value"), (["--seed", "x"], "'x'")],
-)
-def test_options_of_an_old_journal_that_cannot_be_read_are_refused(argv: list[str], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        options_of(header(argv=("bloom7b", *argv)))
 
 
 def test_an_option_that_a_later_version_stored_is_refused() -> None:

@@ -1,8 +1,9 @@
 """`EngineAxis`: one axis in one of the engines that have it.
 
 Each such axis has a file in `trainers/spec/engines/axes`, named as the axis. The file's `ENGINES` has, by engine, an
-`EngineAxis`: at which stages the engine has the axis, what it refuses, how its library is told and what is read back. Engines, exports and rules ask `axes_of_engine`; none names an axis. The
-declaration of the axis stands in `trainers/spec/layout_axes.py`.
+`EngineAxis`: at which stages the engine has the axis, what it refuses, how its library is told and what is read back.
+Engines, exports and rules ask `axes_of_engine`; none names an axis. The axis is declared in
+`trainers/spec/layout_axes.py`.
 
 `schedule` and `virtual` have no file: they are the mesh's, which an engine uses or not (`EngineRules.axes`).
 """

@@ -1,7 +1,7 @@
 """Writes `alice.parquet` from the text that Brotli ships among its test data.
 
     pip download --no-deps --no-binary :all: brotli==1.2.1
-    python -m trainers.data.text.make_text brotli-1.2.1.tar.gz
+    python -m trainers.text.make_text brotli-1.2.1.tar.gz
 
 The same input gives the same rows; it need not run again unless the format changes.
 """
@@ -14,7 +14,7 @@ import tarfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainers.data.text import PATH
+from trainers.text import PATH
 
 MEMBER = "brotli-1.2.1/tests/testdata/alice29.txt"
 SHA256 = "7467306ee0feed4971260f3c87421154a05be571d944e9cb021a5713700c38f0"
