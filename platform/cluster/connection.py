@@ -108,10 +108,10 @@ def connected(
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
-            place = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
+            handle = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
             raylet = _raylet_of(context.get_node_id(), ray.nodes())
-            yield dataclasses.replace(place, head=context.gcs_address, raylet=raylet, is_local=local)
+            yield dataclasses.replace(handle, head=context.gcs_address, raylet=raylet, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
@@ -162,7 +162,7 @@ def _start(address: str) -> None:
 
 
 def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:
-    node = next(each for each in nodes if each["NodeID"] == node_id)
+    node = next(entry for entry in nodes if entry["NodeID"] == node_id)
     return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 

@@ -119,7 +119,9 @@ def _sweep_session(session: Path) -> tuple[int, int]:
     processes = of_session(session)
     pids = {process.pid for process in processes}
     entries = shared_memory(processes) | _named_by_pid(_pids_in_logs(session) - set(psutil.pids()) | pids)
-    others = shared_memory(each for each in psutil.process_iter() if each.pid not in pids) if entries else set[Path]()
+    others = (
+        shared_memory(other for other in psutil.process_iter() if other.pid not in pids) if entries else set[Path]()
+    )
     for process in processes:
         try:
             process.kill()
@@ -135,7 +137,7 @@ def _is_of(process: psutil.Process, session: str) -> bool:
     try:
         if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
             return False
-        in_arguments = any(session in each for each in process.cmdline())
+        in_arguments = any(session in argument for argument in process.cmdline())
     except psutil.Error:
         return False
     return in_arguments or any(open_file.startswith(f"{session}/") for open_file in _open_files(process.pid))
@@ -159,7 +161,7 @@ def _pids_in_logs(session: Path) -> set[int]:
 
 def _named_by_pid(pids: set[int]) -> set[Path]:
     """Returns the shared memory that torch names by the process that made it."""
-    names = ((each, re.match(r"torch_(\d+)_", each.name)) for each in _SHARED_MEMORY.glob("torch_*"))
+    names = ((path, re.match(r"torch_(\d+)_", path.name)) for path in _SHARED_MEMORY.glob("torch_*"))
     return {path for path, match in names if match and int(match[1]) in pids}
 
 

@@ -68,7 +68,7 @@ def ask(ray: Any) -> list[Node]:
     remote_facts = ray.remote(node.facts)
     sent_s = time.time()
     answers: dict[Any, dict[str, Any]] = {}
-    for entry in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
+    for entry in with_gpu or [record for record in alive if record["Resources"].get("CPU", 0)] or alive:
         strategy = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
         answers[remote_facts.options(num_cpus=0, scheduling_strategy=strategy).remote(bool(with_gpu))] = entry
     nodes: list[Node] = []
@@ -90,7 +90,7 @@ def ask(ray: Any) -> list[Node]:
             )
         )
     order = [entry["NodeID"] for entry in alive]
-    return sorted(nodes, key=lambda each: order.index(each.id))
+    return sorted(nodes, key=lambda member: order.index(member.id))
 
 
 def this_machine() -> Node:
@@ -120,7 +120,7 @@ def _visible_gpus() -> int:
     if visible is None:
         return num_gpus
     return min(
-        num_gpus, sum(bool(each.strip()) and each.strip() not in ("-1", "NoDevFiles") for each in visible.split(","))
+        num_gpus, sum(bool(gpu.strip()) and gpu.strip() not in ("-1", "NoDevFiles") for gpu in visible.split(","))
     )
 
 
@@ -176,9 +176,9 @@ def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
     cores.
     """
     left_over = max(0.1, 0.2 / len(cpus))
-    free = [each - left_over for each in cpus if each > left_over]
-    shares = {min(1.0, each / count) for each in free for count in range(1, num_workers + 1)}
-    fitting = (share for share in shares if sum(int(each / share + 1e-9) for each in free) >= num_workers)
+    free = [num_cpus - left_over for num_cpus in cpus if num_cpus > left_over]
+    shares = {min(1.0, spare / count) for spare in free for count in range(1, num_workers + 1)}
+    fitting = (share for share in shares if sum(int(spare / share + 1e-9) for spare in free) >= num_workers)
     return max(0.1, math.floor(100 * max(fitting, default=0.0) + 1e-9) / 100)
 
 

@@ -64,7 +64,7 @@ def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
         usual = max(count, key=lambda version: (count[version], version == driver_versions[name]))
         for address, version in by_node.items():
             if version != usual:
-                other = next(each for each, value in by_node.items() if value == usual)
+                other = next(peer for peer, value in by_node.items() if value == usual)
                 yield (
                     f"node {address} has {name} {version}, node {other} has {usual}: install the same on all nodes"
                     " (make setup takes the versions of constraints.txt), then start Ray there anew"

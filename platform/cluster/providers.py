@@ -92,18 +92,18 @@ class NodeType:
 
 def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
     """Returns the node types of a cluster file that have GPUs and at least one possible node."""
-    most = int(config.get("max_workers", 2))  # 2 is Ray's own default
+    max_workers = int(config.get("max_workers", 2))  # 2 is Ray's own default
     types: list[NodeType] = []
-    for name, each in config.get("available_node_types", {}).items():
-        resources: Mapping[str, float] = each.get("resources") or {}
+    for name, entry in config.get("available_node_types", {}).items():
+        resources: Mapping[str, float] = entry.get("resources") or {}
         is_head = name == config.get("head_node_type")
-        nodes = min(int(each.get("max_workers", 0 if is_head else most)), most) + is_head
+        nodes = min(int(entry.get("max_workers", 0 if is_head else max_workers)), max_workers) + is_head
         if resources.get("GPU", 0) >= 1 and nodes:
             types.append(
                 NodeType(
                     name=name,
                     num_gpus=int(resources["GPU"]),
-                    min_nodes=int(each.get("min_workers", 0)) + is_head,
+                    min_nodes=int(entry.get("min_workers", 0)) + is_head,
                     max_nodes=nodes,
                     accelerators=tuple(sorted(key for key in resources if key.startswith("accelerator_type:"))),
                 )
@@ -124,20 +124,20 @@ class Autoscaler:
         used = [type_ for type_ in types if type_.min_nodes] or list(types)
         if not used:
             return self._hosts()
-        names = " and ".join(each.name for each in used)
-        if len({(each.num_gpus, each.accelerators) for each in used}) > 1:
+        names = " and ".join(node_type.name for node_type in used)
+        if len({(node_type.num_gpus, node_type.accelerators) for node_type in used}) > 1:
             raise InputError(
                 f"the node types {names} of the cluster have unlike GPUs: one study measures one type, so give all but"
                 " one min_workers: 0 and max_workers: 0 in the cluster file"
             )
         per_node = used[0].num_gpus
-        most = per_node * sum(each.max_nodes for each in used)
-        if num_devices is not None and num_devices > most:
+        max_gpus = per_node * sum(node_type.max_nodes for node_type in used)
+        if num_devices is not None and num_devices > max_gpus:
             raise InputError(
-                f"{num_devices} devices are asked for, the cluster file allows {most} GPUs at most: raise"
+                f"{num_devices} devices are asked for, the cluster file allows {max_gpus} GPUs at most: raise"
                 f" max_workers of {names}"
             )
-        num_gpus = num_devices or most
+        num_gpus = num_devices or max_gpus
         price = self._price(used[0].name, " and ") if len(used) == 1 else ""
         return Awaited(
             num_nodes=math.ceil(num_gpus / per_node),
@@ -152,7 +152,7 @@ class Autoscaler:
         provider: Mapping[str, Any] = self._config.get("provider") or {}
         if provider.get("type") != "local":
             return None
-        num_workers = sum(int(each.get("min_workers", 0)) for each in self._config["available_node_types"].values())
+        num_workers = sum(int(entry.get("min_workers", 0)) for entry in self._config["available_node_types"].values())
         return Awaited(num_nodes=num_workers + 1, description="of the cluster file's list", look="the monitor's log")
 
     def state(self) -> str:
@@ -268,7 +268,7 @@ def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
     from trainers.host import node
 
     nodes: Sequence[Mapping[str, Any]] = ray.nodes()
-    head = next((each for each in nodes if each["Alive"] and _HEAD in each["Resources"]), None)
+    head = next((entry for entry in nodes if entry["Alive"] and _HEAD in entry["Resources"]), None)
     if head is None:
         return {}
     on_head = NodeAffinitySchedulingStrategy(head["NodeID"], soft=False)
@@ -294,7 +294,7 @@ def _autoscaler_state(ray: Any) -> str:
         else:
             report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report", {})
             starting["launching"] = sum(report.get("pending_launches", {}).values())
-            starting.update(each[2].lower() for each in report.get("pending_nodes", ()))
-            failed = [f"{each[1]} failed" for each in report.get("failed_nodes", ())]
+            starting.update(pending[2].lower() for pending in report.get("pending_nodes", ()))
+            failed = [f"{failure[1]} failed" for failure in report.get("failed_nodes", ())]
     words = [f"{count} {state}" for state, count in starting.items() if count]
-    return ", ".join([*words, *(each.splitlines()[0][:160] for each in failed[-1:])])
+    return ", ".join([*words, *(failure.splitlines()[0][:160] for failure in failed[-1:])])

@@ -92,4 +92,4 @@ def wait(
 
 def _live(ray: Any, target: Awaited) -> int:
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(int(each.get("GPU", 0)) for each in alive) if target.num_gpus else len(alive)
+    return sum(int(resources.get("GPU", 0)) for resources in alive) if target.num_gpus else len(alive)

@@ -68,7 +68,9 @@ def gp_inputs_of(
     host_share, sigma, stall = np.zeros(len(owner)), np.zeros(len(owner)), np.zeros(len(owner))
     if predicted and columns is not None and prediction is not None:
         step = prediction.step
-        parts = [PART_SHARE * each * getattr(step, part) / step.total_s for part, each in SHARE_SIGMA.items()]
+        parts = [
+            PART_SHARE * part_sigma * getattr(step, part) / step.total_s for part, part_sigma in SHARE_SIGMA.items()
+        ]
         effects.append(np.stack(parts, axis=1))
         host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
         stall = prediction.stall

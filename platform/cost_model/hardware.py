@@ -179,9 +179,9 @@ def find_device(name: str) -> Device:
     key = "CPU-core" if _CPU.search(name) else None
     key = key or next((names[_plain(spelling)] for spelling in spellings if _plain(spelling) in names), None)
     if key is None:
-        alike = [each for each in _names("devices") if _letters(each) == _letters(_plain(name))]
+        alike = [known for known in _names("devices") if _letters(known) == _letters(_plain(name))]
         near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
-        close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near))
+        close = ", ".join(dict.fromkeys(_names("devices")[near_name] for near_name in near))
         names = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
         raise InputError(f"unknown device {name!r}: {names}; add others to platform/cost_model/{_FILE.name}")
     entry = _catalogue()["devices"][key]
@@ -215,9 +215,9 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
     family, link = device.name.split("-")[0], entries[device.name]["link"]
     says_socket = re.search(r"sxm|pcie|nvl", name, re.IGNORECASE) is not None
     sisters = [
-        find_device(each)
-        for each, entry in entries.items()
-        if each.split("-")[0] == family and (entry["link"] == link or not says_socket)
+        find_device(device_name)
+        for device_name, entry in entries.items()
+        if device_name.split("-")[0] == family and (entry["link"] == link or not says_socket)
     ]
     nearest = min(sisters, key=lambda sister: abs(sister.memory_gib - memory_gb))
     if abs(memory_gb / nearest.memory_gib - 1) < _NEAR:

@@ -54,7 +54,7 @@ class LayoutArrays:
         places = [column[1] for column in columns if isinstance(column, tuple)]
         table = np.empty([len(word) for word in words])
         for place in np.ndindex(table.shape):
-            table[place] = function(*(each[index] for each, index in zip(words, place, strict=True)))
+            table[place] = function(*(choices[index] for choices, index in zip(words, place, strict=True)))
         return table[tuple(places)]
 
 

@@ -152,9 +152,9 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     ring = _tensor_ring(c)
     reduced = ring.all_reduce_s(boundary)
     around = (c.sequence_parallel > 0) & (c.tp > ring.in_node)
-    each = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
+    exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
-    total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), each * np.where(full, 6.0, 4.0))
+    total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
     return total * (1 - c.tensor_overlap)
 
 

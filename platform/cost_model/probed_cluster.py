@@ -31,11 +31,11 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
     """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context."""
     device = spec.device
     scales: dict[str, float] = {}
-    for precision in {product.precision for each in probe.devices for product in each.products}:
-        rates = [rate for each in probe.devices if (rate := each.best_tflops(precision)) is not None]
+    for precision in {product.precision for probed in probe.devices for product in probed.products}:
+        rates = [rate for probed in probe.devices if (rate := probed.best_tflops(precision)) is not None]
         scales[precision] = statistics.median(rates) / device.expected_tflops(precision, TRAINING_SHARE)
-    copied = statistics.median(each.copy_gb_per_s for each in probe.devices)
-    contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
+    copied = statistics.median(probed.copy_gb_per_s for probed in probe.devices)
+    contexts = [probed.context_gib for probed in probe.devices if probed.context_gib is not None]
     spec = dataclasses.replace(
         spec,
         device=dataclasses.replace(
@@ -66,7 +66,7 @@ def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
     for operation in OPERATIONS:
         ends = [probe.of_size(scope, operation, largest=largest) for largest in (False, True)]
         if all(ends):
-            small, large = (max(groups, key=lambda each: each.seconds) for groups in ends)
+            small, large = (max(groups, key=lambda group: group.seconds) for groups in ends)
             grown = dataclasses.replace(
                 large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small.seconds
             )
@@ -75,7 +75,7 @@ def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
         return None
     bandwidth = statistics.median(rates)
     smallest = probe.of_size(scope, "all_reduce", largest=False)
-    slowest = max(smallest, key=lambda each: each.seconds)
+    slowest = max(smallest, key=lambda group: group.seconds)
     nodes = len(slowest.nodes)
     hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S
     moved = 2 * slowest.num_bytes * (slowest.ranks - 1) / slowest.ranks

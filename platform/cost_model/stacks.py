@@ -73,7 +73,7 @@ def _facts(software: str) -> dict[str, Any]:
         if not set(entry.get("tables", ())) & set(_left_out):
             facts[name] = entry["value"]
         elif name not in facts and name not in COUNTED and isinstance(entry["value"], float):
-            others = [each[name] for each in table()["stacks"].values() if name in each and each is not entries]
+            others = [stack[name] for stack in table()["stacks"].values() if name in stack and stack is not entries]
             values = [other["value"] for other in others if not set(other.get("tables", ())) & set(_left_out)]
             facts |= {name: statistics.median(values)} if values else {}
     return facts

@@ -61,9 +61,9 @@ def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[
     tail = ndtri(HELD)
     alone = ndtri((1 + np.minimum(HELD / np.maximum(chance, HELD), MOST_USUAL)) / 2) * late_sigma
     # Of the usual steps alone where few stall, of the stalled ones alone where most do, else of both.
-    few, most = chance <= 1 - HELD / MOST_USUAL, chance >= HELD / MOST_USUAL
-    mode_low = np.select([few, most], [-width, late - alone], -tail * sigma)
-    mode_high = np.select([few, most], [width, late + alone], late + tail * late_sigma)
+    few_stall, most_stall = chance <= 1 - HELD / MOST_USUAL, chance >= HELD / MOST_USUAL
+    mode_low = np.select([few_stall, most_stall], [-width, late - alone], -tail * sigma)
+    mode_high = np.select([few_stall, most_stall], [width, late + alone], late + tail * late_sigma)
     return np.where(longer > 0, mode_low, low), np.where(longer > 0, mode_high, high)
 
 

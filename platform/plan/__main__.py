@@ -160,8 +160,8 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     if options.address and written != "ray":
         raise InputError(f"--address belongs to --cluster ray, not to {written}")
     if written == "ray":
-        with clusters.connected(options.address) as place:
-            cluster, probe = place.cluster, probe_store.find(user_path(options.studies), place)
+        with clusters.connected(options.address) as handle:
+            cluster, probe = handle.cluster, probe_store.find(user_path(options.studies), handle)
     elif written.endswith(".json"):
         probe = probe_store.read(user_path(written))
         cluster = probe.cluster

@@ -81,15 +81,15 @@ def _largest_models(question: Question) -> Answer:
     show_largest(largest, question.console)
     models = [
         {
-            "gpus": each.num_devices,
-            "params_b": each.recipe.model.num_parameters / 1e9,
-            "layers": each.recipe.model.num_layers,
-            "hidden": each.recipe.model.hidden_size,
-            "heads": each.recipe.model.num_heads,
-            "config": each.recipe.model.to_config(),
-            **planned_json(each.planned, cluster, question.tokens),
+            "gpus": size.num_devices,
+            "params_b": size.recipe.model.num_parameters / 1e9,
+            "layers": size.recipe.model.num_layers,
+            "hidden": size.recipe.model.hidden_size,
+            "heads": size.recipe.model.num_heads,
+            "config": size.recipe.model.to_config(),
+            **planned_json(size.planned, cluster, question.tokens),
         }
-        for each in largest
+        for size in largest
     ]
     return {"max_model": models}, 0
 

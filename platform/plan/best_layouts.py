@@ -76,8 +76,8 @@ def best_plan(
         rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
 
     def planned(row: int) -> PredictedLayout:
-        at = planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, row, int(rows[0]))
-        return dataclasses.replace(at, measured=projection is not None and bool(projection.measured[row]))
+        predicted = planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, row, int(rows[0]))
+        return dataclasses.replace(predicted, measured=projection is not None and bool(projection.measured[row]))
 
     return LayoutPlan(
         recipe=recipe,
@@ -104,7 +104,7 @@ def _runnable(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
     """
     points = points_of(space, recipe, cluster)
     if not points.layouts:
-        by_count = sorted(points.skipped, key=lambda each: -each[1])
+        by_count = sorted(points.skipped, key=lambda counted: -counted[1])
         reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
         if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
             reasons += f"; {num_others:,} points for other reasons"

@@ -64,10 +64,10 @@ class PlanOptions:
         Raises:
             InputError: they are not.
         """
-        for name, most in _LARGEST.items():
+        for name, largest in _LARGEST.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value <= most:
-                raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
+            if value is not None and not 0 < value <= largest:
+                raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
         question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
         if self.learn_from and (question_options or space.points):
             question = question_options[0] if question_options else f"the named points of {space.name}"

@@ -126,16 +126,16 @@ def against_devices(
     return tuple(best)
 
 
-def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024) -> Fewest:
+def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_nodes: int = 1024) -> Fewest:
     """Returns the smallest number of nodes on which some point of the space fits at the recipe's global batch. Where a
     larger batch, a multiple of the devices, fits on fewer, the first such number is given beside it.
 
     Raises:
-        InputError: not even `most` nodes do.
+        InputError: not even `max_nodes` nodes do.
     """
     refused_sizes: list[tuple[int, str]] = []
     rounded: RoundedBatch | None = None
-    for num_nodes in range(1, most + 1):
+    for num_nodes in range(1, max_nodes + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
         size = at_size(space, recipe, part)
         if size.planned is not None:
@@ -146,8 +146,8 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: in
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
-        f"{recipe.model.name} fits on none of 1 to {most} nodes of {cluster.devices_per_node} x {cluster.device.name}:"
-        f" {refused_sizes[-1][1]}{hint}"
+        f"{recipe.model.name} fits on none of 1 to {max_nodes} nodes of {cluster.devices_per_node} x"
+        f" {cluster.device.name}: {refused_sizes[-1][1]}{hint}"
     )
 
 

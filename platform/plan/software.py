@@ -19,7 +19,7 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
-_OF_THE_STACK = {name: defaults_of(Layout)[name] for name, each in axes_of(Layout).items() if each.of_the_stack}
+_OF_THE_STACK = {name: defaults_of(Layout)[name] for name, axis in axes_of(Layout).items() if axis.of_the_stack}
 Point = tuple[Recipe, Layout, BatchPoint]
 
 

@@ -167,23 +167,23 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
     names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
     table = table_of(*names, *(() if numbered else ("layout",)), first="right")
     table.columns[-1].justify = "right" if numbered else "left"
-    for each in largest:
-        planned = each.planned
+    for size in largest:
+        planned = size.planned
         table.add_row(
-            str(each.num_devices),
-            f"{each.recipe.model.num_parameters / 1e9:.2f}B",
-            str(each.recipe.model.num_layers),
-            str(each.recipe.model.hidden_size),
-            str(each.recipe.model.num_heads),
+            str(size.num_devices),
+            f"{size.recipe.model.num_parameters / 1e9:.2f}B",
+            str(size.recipe.model.num_layers),
+            str(size.recipe.model.hidden_size),
+            str(size.recipe.model.num_heads),
             f"{planned.needed_gib:.1f}",
             figure(planned.step_s),
             figure(planned.mfu * planned.peak_tflops),
             *(() if numbered else (f"{planned.layout.label}, batch {batch_of(planned)}",)),
         )
     console.print(table, highlight=False)
-    for each in largest if numbered else ():
-        label = f"{each.planned.layout.label}, batch {batch_of(each.planned)}"
-        console.print(f"{each.num_devices:>4}  {label}", highlight=False)
+    for size in largest if numbered else ():
+        label = f"{size.planned.layout.label}, batch {batch_of(size.planned)}"
+        console.print(f"{size.num_devices:>4}  {label}", highlight=False)
     console.print("TFLOP/s are a GPU's", highlight=False)
     top, recipe = largest[-1], largest[-1].recipe
     axis_values = {

@@ -52,7 +52,7 @@ class Guided(Generic[C]):
         self._pruning = Pruning(rows, points)
         first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
-        self._place = {each.key: place for place, each in enumerate(problem.candidates)}
+        self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
         self._timing = StepTimes(points)
@@ -114,12 +114,12 @@ class Guided(Generic[C]):
 
         So a point of the space that the earlier study measured can still be suggested; its prediction is good.
         """
-        for owner, each in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
-            place = self._place.get(each.candidate.key)
+        for owner, earlier in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
+            place = self._place.get(earlier.candidate.key)
             rungs = () if place is None else self._problem.candidates[place].micro_batches
-            for point, result in enumerate(each.results, start=int(self._first[owner])):
+            for point, result in enumerate(earlier.results, start=int(self._first[owner])):
                 self._alive[point] = False
-                self._regress(point, result, each.candidate.tokens_per_step)
+                self._regress(point, result, earlier.candidate.tokens_per_step)
                 rung = result.batch.micro_batch
                 if place is not None and rung in rungs and result.outcome in TIMED:
                     self._fitting.ran_before(int(self._first[place]) + rungs.index(rung))
@@ -241,12 +241,12 @@ class Guided(Generic[C]):
 
 def _least_rate(rate: Array, paying: float) -> float:
     """Returns what a device second spent on a point must save for the plan's order to decide on that point."""
-    most = float(rate.max())
-    return min(most, max(PASSED_OVER * most, paying))
+    best_rate = float(rate.max())
+    return min(best_rate, max(PASSED_OVER * best_rate, paying))
 
 
-def _foremost(index: Index, score: Array, most: int) -> Index:
-    """Returns the `most` elements of `index` with the highest scores, in their own order."""
-    if len(index) <= most:
+def _foremost(index: Index, score: Array, limit: int) -> Index:
+    """Returns the `limit` elements of `index` with the highest scores, in their own order."""
+    if len(index) <= limit:
         return index
-    return np.sort(index[np.argpartition(-score, most)[:most]])
+    return np.sort(index[np.argpartition(-score, limit)[:limit]])

@@ -103,4 +103,4 @@ class Problem(Generic[C]):
     @property
     def rows(self) -> tuple[C, ...]:
         """Candidates, then those of `earlier`, in the order of the columns."""
-        return (*self.candidates, *(each.candidate for each in self.earlier))
+        return (*self.candidates, *(earlier.candidate for earlier in self.earlier))

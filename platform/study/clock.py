@@ -15,18 +15,18 @@ class SessionClock:
     _past_s: float = 0.0
     """Seconds of the sessions that are over."""
 
-    def begin(self, at: datetime.datetime) -> None:
+    def begin(self, began_at: datetime.datetime) -> None:
         """Starts a session."""
-        self._began_at = at
+        self._began_at = began_at
 
     def end(self, wall_s: float | None) -> None:
         """Ends the session after `wall_s`; a killed one (None) lasted up to its last line."""
         self._past_s += self._running_s if wall_s is None else wall_s
         self._began_at = None
 
-    def since_s(self, at: str) -> float:
-        """Returns the seconds from a line written `at` that time to the last one."""
-        return max(0.0, (self.last - datetime.datetime.fromisoformat(at)).total_seconds()) if self.last else 0.0
+    def since_s(self, written_at: str) -> float:
+        """Returns the seconds from a line `written_at` that time to the last one."""
+        return max(0.0, (self.last - datetime.datetime.fromisoformat(written_at)).total_seconds()) if self.last else 0.0
 
     @property
     def wall_s(self) -> float:

@@ -38,7 +38,7 @@ def is_group(folder: Path) -> bool:
     return (folder / SCALING).is_file()
 
 
-def write_group(folder: Path, several: StudyGroup) -> None:
+def write_group(folder: Path, group: StudyGroup) -> None:
     """Creates the folder with its file.
 
     Raises:
@@ -49,7 +49,7 @@ def write_group(folder: Path, several: StudyGroup) -> None:
     except OSError as error:
         raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
     with replacing(folder / SCALING) as part:
-        part.write_text(json.dumps(to_json(several), indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(to_json(group), indent=1) + "\n", encoding="utf-8")
 
 
 def read_group(folder: Path) -> StudyGroup:
@@ -75,8 +75,8 @@ def members_of(folder: Path) -> list[Path]:
     if not name or not last.endswith("gpu") or not is_group(common):
         return []
     try:
-        several = read_group(common)
+        group = read_group(common)
     except InputError:
         return []
-    members = [folder.parent / member(name, count) for count in several.counts]
+    members = [folder.parent / member(name, count) for count in group.counts]
     return members if folder in members else []

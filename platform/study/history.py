@@ -96,14 +96,14 @@ class History:
 
     def _add(self, entry: Line) -> None:
         """Adds one entry."""
-        at = datetime.datetime.fromisoformat(entry.at)
+        written_at = datetime.datetime.fromisoformat(entry.at)
         if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
                 self._close_session()
             self.sessions += 1
             self.end = None
-            self._clock.begin(at)
-        self._clock.last = at
+            self._clock.begin(written_at)
+        self._clock.last = written_at
         match entry:
             case StudyHeader():
                 self.header = self.header or entry
@@ -146,7 +146,7 @@ class History:
             if measurement.tokens_per_s is not None:
                 rung = LongestRung(seconds=sum(measurement.step_times_s), tokens=measurement.tokens_per_timed_step)
                 all_s, longest = self._steps_s.get(measurement.trial_id, (0.0, rung))
-                longest = max(longest, rung, key=lambda each: each.seconds)
+                longest = max(longest, rung, key=lambda timed_rung: timed_rung.seconds)
                 self._steps_s[measurement.trial_id] = all_s + rung.seconds, longest
         self._count(measurement.trial_id)
 
@@ -261,8 +261,10 @@ class History:
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
         """Returns the candidate's measurements of one repeat, by micro-batch."""
-        rungs = [each for each in self._of.get(plain_key(key), {}).values() if each.repeat == repeat]
-        return tuple(sorted(rungs, key=lambda each: each.batch.micro_batch))
+        rungs = [
+            measurement for measurement in self._of.get(plain_key(key), {}).values() if measurement.repeat == repeat
+        ]
+        return tuple(sorted(rungs, key=lambda measurement: measurement.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
         """Returns the candidate's micro-batches that are still to be run.
@@ -274,14 +276,17 @@ class History:
         measurements = self.measured(candidate.key)
         measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
         settled = self._finished_sizes(plain_key(candidate.key))
-        settled_sizes = {each.batch.micro_batch for each in measured} | settled
-        ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
+        settled_sizes = {measurement.batch.micro_batch for measurement in measured} | settled
+        ceiling = min(
+            (measurement.batch.micro_batch for measurement in measured if measurement.outcome in ENDS_LADDER),
+            default=None,
+        )
         missing = tuple(
             micro_batch
             for micro_batch in candidate.micro_batches
             if micro_batch not in settled_sizes and (ceiling is None or micro_batch < ceiling)
         )
-        return missing or tuple(each for each in between(candidate, measurements) if each not in settled_sizes)
+        return missing or tuple(size for size in between(candidate, measurements) if size not in settled_sizes)
 
     def _finished_sizes(self, key: str) -> set[int]:
         """Returns the micro-batches of the candidate's trials that ended as done."""
@@ -309,7 +314,7 @@ class History:
     def num_lost(self, key: str, micro_batch: int) -> int:
         """Returns how often the rung was begun without a result, because the process that ran it was killed."""
         key = plain_key(key)
-        is_measured = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
+        is_measured = any(measurement.batch.micro_batch == micro_batch for measurement in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if is_measured else 0)
 
     @property

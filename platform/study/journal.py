@@ -81,8 +81,8 @@ class Tail:
             entry = from_line(line)
         except NewerSchemaError as error:
             self._commit = error.commit or self._commit
-            at = f": the checkout of commit {self._commit} reads it" if self._commit else ": update this checkout"
-            self.newer.append(self._rejected(line, f"{error}{at}"))
+            remedy = f": the checkout of commit {self._commit} reads it" if self._commit else ": update this checkout"
+            self.newer.append(self._rejected(line, f"{error}{remedy}"))
             return None
         except JournalError as error:
             self.rejected.append(self._rejected(line, str(error)))
@@ -108,9 +108,9 @@ def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
     path = folder / REJECTED
     before = read_plain(path).decode("utf-8", "replace").splitlines()
     known_offsets = {_offset(line) for line in before}
-    new = [each for each in rejected if each.offset not in known_offsets]
+    new = [rejected_line for rejected_line in rejected if rejected_line.offset not in known_offsets]
     if new:
-        lines = [json.dumps({"set_aside_at": now(), **dataclasses.asdict(each)}) for each in new]
+        lines = [json.dumps({"set_aside_at": now(), **dataclasses.asdict(rejected_line)}) for rejected_line in new]
         with replacing(path, durably=True) as part:
             part.write_text("".join(f"{line}\n" for line in (*before, *lines)), encoding="utf-8")
     return describe_rejected(folder, rejected, f"stored in {REJECTED}, ")

@@ -26,7 +26,11 @@ def between(candidate: Candidate, measurements: Sequence[Measurement]) -> Sequen
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:
         return ()
-    return [each for each in range(largest + 1, first) if divides(candidate.recipe, candidate.layout, each)]
+    return [
+        micro_batch
+        for micro_batch in range(largest + 1, first)
+        if divides(candidate.recipe, candidate.layout, micro_batch)
+    ]
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:

@@ -102,9 +102,10 @@ def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
         fields, (kind, *mount_fields) = before.split(), after.split() or [""]
         if len(fields) < 6:
             continue
-        at = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        if path.is_relative_to(at) and len(at.parts) >= best:  # of two mounts at one place the later one counts
-            best, mount = len(at.parts), (kind, frozenset(",".join((fields[5], *mount_fields[1:])).split(",")))
+        mount_point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
+        # Of two mounts at one place the later one counts.
+        if path.is_relative_to(mount_point) and len(mount_point.parts) >= best:
+            best, mount = len(mount_point.parts), (kind, frozenset(",".join((fields[5], *mount_fields[1:])).split(",")))
     return mount
 
 

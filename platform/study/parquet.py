@@ -40,14 +40,14 @@ _NAMES: dict[tuple[str, ...], str] = {
 """Columns that have the measurement table's names; all others have their field's name."""
 
 _DERIVED: dict[str, Callable[[Measurement], Any]] = {
-    "id": lambda each: each.id,
-    "recipe": lambda each: each.recipe.id,
-    "layout_id": lambda each: each.layout.id,
-    "layout_label": lambda each: each.layout.label,
-    "params_b": lambda each: each.recipe.model.num_parameters / 1e9,
-    "gpus": lambda each: each.num_devices,
-    "dp": lambda each: each.layout.data_parallel,
-    "miniature": lambda each: each.miniature,
+    "id": lambda measurement: measurement.id,
+    "recipe": lambda measurement: measurement.recipe.id,
+    "layout_id": lambda measurement: measurement.layout.id,
+    "layout_label": lambda measurement: measurement.layout.label,
+    "params_b": lambda measurement: measurement.recipe.model.num_parameters / 1e9,
+    "gpus": lambda measurement: measurement.num_devices,
+    "dp": lambda measurement: measurement.layout.data_parallel,
+    "miniature": lambda measurement: measurement.miniature,
 }
 """Extra columns for readers' convenience, computed from the others."""
 
@@ -159,10 +159,10 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
         value = row[column.name]
         if typing.get_origin(column.hint) is Mapping and value is not None:
             value = dict(value)
-        at = data
+        branch = data
         for step in column.path[:-1]:
-            at = at.setdefault(step, {})
-        at[column.path[-1]] = value
+            branch = branch.setdefault(step, {})
+        branch[column.path[-1]] = value
     if data["recipe"].get("grad_accum"):
         data["recipe"]["global_batch"] = 0
     conditions = data.get("conditions")

@@ -134,13 +134,13 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
     # A completed run did fit, and more recomputation than it needs to fit would have cost time.
-    less, most = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
+    less, most_recomputed = (("none",), row["activation_ckpt"]) if configured else (("none", "selective"), "full")
     for recomputed in less:
         run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
         if predict(from_rows([run.values])).fits.all():
             break
     else:
-        run = _interpret({**row, "activation_ckpt": most}, measured=measured)
+        run = _interpret({**row, "activation_ckpt": most_recomputed}, measured=measured)
     assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
     return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
 

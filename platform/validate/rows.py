@@ -107,7 +107,7 @@ def noted_kernels(notes: str) -> dict[str, str]:
     """Returns the layout's kernels that the notes of a row state, by axis: the measurement table has no column for
     them. Axes that are not stated are at their defaults.
     """
-    noted = {name: each for name, each in axes_of(Layout).items() if each.note and each.column == "kernels"}
+    noted = {name: axis for name, axis in axes_of(Layout).items() if axis.note and axis.column == "kernels"}
     return {
         name: value
         for name, declared in noted.items()

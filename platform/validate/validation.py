@@ -106,7 +106,9 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
         cells=tuple(cells),
         left_out=tuple(read.reasons.most_common()),
         num_small=len(all_runs) - len(scored_runs),
-        assumed=tuple(collections.Counter(each for run in scored_runs for each in run.assumed).most_common()),
+        assumed=tuple(
+            collections.Counter(assumption for run in scored_runs for assumption in run.assumed).most_common()
+        ),
         num_rows=len(rows),
         num_merged_away=len(read.runs) - len(all_runs),
         scored=ours,

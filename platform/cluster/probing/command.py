@@ -52,8 +52,8 @@ def _run(argv: Sequence[str] | None) -> int:
     began_s = time.monotonic()
     options = parser().parse_args(argv)
     studies = user_path(options.studies)
-    with clusters.connected(options.address) as place:
-        probe = measure(place, began_s)
+    with clusters.connected(options.address) as handle:
+        probe = measure(handle, began_s)
     path = probe_store.write(studies, probe)
     if options.json:
         print(json.dumps(to_object(probe, path), indent=1))

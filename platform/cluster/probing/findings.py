@@ -32,14 +32,16 @@ def _devices(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
 
 
 def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
-    inside = {each.nodes[0]: each.bus_gb_per_s for each in probe.of_size("node", "all_reduce", largest=True)}
+    inside = {
+        collective.nodes[0]: collective.bus_gb_per_s for collective in probe.of_size("node", "all_reduce", largest=True)
+    }
     for node, rate in _below(inside, "GB/s", share):
         yield node, f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {rate}"
     # A node is as good as with its better neighbour: a slow one is slow with both.
     pairs: dict[int, float] = {}
-    for each in probe.of_size("pair", "all_reduce", largest=True):
-        for node in each.nodes:
-            pairs[node] = max(pairs.get(node, 0.0), each.bus_gb_per_s)
+    for collective in probe.of_size("pair", "all_reduce", largest=True):
+        for node in collective.nodes:
+            pairs[node] = max(pairs.get(node, 0.0), collective.bus_gb_per_s)
     for node, rate in _below(pairs, "GB/s", share):
         yield node, f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {rate}"
 
@@ -59,5 +61,5 @@ def _node(probe: Probe, rank: int) -> int:
 
 
 def _device(probe: Probe, rank: int) -> str:
-    device = next(each for each in probe.devices if each.rank == rank)
+    device = next(candidate for candidate in probe.devices if candidate.rank == rank)
     return f"device {rank} on node {device.node} ({probe.nodes[device.node]})"

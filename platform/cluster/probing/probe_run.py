@@ -20,27 +20,27 @@ COLLECTIVE_TIMEOUT_S = 60
 """Seconds after which a collective over a link that is down fails."""
 
 
-def measure(place: ClusterHandle, began_s: float) -> Probe:
-    """Probes every device of `place`; `began_s` is when the command began, by `time.monotonic`.
+def measure(handle: ClusterHandle, began_s: float) -> Probe:
+    """Probes every device of `handle`; `began_s` is when the command began, by `time.monotonic`.
 
     Raises:
         ClusterError: the workers did not start, or one of them failed.
     """
-    measured = _run(place, left_s=BUDGET_S - (time.monotonic() - began_s))
+    measured = _run(handle, left_s=BUDGET_S - (time.monotonic() - began_s))
     probe = from_json(
         Probe,
         {
             **measured,
-            "fingerprint": probe_store.fingerprint(place.cluster, place.software),
-            "cluster": to_json(place.cluster),
-            "software": dict(place.software),
+            "fingerprint": probe_store.fingerprint(handle.cluster, handle.software),
+            "cluster": to_json(handle.cluster),
+            "software": dict(handle.software),
         },
     )
     finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return dataclasses.replace(probe, seconds=round(time.monotonic() - began_s, 1), finished=finished)
 
 
-def _run(place: ClusterHandle, left_s: float) -> Mapping[str, Any]:
+def _run(handle: ClusterHandle, left_s: float) -> Mapping[str, Any]:
     import ray.train  # reads at import the settings that `connected` made
     from ray.train.torch import TorchTrainer
 
@@ -51,11 +51,11 @@ def _run(place: ClusterHandle, left_s: float) -> Mapping[str, Any]:
         trainer = TorchTrainer(
             workers.train,
             train_loop_config={"left_s": left_s},
-            torch_config=process_group(on_cuda=place.has_gpus, timeout_s=COLLECTIVE_TIMEOUT_S, folder=scratch),
+            torch_config=process_group(on_cuda=handle.has_gpus, timeout_s=COLLECTIVE_TIMEOUT_S, folder=scratch),
             scaling_config=ray.train.ScalingConfig(
-                num_workers=place.cluster.num_devices,
-                use_gpu=place.has_gpus,
-                resources_per_worker={"CPU": place.cpus_per_worker, **({"GPU": 1} if place.has_gpus else {})},
+                num_workers=handle.cluster.num_devices,
+                use_gpu=handle.has_gpus,
+                resources_per_worker={"CPU": handle.cpus_per_worker, **({"GPU": 1} if handle.has_gpus else {})},
             ),
             run_config=ray.train.RunConfig(
                 name="probe",

@@ -42,13 +42,13 @@ def write(studies: Path, probe: Probe) -> Path:
     return path
 
 
-def find(studies: Path, place: ClusterHandle) -> Probe | None:
+def find(studies: Path, handle: ClusterHandle) -> Probe | None:
     """Returns the probe of exactly this cluster, None where there is none.
 
     Raises:
         InputError: its file is damaged.
     """
-    path = studies / FOLDER / f"{fingerprint(place.cluster, place.software)}.json"
+    path = studies / FOLDER / f"{fingerprint(handle.cluster, handle.software)}.json"
     return read(path) if path.exists() else None
 
 

@@ -107,8 +107,8 @@ def show(probe: Probe, path: Path, console: Console) -> None:
         print_line("\nOne device: there is nothing to communicate with.")
     lagging = laggards(probe)
     print_line("" if lagging else f"\nNo device or node is more than {100 * LAGS:.0f} % below the median.")
-    for each in lagging:
-        print_line(f"Lags: {each}")
+    for clause in lagging:
+        print_line(f"Lags: {clause}")
     print_line(
         f"Saved as {path}: `platform.plan SPACE --cluster ray` and the order of `platform.search` use it from now on."
     )
@@ -138,19 +138,19 @@ def _products(probe: Probe, tflops: Mapping[str, float]) -> Table:
 def _collectives(measured: Sequence[Collective], peak: float | None) -> Table:
     """Returns the slowest group's row for each operation and size."""
     slowest: dict[tuple[str, int], Collective] = {}
-    for each in measured:
-        key = (each.operation, each.num_bytes)
-        slowest[key] = max(each, slowest.get(key, each), key=lambda group: group.seconds)
+    for collective in measured:
+        key = (collective.operation, collective.num_bytes)
+        slowest[key] = max(collective, slowest.get(key, collective), key=lambda group: group.seconds)
     table = _table("  operation", "size", "ms", "alg. GB/s", "bus GB/s", "Gbit/s", "of the link")
-    for each in slowest.values():
+    for collective in slowest.values():
         table.add_row(
-            f"  {each.operation.replace('_', '-')}",
-            _size(each.num_bytes),
-            figure(1e3 * each.seconds),
-            figure(each.algorithm_gb_per_s),
-            figure(each.bus_gb_per_s),
-            figure(8 * each.bus_gb_per_s),
-            _of(each.bus_gb_per_s, peak),
+            f"  {collective.operation.replace('_', '-')}",
+            _size(collective.num_bytes),
+            figure(1e3 * collective.seconds),
+            figure(collective.algorithm_gb_per_s),
+            figure(collective.bus_gb_per_s),
+            figure(8 * collective.bus_gb_per_s),
+            _of(collective.bus_gb_per_s, peak),
         )
     return table
 

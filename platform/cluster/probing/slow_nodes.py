@@ -15,27 +15,27 @@ SLOW = {"cuda": 0.10, "cpu": 0.40}
 """A device this share below the median is slow. Equal GPUs differ by 2 to 5 %; CPU cores are shared with others."""
 
 
-def without_slow(place: ClusterHandle, studies: Path, cpu_workers: int) -> ClusterHandle:
-    """Returns `place` without the nodes that lag, by a probe of all devices and links, which is stored as
+def without_slow(handle: ClusterHandle, studies: Path, cpu_workers: int) -> ClusterHandle:
+    """Returns `handle` without the nodes that lag, by a probe of all devices and links, which is stored as
     `platform.probe` does.
 
     Raises:
         ClusterError: the probe failed, or too few nodes would be left.
     """
-    probe = measure(place, time.monotonic())
+    probe = measure(handle, time.monotonic())
     probe_store.write(studies, probe)
-    slow = lagging(probe, SLOW[place.cluster.device_kind])
+    slow = lagging(probe, SLOW[handle.cluster.device_kind])
     if not slow:
-        print_line(f"No device or node lags: {place.cluster.label}.")
-        return place
+        print_line(f"No device or node lags: {handle.cluster.label}.")
+        return handle
     reasons = "; ".join(clause for _, clause in slow)
     addresses = {probe.nodes[index] for index, _ in slow}
-    remaining = [node for node in place.nodes if node.address not in addresses]
+    remaining = [node for node in handle.nodes if node.address not in addresses]
     if not remaining:
         raise ClusterError(
             f"{reasons}: --exclude-slow leaves out whole nodes, and none would be left; repair a node, or search"
             " without"
         )
     print_line(f"Left out: {reasons}.")
-    fast = handle_of(remaining, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
-    return dataclasses.replace(fast, head=place.head, raylet=place.raylet, is_local=place.is_local)
+    fast = handle_of(remaining, cpu_workers=cpu_workers, driver_ip=handle.driver_ip, left_out=True)
+    return dataclasses.replace(fast, head=handle.head, raylet=handle.raylet, is_local=handle.is_local)

@@ -169,11 +169,11 @@ class DeepSpeed(EngineCosts):
         """
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
         reduced = buckets.reduced_s
-        each = np.where((c.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
-        beside = np.minimum(each * (1 - 1 / buckets.count), load.backward) * (1 - OVERLAP_SLOWDOWN)
+        sync_s = np.where((c.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
+        beside = np.minimum(sync_s * (1 - 1 / buckets.count), load.backward) * (1 - OVERLAP_SLOWDOWN)
         hidden = np.where(_overlaps(c) & ~whole_sums, beside, 0.0)
         times = np.where(c.zero_stage >= 2, c.grad_accum, syncs(c))
-        return times * (each - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
+        return times * (sync_s - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
 
     def _units_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds of stage 3, which releases each module after each of its passes, so that

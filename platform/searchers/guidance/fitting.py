@@ -91,27 +91,28 @@ class Fitting:
         """
         points = self._points
         residual = {
-            each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
+            point: math.log(peak) - float(points.log_allocated_gib[point])
+            for point, peak in self._allocated_gib.items()
         }
-        for each, predicted in self._crowded.items():
-            residual[each] = max(residual.get(each, -math.inf), MARGIN - predicted)
+        for point, predicted in self._crowded.items():
+            residual[point] = max(residual.get(point, -math.inf), MARGIN - predicted)
             if predicted > MARGIN:
-                del residual[each]
-        bounds = [each for each in self._timed if each not in residual]
+                del residual[point]
+        bounds = [point for point in self._timed if point not in residual]
         residual |= {bound: -MARGIN - p for bound in bounds if (p := float(points.log_pooled[bound])) > -MARGIN}
         learned = self._of(residual)
         if bounds and self._crowded:
             unexplained = np.array([bound for bound in bounds if bound not in residual], dtype=np.int64)
             over = points.log_pooled[unexplained] + learned.roughly()[unexplained] > -MARGIN
             if over.any():
-                residual |= {int(each): -MARGIN - float(points.log_pooled[each]) for each in unexplained[over]}
+                residual |= {int(point): -MARGIN - float(points.log_pooled[point]) for point in unexplained[over]}
                 learned = self._of(residual)
         return learned
 
     def _of(self, residual: dict[int, float]) -> Learned:
         points = self._points
         index = np.array(sorted(residual), dtype=np.int64)
-        off = np.array([residual[each] for each in index])
+        off = np.array([residual[point] for point in index])
         chosen = teachers(np.abs(points.log_pooled[index] + off))
         crashed = np.where(np.isin(index[chosen], list(self._crashed)), CRASH_NOISE, 0.0)
         return learn(points, index[chosen], off[chosen], MEMORY, noise=crashed)

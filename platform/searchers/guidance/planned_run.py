@@ -38,7 +38,7 @@ class PlannedRun:
         gpu_s = self.gpu_s(group, log_step_s)
         if not saving * gpu_s < cost_gpu_s:  # an infinite run pays for every trial; a saving of 0 is then NaN
             return ""
-        saved, planned, cost = (_short(each / 86400) for each in (saving * gpu_s, gpu_s, cost_gpu_s))
+        saved, planned, cost = (_short(seconds / 86400) for seconds in (saving * gpu_s, gpu_s, cost_gpu_s))
         return (
             f"stopped: {_short(100 * saving)} % more would save {saved} {self._device}-days"
             f" of {planned}; the next trial costs {cost}"

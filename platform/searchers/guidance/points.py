@@ -74,5 +74,5 @@ def make_points(problem: Problem[Any]) -> PointArrays:
 def _memory(columns: Columns, prediction: Prediction) -> tuple[Array, Array, Array]:
     """Returns the logarithms of needed and pooled memory over the capacity, and of allocated memory."""
     memory = prediction.memory
-    needed, pooled = (np.maximum(each, 1e-9) / columns.capacity_gib for each in (memory.needed_gib, memory.pooled_gib))
+    needed, pooled = (np.maximum(gib, 1e-9) / columns.capacity_gib for gib in (memory.needed_gib, memory.pooled_gib))
     return np.log(needed), np.log(pooled / HEADROOM), np.log(np.maximum(memory.allocated_gib, 1e-9))

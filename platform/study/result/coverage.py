@@ -26,8 +26,8 @@ class Coverage:
     @property
     def words(self) -> str:
         """The coverage in words, such as "4 of 8 layouts", or "8 layouts" where all were tried."""
-        of = f"{self.num_tried} of " if self.not_tried else ""
-        return f"{of}{plural(self.num_layouts, 'layout')}"
+        tried = f"{self.num_tried} of " if self.not_tried else ""
+        return f"{tried}{plural(self.num_layouts, 'layout')}"
 
 
 def coverage(history: History, recipe: Recipe) -> Coverage | None:
@@ -38,15 +38,19 @@ def coverage(history: History, recipe: Recipe) -> Coverage | None:
     if history.planned is None:
         return None
     group = [measurement for measurement in history.measurements if measurement.recipe.id == recipe.id]
-    tried_layouts = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
-    skipped = {(each.layout, each.batch.micro_batch) for each in group if each.outcome is Outcome.SKIPPED}
+    tried_layouts = {measurement.layout for measurement in group if measurement.outcome is not Outcome.SKIPPED}
+    skipped = {
+        (measurement.layout, measurement.batch.micro_batch)
+        for measurement in group
+        if measurement.outcome is Outcome.SKIPPED
+    }
     untried = [
         layout
         for layout in history.planned.layouts
         if layout.recipe == recipe.id and layout.layout not in tried_layouts
     ]
     return Coverage(
-        num_tried=len(tried_layouts), not_tried=tuple(each for each in untried if not _is_skipped(each, skipped))
+        num_tried=len(tried_layouts), not_tried=tuple(layout for layout in untried if not _is_skipped(layout, skipped))
     )
 
 

@@ -81,4 +81,4 @@ def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurv
 
 
 def _curves(recipe: Recipe, gates: Sequence[GateCurves]) -> list[GateCurves]:
-    return sorted((gate for gate in reversed(gates) if gate.recipe == recipe), key=lambda each: each.is_reference)
+    return sorted((gate for gate in reversed(gates) if gate.recipe == recipe), key=lambda curves: curves.is_reference)

@@ -91,14 +91,14 @@ def compare(reference: GateCurves, curves: GateCurves) -> GateVerdict:
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> GateVerdict | None:
     """Returns the verdict on `layout` from the last curves in a journal; None where curves are missing."""
     of_recipe = [gate for gate in gates if gate.recipe == recipe]
-    curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
+    curves_of_layout = next((curves for curves in reversed(of_recipe) if curves.layout == layout), None)
     if curves_of_layout is None:
         return None
     length = (curves_of_layout.steps, curves_of_layout.sequences)
     references = [
-        each
-        for each in of_recipe
-        if each.is_reference and each.layout != layout and (each.steps, each.sequences) == length
+        curves
+        for curves in of_recipe
+        if curves.is_reference and curves.layout != layout and (curves.steps, curves.sequences) == length
     ]
     return compare(references[-1], curves_of_layout) if references else None
 

@@ -191,10 +191,16 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
     """
     all_of = tuple(measurements)
-    confirmed = {(each.layout, each.batch) for each in all_of if each.repeat}
+    confirmed = {(measurement.layout, measurement.batch) for measurement in all_of if measurement.repeat}
     # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
-    judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
-    candidates = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
+    judged = [
+        measurement for measurement in all_of if confirmed and (measurement.layout, measurement.batch) in confirmed
+    ]
+    candidates = (
+        measurement
+        for measurement in all_of
+        if measurement.outcome is Outcome.OK and math.isfinite(speed_of(measurement))
+    )
     fastest = max(
         (
             candidate

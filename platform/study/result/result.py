@@ -78,7 +78,7 @@ class RecipeResult:
         missing.
         """
         of_recipe = [gate for gate in self.history.gates if gate.recipe == self.recipe]
-        return tuple((each, None if each.is_reference else self._verdict_on(each.layout)) for each in of_recipe)
+        return tuple((curves, None if curves.is_reference else self._verdict_on(curves.layout)) for curves in of_recipe)
 
     @functools.cached_property
     def gate(self) -> GateVerdict | None:
@@ -129,7 +129,7 @@ class StudyResult:
         groups = by_recipe(history.measurements)
         recipes = {recipe.id: recipe for recipe in (history.header.recipes if history.header else ())}
         recipes |= {recipe_id: group[0].recipe for recipe_id, group in groups.items() if recipe_id not in recipes}
-        by_id = {each.id: _of_recipe(each, groups.get(each.id, ()), history) for each in recipes.values()}
+        by_id = {recipe.id: _of_recipe(recipe, groups.get(recipe.id, ()), history) for recipe in recipes.values()}
         return cls(by_id=by_id, history=history)
 
     @property
@@ -146,30 +146,30 @@ class StudyResult:
     @property
     def measured(self) -> list[RecipeResult]:
         """Results of the recipes that have measurements."""
-        return [each for each in self.by_id.values() if each.measurements]
+        return [result for result in self.by_id.values() if result.measurements]
 
-    def float8_price(self, of: RecipeResult) -> Float8Price | None:
+    def float8_price(self, result: RecipeResult) -> Float8Price | None:
         """Returns what FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
-        bf16_result = self.by_id.get(in_bf16(of.recipe).id)
-        if not of.recipe.float8_scaling or bf16_result is None:
+        bf16_result = self.by_id.get(in_bf16(result.recipe).id)
+        if not result.recipe.float8_scaling or bf16_result is None:
             return None
-        speeds = [speed_of(each.winner) if each.winner else 0.0 for each in (of, bf16_result)]
-        return price_of(of.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
+        speeds = [speed_of(compared.winner) if compared.winner else 0.0 for compared in (result, bf16_result)]
+        return price_of(result.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
 
     @property
     def is_resolved(self) -> bool:
         """Whether the fastest layout of every recipe is resolved."""
-        return not any(each.unresolved for each in self.by_id.values())
+        return not any(result.unresolved for result in self.by_id.values())
 
     @property
     def has_leader(self) -> bool:
         """Whether any point ran that may win."""
-        return any(each.ranking for each in self.by_id.values())
+        return any(result.ranking for result in self.by_id.values())
 
     @property
     def winners(self) -> list[tuple[RecipeResult, Measurement]]:
         """The recipes that have a winner, with it."""
-        return [(each, each.winner) for each in self.by_id.values() if each.winner is not None]
+        return [(result, result.winner) for result in self.by_id.values() if result.winner is not None]
 
 
 def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:

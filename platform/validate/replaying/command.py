@@ -100,7 +100,12 @@ def _run(options: argparse.Namespace) -> int:
         for cell in compared
     ]
     overall = figures(
-        [each for cell, all_of in zip(compared, played, strict=True) if len(cell.choices) >= least for each in all_of]
+        [
+            search
+            for cell, all_of in zip(compared, played, strict=True)
+            if len(cell.choices) >= least
+            for search in all_of
+        ]
     )
     if options.json:
         print(json.dumps(_json(options, overall, least, compared, played), indent=2))
@@ -154,14 +159,14 @@ def _show(
     for name in ("configurations", "trials, median", "mean", "device seconds", "found"):
         table.add_column(name, justify="right")
 
-    def row(label: str, size: str, each: Figures) -> None:
+    def row(label: str, size: str, summary: Figures) -> None:
         table.add_row(
             label,
             size,
-            f"{each.trials_to_2pct_median:g}",
-            f"{each.trials_to_2pct_mean:.1f}",
-            f"{each.gpu_s_to_2pct_median:,.0f}",
-            f"{each.found_share:.0%}",
+            f"{summary.trials_to_2pct_median:g}",
+            f"{summary.trials_to_2pct_mean:.1f}",
+            f"{summary.gpu_s_to_2pct_median:,.0f}",
+            f"{summary.found_share:.0%}",
         )
 
     for cell, all_of in zip(compared, played, strict=True):
@@ -172,14 +177,14 @@ def _show(
 
 def _label(cell: RecordedCell, compared: Sequence[RecordedCell]) -> str:
     """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
-    return label_of((*cell.name, cell.recipe), alone=sum(each.name == cell.name for each in compared) == 1)
+    return label_of((*cell.name, cell.recipe), alone=sum(other.name == cell.name for other in compared) == 1)
 
 
 def _show_trials(compared: Sequence[RecordedCell], played: Sequence[Sequence[Played]]) -> None:
     for cell, (first, *_) in zip(compared, played, strict=True):
         print(_label(cell, compared))
         varied = [axis for axis in cell.choices[0].axes if len({choice.axes[axis] for choice in cell.choices}) > 1]
-        for number, each in enumerate(first.trials, 1):
-            share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
-            result_text = share if each.tokens_per_s else each.outcome.value
-            print(f"  {number:3d}  {result_text:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
+        for number, trial in enumerate(first.trials, 1):
+            share = f"{(trial.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
+            result_text = share if trial.tokens_per_s else trial.outcome.value
+            print(f"  {number:3d}  {result_text:18s}  {', '.join(f'{axis} {trial.axes[axis]}' for axis in varied)}")

@@ -58,9 +58,9 @@ def make(name: str, cell: RecordedCell, seed: int) -> Searcher[Recorded]:
     if name == "model":
         ordered = cell.by_prediction()
     elif name == "grid":
-        ordered = sorted(cell.choices, key=lambda each: [(str(type(value)), value) for value in each.axes.values()])
+        ordered = sorted(cell.choices, key=lambda choice: [(str(type(value)), value) for value in choice.axes.values()])
     elif name == "largest-batch":
-        ordered = sorted(cell.choices, key=lambda each: -each.batch.micro_batch)
+        ordered = sorted(cell.choices, key=lambda choice: -choice.batch.micro_batch)
     elif name in NAMES:
         return searchers.create(name, problem)
     else:
@@ -81,10 +81,10 @@ def play(cell: RecordedCell, searcher: Searcher[Recorded], budget: int) -> Playe
 
 def figures(played: Sequence[Played]) -> Figures:
     """Returns the figures over searches of one or several cells."""
-    trials = [each.num_trials for each in played]
+    trials = [search.num_trials for search in played]
     return Figures(
         trials_to_2pct_median=float(statistics.median(trials)),
         trials_to_2pct_mean=statistics.fmean(trials),
-        gpu_s_to_2pct_median=statistics.median(each.gpu_s for each in played),
-        found_share=statistics.fmean(each.is_found for each in played),
+        gpu_s_to_2pct_median=statistics.median(search.gpu_s for search in played),
+        found_share=statistics.fmean(search.is_found for search in played),
     )
