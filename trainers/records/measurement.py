@@ -210,7 +210,7 @@ class Measurement:
     @property
     def throttled_by(self) -> tuple[str, ...]:
         """The reasons of `throttled`, each once."""
-        return tuple(sorted({reason for each in self.throttled if each for reason in each.split(", ")}))
+        return tuple(sorted({reason for reasons in self.throttled if reasons for reason in reasons.split(", ")}))
 
     @property
     def most_others_gib(self) -> float:
