@@ -82,14 +82,14 @@ def main() -> None:
     paths = parser.parse_args().tables
     tables = [runs_of(path) for path in paths]
     if apart := twins(tables):
-        median, most = statistics.median(apart), max(apart)
+        median, worst = statistics.median(apart), max(apart)
         print(
-            f"{len(apart)} configurations are in several tables, {median:.1%} apart in the median, {most:.1%} at most"
+            f"{len(apart)} configurations are in several tables, {median:.1%} apart in the median, {worst:.1%} at most"
         )
     for path, runs in zip(paths, tables, strict=True):
         every = intervals(runs)
-        least = min((each.half_width for each in every if each.held >= HOLD), default=math.inf)
-        held = max((each.held for each in every if each.half_width <= HALF_WIDTH), default=0.0)
+        least = min((bound.half_width for bound in every if bound.held >= HOLD), default=math.inf)
+        held = max((bound.held for bound in every if bound.half_width <= HALF_WIDTH), default=0.0)
         print(
             f"{path.name}: half-width {least:.1%} holds {HOLD:.0%} of the steps, half-width {HALF_WIDTH:.0%} {held:.1%}"
         )

@@ -96,7 +96,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
         )
 
     def along(axis: int, values: tuple[str, ...]) -> Words:
-        return words(values, np.arange(len(values)).reshape([-1 if each == axis else 1 for each in range(5)]))
+        return words(values, np.arange(len(values)).reshape([-1 if dimension == axis else 1 for dimension in range(5)]))
 
     zero = np.zeros((), dtype=np.int64)
     shard = np.where(stage > 0, dp, 1.0)

@@ -54,7 +54,7 @@ def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
             rungs[measurement.trial_id].append(measurement)
     layouts: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
     for climbed in rungs.values():
-        layouts[climbed[0].recipe, climbed[0].layout] |= {each.batch.micro_batch for each in climbed}
+        layouts[climbed[0].recipe, climbed[0].layout] |= {run.batch.micro_batch for run in climbed}
     candidates = {
         (recipe, layout): Candidate(recipe=recipe, layout=layout, micro_batches=tuple(sorted(micro_batches)))  # type: ignore[reportArgumentType]
         for (recipe, layout), micro_batches in layouts.items()
@@ -73,10 +73,10 @@ def rung_counts(history: History) -> tuple[Counter[str], Counter[str]]:
         first, ladder = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
         dropped = {rung for place, rung in enumerate(ladder, start=first) if not searcher._alive[place]}
         dropped |= {*searcher.deferred(candidate), *_by_its_own(candidate, climbed, history)}
-        for each in climbed:
-            run_counts[each.outcome] += 1
-            left_out[each.outcome] += each.batch.micro_batch in dropped
-        climbed_sizes = tuple(sorted(each.batch.micro_batch for each in climbed))
+        for measurement in climbed:
+            run_counts[measurement.outcome] += 1
+            left_out[measurement.outcome] += measurement.batch.micro_batch in dropped
+        climbed_sizes = tuple(sorted(run.batch.micro_batch for run in climbed))
         searcher.update(dataclasses.replace(candidate, micro_batches=climbed_sizes), climbed)
     return run_counts, left_out
 
@@ -85,14 +85,14 @@ def _by_its_own(candidate: Candidate, measured: Sequence[Measurement], history: 
     """Returns the rungs that those below them in the trial place above the head-room."""
     assert history.header is not None
     cluster, cap_gib = history.header.cluster, history.header.cap_gib
-    ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in measured))
+    ladder = dataclasses.replace(candidate, micro_batches=tuple(run.batch.micro_batch for run in measured))
     predicted = predicted_gib(ladder, cluster, cap_gib)
     limit_gib = with_headroom_gib(min(cluster.device_memory_gib, cap_gib or math.inf), 0.0)
     too_large: set[int] = set()
-    for place, each in enumerate(measured):
-        needs_gib = predict_gib(memory_points(measured[:place]), each.batch.micro_batch, predicted)
+    for place, measurement in enumerate(measured):
+        needs_gib = predict_gib(memory_points(measured[:place]), measurement.batch.micro_batch, predicted)
         if needs_gib is not None and needs_gib > limit_gib:
-            too_large.add(each.batch.micro_batch)
+            too_large.add(measurement.batch.micro_batch)
     return too_large
 
 

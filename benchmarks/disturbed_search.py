@@ -94,9 +94,10 @@ def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[st
                 continue
             time.sleep(INTO_A_RUNG_S)
             if _kill(target, driver):
-                at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
+                moment = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
                 log.append(
-                    f"{target} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {num_measured} measured before"
+                    f"{target} got SIGKILL {moment} at micro-batch {rung.batch.micro_batch},"
+                    f" {num_measured} measured before"
                 )
                 print(log[-1], file=sys.stderr)
                 break
@@ -157,7 +158,7 @@ def _workers(driver: int) -> list[psutil.Process]:
     workers = [
         child for child in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(child.cmdline()[:1])
     ]
-    return sorted(workers, key=lambda each: each.create_time())
+    return sorted(workers, key=lambda worker: worker.create_time())
 
 
 def _measured(study: Path) -> set[str]:

@@ -73,7 +73,7 @@ def _layouts(world: int, *, offloads: bool) -> list[Layout]:
         for stage in (1, 2, 3)
     ]
     if offloads:
-        layouts += [dataclasses.replace(each, offload=away) for each, away in zip(layouts, _AWAY, strict=True)]
+        layouts += [dataclasses.replace(layout, offload=away) for layout, away in zip(layouts, _AWAY, strict=True)]
     return layouts
 
 
@@ -94,8 +94,8 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
 
     def note(message: Any, *_: Any, **__: Any) -> None:
         if "called a synchronizing" in str(message):  # switching it on warns too
-            stack = [each for each in traceback.extract_stack()[:-1] if each.filename != warnings.__file__]
-            ours = next((each for each in reversed(stack) if "/trainers/" in each.filename), stack[0])
+            stack = [frame for frame in traceback.extract_stack()[:-1] if frame.filename != warnings.__file__]
+            ours = next((frame for frame in reversed(stack) if "/trainers/" in frame.filename), stack[0])
             places[f"{ours.filename}:{ours.lineno} through {stack[-1].filename}:{stack[-1].lineno}"] += 1
 
     def step() -> None:

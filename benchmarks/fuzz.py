@@ -239,7 +239,7 @@ def _journals(rng: random.Random, folder: Path) -> int:
         if not lines:
             break
     texts = map(_json, lines)
-    text = "".join(f"{sealed(each) if rng.random() < 0.9 else each}\n" for each in texts)
+    text = "".join(f"{sealed(json_text) if rng.random() < 0.9 else json_text}\n" for json_text in texts)
     if rng.random() < 0.2:
         text = text[: rng.randrange(len(text) + 1)]
     (folder / "one").mkdir()
@@ -265,16 +265,16 @@ def _changed(rng: random.Random, original: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of `original` with one to three of its values, at any depth, odd or gone."""
     changed: dict[str, Any] = json.loads(json.dumps(original))
     for _ in range(rng.randrange(1, 4)):
-        at: Any = changed
+        inner: Any = changed
         while True:
-            key = rng.choice(list(at))
-            if not (isinstance(at[key], dict) and at[key] and rng.random() < 0.8):
+            key = rng.choice(list(inner))
+            if not (isinstance(inner[key], dict) and inner[key] and rng.random() < 0.8):
                 break
-            at = at[key]
-        if rng.random() < 0.15 and len(at) > 1:
-            del at[key]
+            inner = inner[key]
+        if rng.random() < 0.15 and len(inner) > 1:
+            del inner[key]
         else:
-            at[key] = rng.choice(ODD_VALUES)
+            inner[key] = rng.choice(ODD_VALUES)
     return changed
 
 

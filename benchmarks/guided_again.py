@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     problem = setup_of(request, ClusterHandle(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
     assert not problem.earlier, "--learn-from has no place here"
     assert problem.columns is not None, f"the cost model does not know {cluster.label}"
-    keys = [(each.key, rung) for each in problem.candidates for rung in each.micro_batches]
+    keys = [(possible.key, rung) for possible in problem.candidates for rung in possible.micro_batches]
     steps_s = dict(zip(keys, predict(problem.columns).step.total_s.tolist(), strict=True))
     searcher = searchers.create("guided", problem)
     start_s = TRIAL_S[cluster.device_kind]
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         trials, points, spent_s = trials + 1, points + len(measurements), spent_s + start_s * cluster.num_devices
         print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_outcome_words, measurements))}")
         searcher.update(candidate, measurements)
-    predicted_points = {key: each for key, each in recorded.items() if key in steps_s}
+    predicted_points = {key: measurement for key, measurement in recorded.items() if key in steps_s}
     layouts = len({key for key, _ in predicted_points})
     whole_s = sum(map(_device_s, predicted_points.values())) + layouts * start_s * cluster.num_devices
     print(f"ended: {searcher.stopped_reason}")

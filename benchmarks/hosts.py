@@ -48,7 +48,7 @@ class Host:
 
     def pids(self) -> list[int]:
         """Returns the ids of all processes there."""
-        return [int(each) for each in _ip("netns", "pids", self.name).split()]
+        return [int(pid) for pid in _ip("netns", "pids", self.name).split()]
 
     def kill(self) -> None:
         """Sends SIGKILL to all its processes: the host is gone, as in a power cut."""

@@ -54,7 +54,7 @@ PLACE = ClusterHandle(
     cpus_per_worker=1.0,
     driver_ip="127.0.0.1",
 )
-SPACE = ("bloom7b", "--set", f"bucket_mib={','.join(str(each) for each in range(10, 230, 10))}", "--tokens", "1e20")
+SPACE = ("bloom7b", "--set", f"bucket_mib={','.join(str(mib) for mib in range(10, 230, 10))}", "--tokens", "1e20")
 """Tokens for which any saving pays: the search must go on."""
 NAME = "large"
 WARM_TRIALS, TRIALS = 2, 8
@@ -96,7 +96,7 @@ class Played:
         if needed_gib > self._limit_gib:
             reason = f"rank 0 asked for {needed_gib:.1f} GiB in forward_backward at micro-batch {batch.micro_batch}"
             return Measurement(**common, outcome=Outcome.OOM, reason=reason, phase="forward_backward", rank=0)
-        windows = tuple(step_s * (1 + (each - 128) / 12800) for each in digest[:12])
+        windows = tuple(step_s * (1 + (byte - 128) / 12800) for byte in digest[:12])
         tokens_per_s = recipe.tokens_per_step / step_s
         return Measurement(
             **common,
@@ -149,7 +149,7 @@ def write_study(studies: Path, size: int) -> None:
     ]  # fmt: skip
     lines += [
         dataclasses.replace(planned(on.plan), at=now()),
-        *(Measured(measurement=each, at=now()) for each in on.plan.skipped),
+        *(Measured(measurement=skipped, at=now()) for skipped in on.plan.skipped),
     ]
     remaining = size
     for number, candidate in enumerate(on.plan.candidates, start=1):

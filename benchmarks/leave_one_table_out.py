@@ -135,7 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         for path, mode, *both in modes(options.tables, options.up_to):
-            without, usual = (scores(each, range(len(each.runs)), 0) for each in both)
+            without, usual = (scores(scored, range(len(scored.runs)), 0) for scored in both)
             print(_line(path, mode, without, usual))
             if mode == TABLE_LEFT_OUT:
                 for searcher, trials in searched_left_out(path).items():

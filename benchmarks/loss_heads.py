@@ -65,7 +65,7 @@ class _Inputs:
         generator = torch.Generator(device).manual_seed(0)
         states = torch.randn(rows, hidden, device=device, generator=generator)
         table = torch.randn(vocab, hidden, device=device, generator=generator) * 0.02
-        self.states, self.table = (each.bfloat16().requires_grad_() for each in (states, table))
+        self.states, self.table = (tensor.bfloat16().requires_grad_() for tensor in (states, table))
         self.labels = torch.randint(vocab, (rows,), device=device, generator=generator)
 
     def passes(self, head: Head) -> torch.Tensor:
@@ -77,7 +77,7 @@ class _Inputs:
 
     def reference(self) -> list[torch.Tensor]:
         """Returns loss and gradients in fp32, some rows at a time: all logits need not fit."""
-        states, table = (each.detach().float() for each in (self.states, self.table))
+        states, table = (tensor.detach().float() for tensor in (self.states, self.table))
         into, total = torch.empty_like(states), torch.zeros_like(table)
         losses: list[torch.Tensor] = []
         for chunk, labels, out in zip(states.split(512), self.labels.split(512), into.split(512), strict=True):
@@ -138,11 +138,11 @@ def main() -> None:
         for title, head in heads.items():
             times_ms[title].append(_pass_ms(inputs, head, device))
     print(f"{'head':32} {'ms, median':>10} {'least':>8} {'most':>8} {'GiB':>6}  errors of loss, states, table")
-    for title, each in sorted(times_ms.items(), key=lambda item: statistics.median(item[1])):
+    for title, passes_ms in sorted(times_ms.items(), key=lambda item: statistics.median(item[1])):
         shown = ", ".join(f"{error:.1e}" for error in errors[title])
         print(
-            f"{title:32} {statistics.median(each):10.3f} {min(each):8.3f} {max(each):8.3f} {memory_gib[title]:6.2f}"
-            f"  {shown}"
+            f"{title:32} {statistics.median(passes_ms):10.3f} {min(passes_ms):8.3f} {max(passes_ms):8.3f}"
+            f" {memory_gib[title]:6.2f}  {shown}"
         )
 
 
@@ -151,7 +151,7 @@ def _peak_gib(inputs: _Inputs, head: Head) -> float:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     inputs.passes(head)
-    gradients = sum(each.numel() * each.element_size() for each in (inputs.states, inputs.table))
+    gradients = sum(tensor.numel() * tensor.element_size() for tensor in (inputs.states, inputs.table))
     return (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}; a trial's window, then the bare loop, a step each")
     candidates, _ = search_spaces.load(options.space).with_changes(options.set).candidates(1)
     for engine_name in ("ddp", "fsdp", "deepspeed"):
-        candidate = next((each for each in candidates if each.layout.engine == engine_name), None)
+        candidate = next((possible for possible in candidates if possible.layout.engine == engine_name), None)
         if candidate is not None:
             batch = BatchPoint(micro_batch=options.micro_batch, grad_accum=3)
             job = Job(

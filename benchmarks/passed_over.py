@@ -70,7 +70,7 @@ def _line(name: str, trials: Sequence[Sequence[int]]) -> str:
 
 
 def _shares(text: str) -> tuple[float, ...]:
-    return tuple(float(each) for each in text.split(","))
+    return tuple(float(share) for share in text.split(","))
 
 
 if __name__ == "__main__":

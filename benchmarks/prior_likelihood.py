@@ -70,7 +70,7 @@ def _likelihood(cells: list[RecordedCell], prior: regression.Prior) -> float:
 
 
 def _timed(cell: RecordedCell) -> gp_inputs.Index:
-    return np.array([place for place, each in enumerate(cell.choices) if each.tokens_per_s], dtype=np.int64)
+    return np.array([place for place, choice in enumerate(cell.choices) if choice.tokens_per_s], dtype=np.int64)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(scratch)
         studies = (options.studies or folder / "studies").absolute()
         space = folder / "slow_network.py"
-        space.write_text(_SPACE.format(hosts=options.hosts, batches=[int(each) for each in options.batches.split(",")]))
+        space.write_text(
+            _SPACE.format(hosts=options.hosts, batches=[int(batch) for batch in options.batches.split(",")])
+        )
         counts = options.gpus or f"{WORKERS},{WORKERS * options.hosts}"
         search = [sys.executable, "-m", "platform.search", str(space), "--gpus", counts, "--all"]
         search += ["--searcher", "sweep", "--name", f"slow-{len(names(studies)) + 1}", "--studies", str(studies)]
@@ -98,8 +100,8 @@ def measured_in(studies: Path) -> list[Measurement]:
 def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
     """Returns the measurements by global batch, the fastest first."""
     groups: dict[int, list[Measurement]] = {}
-    for each in sorted(measured, key=lambda each: (each.recipe.global_batch, -(each.tokens_per_s or 0.0))):
-        groups.setdefault(each.recipe.global_batch, []).append(each)
+    for measurement in sorted(measured, key=lambda row: (row.recipe.global_batch, -(row.tokens_per_s or 0.0))):
+        groups.setdefault(measurement.recipe.global_batch, []).append(measurement)
     return groups
 
 
@@ -111,8 +113,8 @@ def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:
     )
     print(" | step s | tokens/s |\n|---|---|---|---|---|---|---|---|")
     for rows in by_batch(measured).values():
-        for place, each in enumerate(rows):
-            print(_row(each, mbit_per_s, is_winner=not place))
+        for place, measurement in enumerate(rows):
+            print(_row(measurement, mbit_per_s, is_winner=not place))
 
 
 def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
@@ -129,17 +131,17 @@ def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
     return float((step.data_s + step.tensor_s + step.pipeline_s)[0])
 
 
-def _row(each: Measurement, mbit_per_s: float, *, is_winner: bool) -> str:
-    tilde = "~" if each.step_time_derived else ""
-    speed = f"{figure(each.tokens_per_s)}{tilde}" if each.tokens_per_s else each.outcome.value
-    step = f"{each.step_time_s:.3f}{tilde}" if each.step_time_s else ""
+def _row(measurement: Measurement, mbit_per_s: float, *, is_winner: bool) -> str:
+    tilde = "~" if measurement.step_time_derived else ""
+    speed = f"{figure(measurement.tokens_per_s)}{tilde}" if measurement.tokens_per_s else measurement.outcome.value
+    step = f"{measurement.step_time_s:.3f}{tilde}" if measurement.step_time_s else ""
     cells = (
-        each.recipe.global_batch,
-        each.num_devices // WORKERS,
-        each.layout.label,
-        each.recipe.compression,
-        f"{each.batch.micro_batch} x {each.batch.grad_accum}",
-        f"{exchange_s(each, mbit_per_s):.3f}",
+        measurement.recipe.global_batch,
+        measurement.num_devices // WORKERS,
+        measurement.layout.label,
+        measurement.recipe.compression,
+        f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}",
+        f"{exchange_s(measurement, mbit_per_s):.3f}",
         step,
         f"**{speed}**" if is_winner else speed,
     )
@@ -154,15 +156,20 @@ def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = by_batch([each for each in measured if each.tokens_per_s])
+    panels = by_batch([row for row in measured if row.tokens_per_s])
     heights = [len(rows) for rows in panels.values()]
     figure_, axes = plt.subplots(
         len(panels), 1, figsize=(9, 1.2 + 0.32 * sum(heights)), squeeze=False, height_ratios=heights, sharex=True
     )
     for (batch, rows), axis in zip(panels.items(), axes[:, 0], strict=True):
-        for place, each in enumerate(rows):
-            color = "#0f766e" if each.layout.pp > 1 else "#6b7280"
-            axis.barh(place, each.tokens_per_s or 0.0, color=color, alpha=1.0 if each.num_devices > WORKERS else 0.45)
+        for place, measurement in enumerate(rows):
+            color = "#0f766e" if measurement.layout.pp > 1 else "#6b7280"
+            axis.barh(
+                place,
+                measurement.tokens_per_s or 0.0,
+                color=color,
+                alpha=1.0 if measurement.num_devices > WORKERS else 0.45,
+            )
         hosts_of = ("1 host" if row.num_devices <= WORKERS else f"{row.num_devices // WORKERS} hosts" for row in rows)
         words = (", ".join(_words(row)) for row in rows)
         axis.set_yticks(
@@ -178,10 +185,10 @@ def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None
     figure_.savefig(path, dpi=110)
 
 
-def _words(each: Measurement) -> list[str]:
-    compression = each.recipe.compression
-    point = f"{each.batch.micro_batch} x {each.batch.grad_accum}"
-    return [each.layout.label, *([compression] if compression != "none" else []), point]
+def _words(measurement: Measurement) -> list[str]:
+    compression = measurement.recipe.compression
+    point = f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
+    return [measurement.layout.label, *([compression] if compression != "none" else []), point]
 
 
 if __name__ == "__main__":

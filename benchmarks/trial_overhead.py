@@ -93,9 +93,10 @@ def overheads(lines: list[Line]) -> list[Overhead]:
             continue  # it ended before its first rung did
         total_s = _at(following) - _at(trial) - peak_s
         measured = [line.measurement for line in records if line.measurement.outcome is not Outcome.SKIPPED]
-        for each in measured:
-            total_s -= sum(each.windows_s) * each.steps_per_window
-            total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
+        for measurement in measured:
+            total_s -= sum(measurement.windows_s) * measurement.steps_per_window
+            # Compiling is in the first.
+            total_s -= sum(measurement.step_times_s[: min(measurement.warmup_steps, WARMUP_STEPS)])
         overheads.append(
             Overhead(
                 trial=trial,
@@ -173,14 +174,17 @@ def main() -> None:
     header = History(lines).header
     assert header is not None, f"{options.journal} has no first line"
     by_engine: dict[str, list[Overhead]] = {}
-    for each in (trials := overheads(lines)):
-        first = " (first of a session)" if each.is_first else ""
-        print(f"{each.trial.trial_id}  {each.total_s:5.1f} s  {each.trial.layout.label}{first}: {_parts([each])}")
-        if not each.is_first:
-            by_engine.setdefault(each.trial.layout.engine, []).append(each)
+    for overhead in (trials := overheads(lines)):
+        first = " (first of a session)" if overhead.is_first else ""
+        print(
+            f"{overhead.trial.trial_id}  {overhead.total_s:5.1f} s  {overhead.trial.layout.label}{first}:"
+            f" {_parts([overhead])}"
+        )
+        if not overhead.is_first:
+            by_engine.setdefault(overhead.trial.layout.engine, []).append(overhead)
     print(f"on {header.cluster.label}, commit {header.commit}")
     for engine, group in sorted(by_engine.items()):
-        print(f"  {engine:10} {_summary([each.total_s for each in group])}")
+        print(f"  {engine:10} {_summary([trial_overhead.total_s for trial_overhead in group])}")
         print(f"  {'':10} {_parts(group)}")
     if trials:
         total_s, measured = sum(trial.total_s for trial in trials), sum(trial.num_measured for trial in trials)

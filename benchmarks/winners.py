@@ -97,7 +97,7 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
     Of the `options` those go on that are no search's own.
     """
     file = studies / f"{name}.py"
-    file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
+    file.write_text(_SPACE_FILE.format(paths=[str(studies / study_name / "layout.json") for study_name in names]))
     results = search(studies, name, [str(file), "--all", "--repeats", str(runs)], of_named_points(options))
     for result in results["runs"]:
         print(f"{result['layout']} micro-batch {result['batch']['micro_batch']}: {result['tokens_per_s']} tokens/s")
@@ -147,8 +147,8 @@ def space_of(paths: Sequence[Path]) -> Space:
         recipe=first.recipe,
         axes={},
         points=tuple(
-            Point(name=name, micro_batch=each.batch.micro_batch, layout=to_json(each.layout))
-            for name, each in files.items()
-            if each.batch is not None
+            Point(name=name, micro_batch=file.batch.micro_batch, layout=to_json(file.layout))
+            for name, file in files.items()
+            if file.batch is not None
         ),
     )

@@ -76,7 +76,7 @@ def keep(path: pathlib.Path, mode: str, command: str, scores: Scores) -> None:
         "commit": _commit(),
         "scores": {key: getattr(scores, key) for key in JSON_KEYS},
     }
-    others = [each for each in _read() if (each["table"], each["mode"]) != (path.name, mode)]
+    others = [other for other in _read() if (other["table"], other["mode"]) != (path.name, mode)]
     _write([*others, entry])
 
 
@@ -89,7 +89,7 @@ def _read() -> list[dict[str, Any]]:
 
 
 def _write(scores: list[dict[str, Any]]) -> None:
-    scores.sort(key=lambda each: (each["table"], each["mode"]))
+    scores.sort(key=lambda entry: (entry["table"], entry["mode"]))
     SCORES.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 
@@ -106,13 +106,13 @@ def page() -> str:
         "All of these tables were at hand while the constants were set, so the first two parts are not blind. The"
         " others are as far as they can be: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
     ]  # fmt: skip
-    further = sorted({each["mode"] for each in scores} - {mode.name for mode in MODES})
+    further = sorted({entry["mode"] for entry in scores} - {mode.name for mode in MODES})
     lines += ["", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name in (*(mode.name for mode in MODES), *further):
         lines.append(f"| **{name}** |" + " |" * len(COLUMNS))
-        for each in (each for each in scores if each["mode"] == name):
-            cells = [_cell(each["scores"][key], unit) for key, _, unit in COLUMNS]
-            lines.append(f"| {each['table']} | " + " | ".join(cells) + " |")
+        for row in (entry for entry in scores if entry["mode"] == name):
+            cells = [_cell(row["scores"][key], unit) for key, _, unit in COLUMNS]
+            lines.append(f"| {row['table']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +129,7 @@ def main() -> None:
     tables = parser.parse_args().tables
     scores, names = _read(), [mode.name for mode in MODES]
     for path in tables:
-        others = [each for each in scores if each["table"] != path.name or each["mode"] not in names]
+        others = [entry for entry in scores if entry["table"] != path.name or entry["mode"] not in names]
         scores = others + score(path, _commit())
     _write(scores)
 

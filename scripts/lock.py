@@ -77,12 +77,12 @@ def lines_of(installed: Sequence[dict[str, Any]]) -> list[str]:
         ValueError: the index gives no SHA-256 of a file.
     """
     lines: dict[str, str] = {}
-    for each in installed:
-        name = each["metadata"]["name"].lower().replace("_", "-").replace(".", "-")
-        sha256 = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+    for package in installed:
+        name = package["metadata"]["name"].lower().replace("_", "-").replace(".", "-")
+        sha256 = package["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
         if sha256 is None:
-            raise ValueError(f"the index gives no SHA-256 of {each['download_info']['url']}")
-        lines[name] = f"{name}=={each['metadata']['version']} --hash=sha256:{sha256}"
+            raise ValueError(f"the index gives no SHA-256 of {package['download_info']['url']}")
+        lines[name] = f"{name}=={package['metadata']['version']} --hash=sha256:{sha256}"
     return [lines[name] for name in sorted(lines)]
 
 

@@ -73,31 +73,35 @@ def draw(points: list[Point], axes: Axes) -> None:
     """Draws bars of what ran with checkpointing, best layout on top, and beside them the outcome without it."""
     with_it = [point for point in points if point.checkpointing == "full"]
     without = [point for point in points if point.checkpointing == "none"]
-    best = {each.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == each.layout) for each in with_it}
+    best = {point.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == point.layout) for point in with_it}
     rows = {layout: row for row, layout in enumerate(sorted(best, key=lambda layout: best[layout]))}
     largest = max(best.values())
     winner = max((p.tokens_per_s or 0, (p.layout, p.micro_batch)) for p in with_it if p.confirming)[1]
-    for each in with_it:
-        assert each.tokens_per_s is not None
-        two = sum(p.layout == each.layout and not p.confirming for p in with_it) > 1
-        y = rows[each.layout] + ((-BAR if each.micro_batch > 1 else BAR) / 2 if two else 0)
-        if each.confirming:
-            axes.plot(each.tokens_per_s, y, "D", color="white", markeredgecolor=INK, markersize=5, zorder=3)
+    for drawn_point in with_it:
+        assert drawn_point.tokens_per_s is not None
+        two = sum(p.layout == drawn_point.layout and not p.confirming for p in with_it) > 1
+        y = rows[drawn_point.layout] + ((-BAR if drawn_point.micro_batch > 1 else BAR) / 2 if two else 0)
+        if drawn_point.confirming:
+            axes.plot(drawn_point.tokens_per_s, y, "D", color="white", markeredgecolor=INK, markersize=5, zorder=3)
             continue
-        axes.barh(y, each.tokens_per_s, BAR * 0.92, color=COLORS[each.outcome], zorder=2)
-        is_winner = (each.layout, each.micro_batch) == winner
+        axes.barh(y, drawn_point.tokens_per_s, BAR * 0.92, color=COLORS[drawn_point.outcome], zorder=2)
+        is_winner = (drawn_point.layout, drawn_point.micro_batch) == winner
         words, weight = (
-            f"micro-batch {each.micro_batch}{', the winner' if is_winner else ''}",
+            f"micro-batch {drawn_point.micro_batch}{', the winner' if is_winner else ''}",
             "bold" if is_winner else "normal",
         )
-        ink = "white" if each.outcome == "ok" else INK
+        ink = "white" if drawn_point.outcome == "ok" else INK
         axes.text(70, y, words, color=ink, va="center", fontsize=8, fontweight=weight, zorder=4)
-        axes.text(each.tokens_per_s + 80, y, f"{each.tokens_per_s:,.0f}", color=INK, va="center", fontsize=9)
+        axes.text(
+            drawn_point.tokens_per_s + 80, y, f"{drawn_point.tokens_per_s:,.0f}", color=INK, va="center", fontsize=9
+        )
     x = largest * 1.24
     axes.text(x, len(rows) - 0.42, "without\ncheckpointing", color=FAINT, ha="center", va="bottom", fontsize=9)
-    for each in without:
-        words = f"✕ micro-batch {each.micro_batch}"
-        axes.text(x, rows[each.layout], words, color=COLORS[each.outcome], ha="center", va="center", fontsize=9)
+    for drawn_point in without:
+        words = f"✕ micro-batch {drawn_point.micro_batch}"
+        axes.text(
+            x, rows[drawn_point.layout], words, color=COLORS[drawn_point.outcome], ha="center", va="center", fontsize=9
+        )
     axes.set_yticks(list(rows.values()), list(rows), color=INK, fontsize=10)
     axes.set_xlim(0, largest * 1.38)
     axes.set_ylim(-0.55, len(rows) - 0.45)
@@ -108,7 +112,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figure, axes = plt.subplots(figsize=(9, 4.6), dpi=160)
     draw(points(TABLE), axes)
-    axes.set_xticks(range(0, 5001, 1000), [f"{each:,}" for each in range(0, 5001, 1000)], color=FAINT, fontsize=9)
+    axes.set_xticks(range(0, 5001, 1000), [f"{tick:,}" for tick in range(0, 5001, 1000)], color=FAINT, fontsize=9)
     axes.set_xlabel("tokens/s per GPU, with activation checkpointing", color=FAINT, fontsize=9, loc="left")
     axes.tick_params(length=0)
     axes.xaxis.grid(True, color="#e5e7eb", zorder=0)

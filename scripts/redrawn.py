@@ -67,10 +67,12 @@ def rows(table: str) -> list[TableRow]:
     return read_csv(DOCS / "measurements" / f"{table}.csv")
 
 
-def days_of(of: Sequence[TableRow], tokens: float) -> Days:
+def days_of(table_rows: Sequence[TableRow], tokens: float) -> Days:
     """Returns the days of a table's winner, by its last run in fresh processes where it has one."""
-    fastest = max((row for row in of if row.outcome == "ok"), key=lambda row: row.tokens_per_s_per_gpu or 0)
-    last = [row for row in of if row.layout_id == fastest.layout_id and row.micro_batch == fastest.micro_batch][-1]
+    fastest = max((row for row in table_rows if row.outcome == "ok"), key=lambda row: row.tokens_per_s_per_gpu or 0)
+    last = [row for row in table_rows if row.layout_id == fastest.layout_id and row.micro_batch == fastest.micro_batch][
+        -1
+    ]
     days = days_for_tokens(tokens, (last.tokens_per_s_per_gpu or 0) * (last.gpus or 1))
     return Days(num_devices=last.gpus or 1, days=days, low_days=days, high_days=days)
 

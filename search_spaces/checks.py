@@ -19,8 +19,8 @@ def check_types(space: Any) -> None:
         ValueError: one has another.
     """
     name = f"space {space.name}"
-    check_axes(space.axes, of=name)
-    check_axes(space.model_parallel, of=f"the model-parallel part of {name}")
+    check_axes(space.axes, owner=name)
+    check_axes(space.model_parallel, owner=f"the model-parallel part of {name}")
     for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point), ("optional_axes", str)):
         values = getattr(space, field)
         if not isinstance(values, tuple):
@@ -28,67 +28,67 @@ def check_types(space: Any) -> None:
         if wrong := [value for value in values if type(value) is not kind]:  # type: ignore[reportUnknownVariableType]
             raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
     for recipe in space.recipes:
-        check_recipe(recipe, of=name)
+        check_recipe(recipe, owner=name)
     for field in ("tokens", "hang_floor_s", "first_step_s"):
-        check_number(getattr(space, field), of=f"{field} of {name}")
+        check_number(getattr(space, field), subject=f"{field} of {name}")
     for field in ("device_memory_gib", "time_budget_s"):
-        check_number(getattr(space, field), of=f"{field} of {name}", optional=True)
-    check_number(space.num_workers, of=f"num_workers of {name}", is_whole=True, optional=True)
-    check_number(space.repeats, of=f"repeats of {name}", is_whole=True)
+        check_number(getattr(space, field), subject=f"{field} of {name}", optional=True)
+    check_number(space.num_workers, subject=f"num_workers of {name}", is_whole=True, optional=True)
+    check_number(space.repeats, subject=f"repeats of {name}", is_whole=True)
     for point in space.points:
-        of = f"point {shortened(point.name)} of {name}"
-        check_fields(point.layout, Layout, of=of)
-        check_fields(point.recipe, Recipe, of=of)
-        check_number(point.micro_batch, of=f"micro_batch of {of}", is_whole=True)
+        owner = f"point {shortened(point.name)} of {name}"
+        check_fields(point.layout, Layout, owner=owner)
+        check_fields(point.recipe, Recipe, owner=owner)
+        check_number(point.micro_batch, subject=f"micro_batch of {owner}", is_whole=True)
 
 
-def check_axes(axes: Any, *, of: str) -> None:
-    """Checks that `axes` maps fields of `Layout` to tuples of values of their types; `of` names the space in the
+def check_axes(axes: Any, *, owner: str) -> None:
+    """Checks that `axes` maps fields of `Layout` to tuples of values of their types; `owner` names the space in the
     sentence.
 
     Raises:
         ValueError: it does not.
     """
     if not isinstance(axes, Mapping):
-        raise ValueError(f"axes of {of} must be a mapping, such as {{'engine': ('fsdp',)}}, got {shortened(axes)}")
+        raise ValueError(f"axes of {owner} must be a mapping, such as {{'engine': ('fsdp',)}}, got {shortened(axes)}")
     for axis, values in axes.items():  # type: ignore[reportUnknownVariableType]
-        _check_name(axis, Layout, f"{of} has an axis")
+        _check_name(axis, Layout, f"{owner} has an axis")
         if not isinstance(values, (tuple, list)):
-            raise ValueError(f"axis {axis} of {of} must be a tuple, as in ({shortened(values)},), got no tuple")
+            raise ValueError(f"axis {axis} of {owner} must be a tuple, as in ({shortened(values)},), got no tuple")
         if not values:
-            raise ValueError(f"axis {axis} of {of} has no values")
+            raise ValueError(f"axis {axis} of {owner} has no values")
         for value in values:  # type: ignore[reportUnknownVariableType]
-            check_value(axis, value, Layout, of=f"axis {axis} of {of}")
+            check_value(axis, value, Layout, subject=f"axis {axis} of {owner}")
 
 
-def check_fields(fields: Any, kind: type, *, of: str) -> None:
+def check_fields(fields: Any, kind: type, *, owner: str) -> None:
     """Checks that `fields` maps names of fields of `kind` to values of their types.
 
     Raises:
         ValueError: it does not.
     """
     if not isinstance(fields, Mapping):
-        raise ValueError(f"the {kind.__name__.lower()} of {of} must be a mapping, got {shortened(fields)}")
+        raise ValueError(f"the {kind.__name__.lower()} of {owner} must be a mapping, got {shortened(fields)}")
     for name, value in fields.items():  # type: ignore[reportUnknownVariableType]
-        _check_name(name, kind, f"{of} sets")
-        check_value(name, value, kind, of=f"{name} of {of}")
+        _check_name(name, kind, f"{owner} sets")
+        check_value(name, value, kind, subject=f"{name} of {owner}")
 
 
-def check_recipe(recipe: Any, *, of: str) -> None:
+def check_recipe(recipe: Any, *, owner: str) -> None:
     """Checks that `recipe` is a `Recipe` whose fields have their types.
 
     Raises:
         ValueError: it is not, or they have not.
     """
     if not isinstance(recipe, Recipe):
-        raise ValueError(f"{of} wants Recipes to train, got {shortened(recipe)}")
+        raise ValueError(f"{owner} wants Recipes to train, got {shortened(recipe)}")
     for value in (recipe, recipe.model):
         for name in typing.get_type_hints(type(value)):
-            check_value(name, getattr(value, name), type(value), of=f"{name} of {of}")
+            check_value(name, getattr(value, name), type(value), subject=f"{name} of {owner}")
 
 
-def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
-    """Checks that `value` has the type of the field `name` of `kind`; `of` names it in the sentence.
+def check_value(name: str, value: Any, kind: type, *, subject: str) -> None:
+    """Checks that `value` has the type of the field `name` of `kind`; `subject` names it in the sentence.
 
     Raises:
         ValueError: it has not.
@@ -98,26 +98,26 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
         names = typing.get_args(hint)
         if not isinstance(value, str) or value not in names:
             like = spelling_hint(value, names) if isinstance(value, str) else ""
-            raise ValueError(f"{of} has no value {shortened(value)}{like} (it takes {', '.join(names)})")
+            raise ValueError(f"{subject} has no value {shortened(value)}{like} (it takes {', '.join(names)})")
     elif hint in (int, str) and type(value) is not hint:
-        raise ValueError(f"{of} must be {'a whole number' if hint is int else 'text'}, got {shortened(value)}")
+        raise ValueError(f"{subject} must be {'a whole number' if hint is int else 'text'}, got {shortened(value)}")
     elif hint is float and type(value) not in (int, float):
-        raise ValueError(f"{of} must be a number, got {shortened(value)}")
+        raise ValueError(f"{subject} must be a number, got {shortened(value)}")
     if name == "engine" and kind is Layout:
         try:
             rules_of(value)
         except ValueError as error:
-            raise ValueError(f"{of}: {error}") from error
+            raise ValueError(f"{subject}: {error}") from error
 
 
-def check_number(value: Any, *, of: str, is_whole: bool = False, optional: bool = False) -> None:
+def check_number(value: Any, *, subject: str, is_whole: bool = False, optional: bool = False) -> None:
     """Checks that `value` is a number: a whole one if `is_whole`, or None if `optional`.
 
     Raises:
         ValueError: it is not.
     """
     if type(value) is not int and not (type(value) is float and not is_whole) and not (optional and value is None):
-        raise ValueError(f"{of} must be a {'whole ' if is_whole else ''}number, got {shortened(value)}")
+        raise ValueError(f"{subject} must be a {'whole ' if is_whole else ''}number, got {shortened(value)}")
 
 
 def _check_name(name: Any, kind: type, description: str) -> None:

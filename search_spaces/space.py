@@ -238,7 +238,7 @@ class Space:
             dataclasses.replace(recipe, **{axis: value, **follows}) for value in values for recipe in self.recipes
         ]
         first, *further = dict.fromkeys(recipes)
-        assumed = tuple(each for each in self.assumed if each not in {axis, *follows})
+        assumed = tuple(assumed_axis for assumed_axis in self.assumed if assumed_axis not in {axis, *follows})
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
     def _check(self, requested: Sequence[AxisChange]) -> None:
@@ -259,8 +259,8 @@ class Space:
                     meaningless = str(error)
                 if not meaningless and reason is None:
                     unproven.difference_update(present)
-                for each in present:
-                    against.setdefault(each, Reasons()).add(rejected=reason or "", meaningless=meaningless)
+                for pair in present:
+                    against.setdefault(pair, Reasons()).add(rejected=reason or "", meaningless=meaningless)
         for change in requested:
             for value in change.values:
                 refusal = against.get((change.axis, value))

@@ -34,7 +34,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def objective(optuna_trial: optuna.Trial) -> float:
-        choice: Any = {axis: optuna_trial.suggest_categorical(axis, each) for axis, each in axes.items()}
+        choice: Any = {axis: optuna_trial.suggest_categorical(axis, values) for axis, values in axes.items()}
         if trial.candidate_of(space, choice) is None:
             raise optuna.TrialPruned  # costs nothing: no process starts
         answers = context.Queue()

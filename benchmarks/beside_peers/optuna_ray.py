@@ -65,7 +65,7 @@ def main(name: str, changes: tuple[str, ...], gpus: int, seed: int, limit_s: flo
 
     tuner = ray.tune.Tuner(
         objective,
-        param_space={axis: ray.tune.choice(each) for axis, each in axes.items()},
+        param_space={axis: ray.tune.choice(values) for axis, values in axes.items()},
         tune_config=ray.tune.TuneConfig(
             metric="tokens_per_s",
             mode="max",

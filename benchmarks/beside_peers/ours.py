@@ -47,5 +47,5 @@ def _write(record: Record, measured: Measurement, at_unix_s: float) -> None:
     )
 
 
-def _unix_s(at: str) -> float:
-    return datetime.datetime.fromisoformat(at).timestamp()
+def _unix_s(iso_time: str) -> float:
+    return datetime.datetime.fromisoformat(iso_time).timestamp()

@@ -36,10 +36,10 @@ def score(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> list[Score]:
 
 def _score(peer: str, seed: int, trials: list[dict[str, Any]], best_rate: float) -> Score:
     timed = [trial for trial in trials if trial["tokens_per_s"]]
-    best = max(timed, key=lambda each: each["tokens_per_s"], default=None)
+    best = max(timed, key=lambda trial: trial["tokens_per_s"], default=None)
 
     def reached(share: float) -> float | None:
-        return next((each["at_s"] for each in timed if each["tokens_per_s"] >= share * best_rate), None)
+        return next((trial["at_s"] for trial in timed if trial["tokens_per_s"] >= share * best_rate), None)
 
     ends = [trial["at_s"] for trial in trials]
     return Score(
@@ -61,10 +61,10 @@ def table(scores: list[Score]) -> str:
         "| peer | seed | best tokens/s | s to within 5 % | to 2 % | trials | out of memory | s a trial | its best |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for each in scores:
-        figures = [each.best_tokens_per_s, each.within_5_pct_s, each.within_2_pct_s]
+    for peer_score in scores:
+        figures = [peer_score.best_tokens_per_s, peer_score.within_5_pct_s, peer_score.within_2_pct_s]
         cells = ["-" if value is None else f"{value:,.0f}" for value in figures]
-        seconds = "-" if each.overhead_s is None else f"{each.overhead_s:.1f}"
-        last_cells = [str(each.trials), str(each.ooms), seconds, json.dumps(each.best)]
-        rows.append(f"| {' | '.join([each.peer, str(each.seed), *cells, *last_cells])} |")
+        seconds = "-" if peer_score.overhead_s is None else f"{peer_score.overhead_s:.1f}"
+        last_cells = [str(peer_score.trials), str(peer_score.ooms), seconds, json.dumps(peer_score.best)]
+        rows.append(f"| {' | '.join([peer_score.peer, str(peer_score.seed), *cells, *last_cells])} |")
     return "\n".join(rows)

@@ -39,7 +39,7 @@ def workers(space: Space) -> int:
 def candidates(space: Space) -> dict[tuple[str | int, ...], Candidate]:
     """Returns each valid layout by its values of `AXES`."""
     every = space.candidates(workers(space))[0]
-    return {tuple(getattr(each.layout, axis) for axis in AXES): each for each in every}
+    return {tuple(getattr(candidate.layout, axis) for axis in AXES): candidate for candidate in every}
 
 
 def values(space: Space) -> dict[str, list[str | int]]:

@@ -132,9 +132,9 @@ class Soak:
                 self.tally.left.append(f"{session_text}: {error}")
             scene.mend()
             study.look(session.lines())
-        study.held_resources |= {each for of_trial in accounts.held.values() for each in of_trial}
+        study.held_resources |= {resource for of_trial in accounts.held.values() for resource in of_trial}
         study.num_faults, study.num_faultless = study.num_faults + len(faults), 0 if faults else study.num_faultless + 1
-        self.tally.left += [f"{session_text}: {each}" for each in accounts.leaked]
+        self.tally.left += [f"{session_text}: {leak}" for leak in accounts.leaked]
         self.tally.faults.update(faults)
         code = "none" if session_end is None else session_end.code
         print(f"{session_text}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)

@@ -84,10 +84,10 @@ class Scene:
         processes: list[psutil.Process] = []
 
         def look() -> bool:
-            for each in self.session.family():
+            for process in self.session.family():
                 with contextlib.suppress(psutil.Error, IndexError):
-                    if each.name() in names or any(name in each.cmdline()[0] for name in names):
-                        processes.append(each)
+                    if process.name() in names or any(name in process.cmdline()[0] for name in names):
+                        processes.append(process)
             return bool(processes)
 
         self.wait_until(look, _VICTIM_S)

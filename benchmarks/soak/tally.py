@@ -55,11 +55,13 @@ class Tally:
         self.lost += [
             f"{name}: {seen_id} was in the journal and is gone" for seen_id in seen_ids - {m.id for m in measured}
         ]
-        measured_layouts = {(each.recipe.id, each.layout.id) for each in measured}
-        never = [each for each in planned if (each.recipe.id, each.layout.id) not in measured_layouts]
-        self.lost += [f"{name}: {each.layout.label} was never measured" for each in never]
-        self.lost += [f"{name}: {each}" for each in unrecorded(lines)]
-        self.twice += [f"{name}: {each}" for each in run_twice(lines)]
+        measured_layouts = {(measurement.recipe.id, measurement.layout.id) for measurement in measured}
+        never = [
+            candidate for candidate in planned if (candidate.recipe.id, candidate.layout.id) not in measured_layouts
+        ]
+        self.lost += [f"{name}: {candidate.layout.label} was never measured" for candidate in never]
+        self.lost += [f"{name}: {sentence}" for sentence in unrecorded(lines)]
+        self.twice += [f"{name}: {sentence}" for sentence in run_twice(lines)]
 
     def take_remains(self, name: str, held_resources: Iterable[Held], study: Path, temporary: Path) -> None:
         """Counts what a finished study left: what its trials held, its note, partly written files, folders."""
@@ -79,7 +81,7 @@ def unrecorded(lines: Sequence[Line]) -> list[str]:
         if isinstance(line, RungStart):
             rungs.setdefault(line.trial_id, []).append(line.batch.micro_batch)
     measured = [line.measurement for line in lines if isinstance(line, Measured)]
-    recorded = {(each.trial_id, each.batch.micro_batch) for each in measured}
+    recorded = {(measurement.trial_id, measurement.batch.micro_batch) for measurement in measured}
     return [
         f"{trial_id} went on from micro-batch {finished}, of which nothing was recorded"
         for trial_id, climbed in rungs.items()

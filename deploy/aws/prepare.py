@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
         make_token()
         client, region = client or _client, config["provider"]["region"]
         ec2 = client(region, "ec2")
-        subnets = [each for each in (options.subnet, options.private_subnet) if each]
+        subnets = [subnet for subnet in (options.subnet, options.private_subnet) if subnet]
         try:
             group = security_group(ec2, vpc_of(ec2, subnets), network)
             if options.bucket:
@@ -172,7 +172,11 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
         ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=group["IpPermissions"])
     ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[itself, ssh])
     # EFA wants a rule outwards to the group itself, beside the one to everywhere that every group has.
-    outwards = [pair["GroupId"] for each in group["IpPermissionsEgress"] for pair in each.get("UserIdGroupPairs", ())]
+    outwards = [
+        pair["GroupId"]
+        for permission in group["IpPermissionsEgress"]
+        for pair in permission.get("UserIdGroupPairs", ())
+    ]
     if group_id not in outwards:
         ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=[itself])
     return group_id

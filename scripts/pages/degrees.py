@@ -69,8 +69,8 @@ def cell(architecture: str, axis: str, value: Any, reasons: Refusals) -> str:
 def _grouped(values: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
     """Returns the names by their values, in the order of the first of each."""
     names: dict[tuple[str, ...], list[str]] = {}
-    for name, each in values.items():
-        names.setdefault(each, []).append(name)
+    for name, cells in values.items():
+        names.setdefault(cells, []).append(name)
     return names
 
 

@@ -137,8 +137,10 @@ class TokenFiles:
         paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         if not paths:
             raise ValueError(f"{path} holds no .parquet file")
-        self._footers = {each: read_footer(each) for each in paths}
+        self._footers = {file_path: read_footer(file_path) for file_path in paths}
         return [
-            _File(path=each, num_tokens=footer.num_tokens, lowest_id=footer.lowest_id, highest_id=footer.highest_id)
-            for each, footer in self._footers.items()
+            _File(
+                path=file_path, num_tokens=footer.num_tokens, lowest_id=footer.lowest_id, highest_id=footer.highest_id
+            )
+            for file_path, footer in self._footers.items()
         ]

@@ -61,15 +61,15 @@ class Mesh:
             return dist.group.WORLD
         by_place: dict[tuple[int, ...], list[int]] = {}
         for rank in range(dist.get_world_size()):
-            at = self._layout.coordinates(rank)
-            by_place.setdefault(tuple(at[axis] for axis in AXES if axis not in axes), []).append(rank)
+            coordinates = self._layout.coordinates(rank)
+            by_place.setdefault(tuple(coordinates[axis] for axis in AXES if axis not in axes), []).append(rank)
         # A profiler's trace of a GPU shows this description with each collective of the group.
         own_group, _ = dist.new_subgroups_by_enumeration(list(by_place.values()), group_desc="+".join(axes))
         return own_group
 
     def _ranks(self, *axes: str) -> list[int]:
         """Returns the ranks that differ from this one along `axes` alone, in their order."""
-        at = self.coordinates
-        spans = (range(getattr(self._layout, axis)) if axis in axes else (at[axis],) for axis in AXES)
+        coordinates = self.coordinates
+        spans = (range(getattr(self._layout, axis)) if axis in axes else (coordinates[axis],) for axis in AXES)
         strides = [math.prod(getattr(self._layout, inner) for inner in AXES[i + 1 :]) for i in range(len(AXES))]
         return [sum(map(int.__mul__, place, strides)) for place in itertools.product(*spans)]

@@ -97,10 +97,12 @@ class AccumulatingEngine(abc.ABC):
         """
         # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
         sequences, length = micro_batches[0].shape
-        each = sequences * (length - 1) // self._context.size
+        micro_batch_tokens = sequences * (length - 1) // self._context.size
         return StepResult(
-            loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
-            num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
+            loss_sum=torch.stack(list(losses)).sum() * micro_batch_tokens
+            if losses
+            else torch.zeros((), device=norm.device),
+            num_tokens=torch.full((), micro_batch_tokens * len(losses), dtype=torch.int64, device=norm.device),
             grad_norm=norm,
             phases=(*phases, StepPhase.OPTIMIZER_STEP),
         )

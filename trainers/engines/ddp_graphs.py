@@ -53,7 +53,7 @@ class MicroStepGraphs:
         """
         graph = torch.cuda.CUDAGraph()
         # Graphs share their memory: they run one after the other, and each writes what it reads.
-        pool = next((each.pool() for each, _ in self._graphs.values()), None)
+        pool = next((captured.pool() for captured, _ in self._graphs.values()), None)
         # Other threads, such as NCCL's watchdog, may call what a capture forbids.
         with (
             memory_errors_first(),

@@ -144,7 +144,7 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     places = [place for model in models for place in zip(model.block_indices, model.blocks, strict=True)]
     wrappers = [child for model in models for child in model.module.modules() if isinstance(child, CheckpointWrapper)]
     inside: list[Any] = [wrapper._checkpoint_wrapped_module for wrapper in wrappers]
-    wrapped = [index for index, block in places if any(block is each for each in inside)]
+    wrapped = [index for index, block in places if any(block is inner for inner in inside)]
     keywords: list[dict[str, Any]] = [getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers]
     selective = sum(keyword.get("context_fn") is _selective_contexts for keyword in keywords)
     budget = activation_budget_in_effect()

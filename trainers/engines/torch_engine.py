@@ -90,7 +90,7 @@ class TorchEngine(AccumulatingEngine):
     def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
         """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
         copy = pipeline.tied_copy()
-        places = [i for i, each in enumerate(self._module.parameters()) if each is copy]
+        places = [i for i, parameter in enumerate(self._module.parameters()) if parameter is copy]
         return self._optimizer.param_groups[0]["params"][places[0]] if places else None
 
     def _hidden_dtype(self) -> torch.dtype:

@@ -84,7 +84,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                     allocated_gib=error.allocated_gib,
                     reserved_gib=error.reserved_gib,
                 )
-    for rank, error in sorted(failures.items(), key=lambda each: (_broken(each[1]), each[0])):
+    for rank, error in sorted(failures.items(), key=lambda item: (_broken(item[1]), item[0])):
         if _broken(error):
             message = error.reason if isinstance(error, RungFailure) else one_line(error)
             reason = f"rank {rank} lost its connection to another: {message}"

@@ -47,7 +47,7 @@ def _by_monitor() -> dict[bytes, str]:
     killed: int = common.WorkerExitType.Value("NODE_OUT_OF_MEMORY")
     job = bytes.fromhex(ray.get_runtime_context().get_job_id())
     table: list[bytes] = state._connect_and_get_accessor().get_worker_table()  # pyright: ignore[reportPrivateUsage]
-    workers = [messages.WorkerTableData.FromString(each) for each in table]
+    workers = [messages.WorkerTableData.FromString(row) for row in table]
     return {
         worker.worker_address.worker_id: _sentence(worker)
         for worker in workers

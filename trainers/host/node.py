@@ -142,7 +142,10 @@ def is_of_this_node(index: int, uuid: str) -> bool:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return True
-    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in visible.split(","))
+    return any(
+        visible_device == str(index) or (len(visible_device) > 4 and uuid.startswith(visible_device))
+        for visible_device in visible.split(",")
+    )
 
 
 def _holders() -> Iterator[dict[str, Any]]:
@@ -191,7 +194,7 @@ def autoscaling(gcs_address: str) -> dict[str, Any] | None:
     import yaml
 
     for process in psutil.process_iter(["cmdline"]):
-        arguments = [each.partition("=") for each in process.info["cmdline"] or () if each.startswith("--")]
+        arguments = [argument.partition("=") for argument in process.info["cmdline"] or () if argument.startswith("--")]
         options = {name: value for name, _, value in arguments}
         if options.get("--gcs-address") == gcs_address and options.get("--autoscaling-config"):
             with contextlib.suppress(OSError):

@@ -156,7 +156,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
             row_gradient, table_gradient = torch.empty_like(rows), None
             for chunk, chunk_labels, into in zip(
-                *(each.split(_rows(len(table))) for each in (rows, labels, row_gradient)), strict=True
+                *(tensor.split(_rows(len(table))) for tensor in (rows, labels, row_gradient)), strict=True
             ):
                 logits = softcapped(chunk @ table.t(), softcap)
                 slope = 1 - (logits / softcap).square() if softcap else None  # of the cap, where the logits stand

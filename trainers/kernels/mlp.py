@@ -71,7 +71,9 @@ def gelu_mlp(hidden: Tensor, up: nn.Module, down: nn.Module) -> Tensor:
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    rows, *weights = (each.to(dtype) for each in (hidden.flatten(0, -2), up.weight, up.bias, down.weight, down.bias))
+    rows, *weights = (
+        tensor.to(dtype) for tensor in (hidden.flatten(0, -2), up.weight, up.bias, down.weight, down.bias)
+    )
     apply: Any = _GeluMlp.apply
     return apply(rows, *weights, isinstance(up, nn.Linear)).view(hidden.shape)
 

@@ -100,9 +100,9 @@ def judge(
         return Outcome.FAILED, f"{windows}, and a time takes {min_windows}; the last one: {void[-1]}"
     if timed.retries:
         return Outcome.THRASH, f"{timed.retries} allocator retries in the timed windows"
-    for rank, each in enumerate(memory):
-        share = each["reserved"] / max(each["limit"], 1e-9)
-        if each["reserved"] > with_headroom_gib(each["limit"], each["outside"]):
+    for rank, rank_memory in enumerate(memory):
+        share = rank_memory["reserved"] / max(rank_memory["limit"], 1e-9)
+        if rank_memory["reserved"] > with_headroom_gib(rank_memory["limit"], rank_memory["outside"]):
             return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
     return (Outcome.SLOW, timed.slow) if timed.slow else (Outcome.OK, "")
 
@@ -148,25 +148,27 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
     GiB.
     """
     worst = max(range(len(memory)), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
-    at = memory[worst]
+    peaks = memory[worst]
     return {
-        "peak_allocated_gib": max(at["forward_backward"], at["optimizer"]),
-        "peak_reserved_gib": max(each["reserved"] for each in memory),
-        "peak_device_gib": max(each["reserved"] + each["outside"] for each in memory),
-        "peak_forward_backward_gib": at["forward_backward"],
-        "peak_optimizer_gib": at["optimizer"],
+        "peak_allocated_gib": max(peaks["forward_backward"], peaks["optimizer"]),
+        "peak_reserved_gib": max(rank_memory["reserved"] for rank_memory in memory),
+        "peak_device_gib": max(rank_memory["reserved"] + rank_memory["outside"] for rank_memory in memory),
+        "peak_forward_backward_gib": peaks["forward_backward"],
+        "peak_optimizer_gib": peaks["optimizer"],
         "memory_rank": worst,
     }
 
 
 def device_fields(windows: Sequence[TimedWindow]) -> Any:
     """Returns the devices' state as fields of a measurement; empty where nothing was recorded."""
-    by_rank = [[each for each in rank if each is not None] for rank in zip(*(w.sampled for w in windows), strict=True)]
-    busy = [statistics.fmean(each.utilization_pct for each in rank) for rank in by_rank if rank]
-    by_window = [[each for each in window.sampled if each is not None] for window in windows]
-    clocks = [[each.sm_clock_mhz for each in window if each.sm_clock_mhz is not None] for window in by_window]
-    powers = [[each.power_w for each in window if each.power_w is not None] for window in by_window]
-    others = [[each.others_gib for each in window if each.others_gib is not None] for window in by_window]
+    by_rank = [
+        [sample for sample in rank if sample is not None] for rank in zip(*(w.sampled for w in windows), strict=True)
+    ]
+    busy = [statistics.fmean(sample.utilization_pct for sample in rank) for rank in by_rank if rank]
+    by_window = [[sample for sample in window.sampled if sample is not None] for window in windows]
+    clocks = [[sample.sm_clock_mhz for sample in window if sample.sm_clock_mhz is not None] for window in by_window]
+    powers = [[sample.power_w for sample in window if sample.power_w is not None] for window in by_window]
+    others = [[sample.others_gib for sample in window if sample.others_gib is not None] for window in by_window]
     sampled = any(clocks)
     return {
         "utilization_pct": statistics.fmean(busy) if busy else None,
@@ -175,7 +177,7 @@ def device_fields(windows: Sequence[TimedWindow]) -> Any:
         "sm_clock_mhz": tuple(min(clock, default=math.nan) for clock in clocks) if sampled else (),
         "power_w": tuple(sum(power) for power in powers) if sampled else (),
         "held_back": tuple(
-            ", ".join(sorted({name for each in window for name in each.held_back})) for window in by_window
+            ", ".join(sorted({name for sample in window for name in sample.held_back})) for window in by_window
         )
         if sampled
         else (),

@@ -95,8 +95,8 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
     by_window = [_by_node(window) for window in windows]
     if not by_window or not all(by_window):
         return {}
-    last = [each.load_average for node in by_window[-1] for each in node]
-    clocks = [[each.clock_mhz for node in window for each in node if each.clock_mhz] for window in by_window]
+    last = [sample.load_average for node in by_window[-1] for sample in node]
+    clocks = [[sample.clock_mhz for node in window for sample in node if sample.clock_mhz] for window in by_window]
     return {
         "load_average": max(last),
         "others_busy_pct": tuple(max(map(_others_pct, window)) for window in by_window),
@@ -108,20 +108,20 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
 def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
     """Returns the samples of each node's ranks."""
     nodes: dict[str, list[HostSampled]] = {}
-    for each in window:
-        if each is not None and each.wall_s > 0:
-            nodes.setdefault(each.node, []).append(each)
+    for sample in window:
+        if sample is not None and sample.wall_s > 0:
+            nodes.setdefault(sample.node, []).append(sample)
     return list(nodes.values())
 
 
 def _others_pct(node: Sequence[HostSampled]) -> float:
     """Returns the share of the node's processors that processes other than the trial's used."""
-    others_s = max(each.busy_s for each in node) - sum(each.process_s for each in node)
+    others_s = max(sample.busy_s for sample in node) - sum(sample.process_s for sample in node)
     return _percent(others_s, node)
 
 
 def _steal_pct(node: Sequence[HostSampled]) -> float:
-    return _percent(max(each.steal_s for each in node), node)
+    return _percent(max(sample.steal_s for sample in node), node)
 
 
 def _percent(seconds: float, node: Sequence[HostSampled]) -> float:

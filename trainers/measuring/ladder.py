@@ -74,7 +74,7 @@ def misfits(
     return skipped
 
 
-def _line(points: list[tuple[int, float]], at: int) -> float:
+def _line(points: list[tuple[int, float]], x: int) -> float:
     (x0, y0), (x1, y1) = points[-2:]
     slope = max(0.0, (y1 - y0) / (x1 - x0))
     residual = 0.0
@@ -82,7 +82,7 @@ def _line(points: list[tuple[int, float]], at: int) -> float:
         (a0, b0), (a1, b1) = points[-3], points[-2]
         before = b1 + (b1 - b0) / (a1 - a0) * (x1 - a1)
         residual = max(0.0, y1 - before)
-    return y1 + slope * (at - x1) + residual
+    return y1 + slope * (x - x1) + residual
 
 
 def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float, optimizer_s: float) -> float:
@@ -132,11 +132,11 @@ def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
     return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 
 
-def extrapolated(at: tuple[int, float], beyond: tuple[int, float], x: int) -> float:
+def extrapolated(nearer: tuple[int, float], beyond: tuple[int, float], x: int) -> float:
     """Returns the line through both points at `x`, at least its value at the second: memory grows with
     micro-steps.
     """
-    (x0, y0), (x1, y1) = at, beyond
+    (x0, y0), (x1, y1) = nearer, beyond
     return y1 + max(0.0, (y1 - y0) / (x1 - x0)) * (x - x1)
 
 

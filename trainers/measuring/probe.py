@@ -55,9 +55,9 @@ class _Rank:
         # Agreements on the host go over gloo, so that they neither wait for the device nor warm its links up.
         self.control = dist.new_group(backend="gloo") if self.kind == "cuda" else dist.group.WORLD
         placed = self._gather((node, address))
-        keys = list(dict.fromkeys(each for each, _ in placed))
-        self.node_of = [keys.index(each) for each, _ in placed]
-        self.nodes = [next(place for each, place in placed if each == key) for key in keys]
+        keys = list(dict.fromkeys(node_key for node_key, _ in placed))
+        self.node_of = [keys.index(node_key) for node_key, _ in placed]
+        self.nodes = [next(place for node_key, place in placed if node_key == key) for key in keys]
         self.cut_short = False
 
     def run(self) -> dict[str, Any] | None:
@@ -154,10 +154,10 @@ class _Rank:
         inner = edges[:-1] if last else edges
         largest = MESSAGE_BYTES[self.kind][-1:]
         return [
-            each
+            collective
             for at_once in (inner[0::2], inner[1::2], last)
             if at_once
-            for each in self._sweep("pair", at_once, largest, OPERATIONS[:1])
+            for collective in self._sweep("pair", at_once, largest, OPERATIONS[:1])
         ]
 
     def _sweep(

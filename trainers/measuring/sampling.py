@@ -116,7 +116,7 @@ class NvmlSampler:
             utilization_pct=statistics.fmean(busy),
             sm_clock_mhz=statistics.fmean(clock),
             power_w=statistics.fmean(milliwatts) / 1e3,
-            held_back=tuple(sorted(name for bit, name in _HELD_BACK.items() if any(bit & each for each in bits))),
+            held_back=tuple(sorted(name for bit, name in _HELD_BACK.items() if any(bit & mask for mask in bits))),
             others_gib=self.others_gib(),
         )
 
@@ -125,9 +125,9 @@ class NvmlSampler:
             return None
         try:
             listed: list[Any] = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            if any(getattr(each, "gpuInstanceId", _NO_INSTANCE) != _NO_INSTANCE for each in listed):
+            if any(getattr(process, "gpuInstanceId", _NO_INSTANCE) != _NO_INSTANCE for process in listed):
                 listed = []  # MIG: the list is of the whole GPU, this process has a part of it
-            held = {each.pid: each.usedGpuMemory and each.usedGpuMemory / GIB for each in listed}
+            held = {process.pid: process.usedGpuMemory and process.usedGpuMemory / GIB for process in listed}
             free, total = torch.cuda.mem_get_info()
             return others_gib(
                 held,

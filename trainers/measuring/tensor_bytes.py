@@ -121,19 +121,19 @@ def of_first_thread(changes: Sequence[AllocationChange], ends_ns: Sequence[int])
     of_others: dict[int, int] = {}
     """Bytes by address."""
     held_bytes = changes[0].held_bytes - changes[0].size
-    for each in _in_order(changes):
-        if (freed := held_bytes + each.size - each.held_bytes) > 0:  # by a thread whose changes are not reported
-            number = bisect.bisect_right(ends_ns, each.at_ns)
-            _free_since(ends_ns[number - 1] if number else each.at_ns, freed, allocations)
-        held_bytes = each.held_bytes
-        if each.thread == changes[0].thread:
-            if each.size > 0:
-                allocation = Allocation(requested_bytes=each.size, held_bytes=held_bytes - sum(of_others.values()))
-                allocations.append((each.at_ns, allocation))
-        elif each.size > 0:
-            of_others[each.address] = each.size
+    for change in _in_order(changes):
+        if (freed := held_bytes + change.size - change.held_bytes) > 0:  # by a thread whose changes are not reported
+            number = bisect.bisect_right(ends_ns, change.at_ns)
+            _free_since(ends_ns[number - 1] if number else change.at_ns, freed, allocations)
+        held_bytes = change.held_bytes
+        if change.thread == changes[0].thread:
+            if change.size > 0:
+                allocation = Allocation(requested_bytes=change.size, held_bytes=held_bytes - sum(of_others.values()))
+                allocations.append((change.at_ns, allocation))
+        elif change.size > 0:
+            of_others[change.address] = change.size
         else:
-            of_others.pop(each.address, None)
+            of_others.pop(change.address, None)
     return [allocation for _, allocation in allocations]
 
 
@@ -151,8 +151,8 @@ def _in_order(changes: Sequence[AllocationChange]) -> Iterator[AllocationChange]
     may be interrupted in between. What follows a change must hold as much more as the change states.
     """
     by_thread: dict[int, deque[AllocationChange]] = {}
-    for each in changes:
-        by_thread.setdefault(each.thread, deque()).append(each)
+    for allocation_change in changes:
+        by_thread.setdefault(allocation_change.thread, deque()).append(allocation_change)
     held_bytes = changes[0].held_bytes - changes[0].size
     while by_thread:
         heads = sorted((queue[0] for queue in by_thread.values()), key=lambda change: change.at_ns)

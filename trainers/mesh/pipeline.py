@@ -139,7 +139,7 @@ class Pipeline:
         hidden, stage_input = self._sent_shape(len(tokens), tokens.shape[1] - has_labels), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
         for index in range(num_stages):
-            part = next((each for each in self._parts if each.stage.index == index), None)
+            part = next((own_part for own_part in self._parts if own_part.stage.index == index), None)
             is_head = index == num_stages - 1
             dtype = torch.float32 if is_head else self._hidden_dtype
             if part is None:
@@ -163,7 +163,7 @@ class Pipeline:
         skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
         for index in range(self._parts[0].stage.num_stages):
             source = index % dist.get_world_size(self._group)
-            part = next((each for each in self._parts if each.stage.index == index), None)
+            part = next((own_part for own_part in self._parts if own_part.stage.index == index), None)
             weights = weights_of_stage(part.module) if part is not None else iter(())
             while True:
                 name, weight = next(weights, ("", None))
@@ -240,8 +240,8 @@ def _ends_group(layout: Layout, group: Any) -> Any:
         return group
     pipelines: dict[tuple[int, ...], list[int]] = {}
     for rank in range(dist.get_world_size()):
-        at = layout.coordinates(rank)
-        pipelines.setdefault(tuple(at[axis] for axis in at if axis != "pp"), []).append(rank)
+        coordinates = layout.coordinates(rank)
+        pipelines.setdefault(tuple(coordinates[axis] for axis in coordinates if axis != "pp"), []).append(rank)
     ends = [[ranks[0], ranks[-1]] for ranks in pipelines.values()]
     own_group, _ = dist.new_subgroups_by_enumeration(ends, group_desc="pp")
     return own_group

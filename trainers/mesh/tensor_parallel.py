@@ -60,10 +60,10 @@ class TensorParallel:
         for model in models:
             for name, block in zip(model.block_names, model.blocks, strict=True):
                 self._cut_block(name, block)
-                self._replicated |= {f"{name}.{each}" for each, _ in block.named_parameters()}
+                self._replicated |= {f"{name}.{parameter_name}" for parameter_name, _ in block.named_parameters()}
             self._cut_vocabulary(model)
             self._fold_between(model)
-        self._replicated |= {f"{self._family.final_norm}.{each}" for each in ("weight", "bias")}
+        self._replicated |= {f"{self._family.final_norm}.{parameter_name}" for parameter_name in ("weight", "bias")}
         self._replicated -= self._cuts.keys()
 
     def enter(self, models: Sequence[Model]) -> None:
@@ -82,7 +82,7 @@ class TensorParallel:
         """Returns this rank's part of the parameter called `name`."""
         if (cut := self._cuts.get(name)) is None:
             return full
-        parts = [each.chunk(self.size, cut.dim)[self._rank] for each in full.chunk(cut.stacked, cut.dim)]
+        parts = [piece.chunk(self.size, cut.dim)[self._rank] for piece in full.chunk(cut.stacked, cut.dim)]
         return torch.cat(parts, cut.dim)
 
     def gathered(self, name: str, part: torch.Tensor) -> torch.Tensor:
@@ -130,9 +130,9 @@ class TensorParallel:
         replicated = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
         if not replicated:  # a pipeline's stage of an embedding alone
             return
-        flat = torch.cat([each.flatten() for each in replicated]).to(device)
+        flat = torch.cat([summand.flatten() for summand in replicated]).to(device)
         reduce_in_place(flat, self._group)
-        for gradient, total in zip(replicated, flat.split([each.numel() for each in replicated]), strict=True):
+        for gradient, total in zip(replicated, flat.split([summand.numel() for summand in replicated]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
     @staticmethod

@@ -107,9 +107,9 @@ def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
     for event in events:
         if event.get("cat") == "fwdbwd":
             ends.setdefault(event["id"], {})[event["ph"]] = (event["tid"], event["ts"])
-    at = {(span.event["tid"], span.event["ts"]): span for span in spans}
+    span_at = {(span.event["tid"], span.event["ts"]): span for span in spans}
     for arrow in ends.values():
-        forward, backward = (at.get(arrow[end]) if end in arrow else None for end in ("s", "f"))
+        forward, backward = (span_at.get(arrow[end]) if end in arrow else None for end in ("s", "f"))
         if forward is not None and backward is not None:
             backward.forward = forward
 
@@ -125,12 +125,12 @@ def _around(span: _Span | None) -> list[_Span]:
 
 def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
     around = _around(span)
-    node = next((each.forward for each in reversed(around) if each.forward is not None), None)
+    node = next((operation.forward for operation in reversed(around) if operation.forward is not None), None)
     return kind_of(
         kernel,
-        [each.name for each in around],
-        forward=[each.name for each in _around(node)],
-        is_head=any(is_product(each.name) and _has_width(each, head_widths) for each in around),
+        [operation.name for operation in around],
+        forward=[operation.name for operation in _around(node)],
+        is_head=any(is_product(operation.name) and _has_width(operation, head_widths) for operation in around),
     )
 
 
@@ -138,11 +138,11 @@ def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_gro
     """Returns the mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
     descriptions = (
-        each.get("args", {}).get("Process Group Description", "")
-        for each in (event, *(operation.event for operation in around))
+        trace_event.get("args", {}).get("Process Group Description", "")
+        for trace_event in (event, *(operation.event for operation in around))
     )
     description = next(filter(None, descriptions), "")
-    return axis_of(kernel, [each.name for each in around], description, default_group)
+    return axis_of(kernel, [operation.name for operation in around], description, default_group)
 
 
 def _has_width(span: _Span, widths: frozenset[int]) -> bool:

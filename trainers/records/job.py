@@ -156,18 +156,18 @@ def gate_batch(job: Job) -> BatchPoint:
         ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.
     """
     gate = job.gate or GateSize()
-    each, remainder = divmod(gate.sequences, job.layout.data_parallel)
-    if remainder or not each:
+    rank_sequences, remainder = divmod(gate.sequences, job.layout.data_parallel)
+    if remainder or not rank_sequences:
         raise ValueError(
             f"{gate.sequences} sequences do not divide evenly over {job.layout.data_parallel} data-parallel ranks"
         )
-    most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
+    largest = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
     recipe = job.recipe
-    if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):
-        most = min(most, each // 2)
-    sizes = [size for size in range(1, min(most, each) + 1) if each % size == 0]
-    reasons = {size: schedule_refusal(job.layout, each // size) for size in sizes}
+    if rank_sequences > 1 and (recipe.grad_accum > 1 or recipe.global_batch > largest * job.layout.data_parallel):
+        largest = min(largest, rank_sequences // 2)
+    sizes = [size for size in range(1, min(largest, rank_sequences) + 1) if rank_sequences % size == 0]
+    reasons = {size: schedule_refusal(job.layout, rank_sequences // size) for size in sizes}
     micro_batch = max((size for size in sizes if not reasons[size]), default=0)
     if not micro_batch:
         raise ValueError(reasons[1])
-    return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)
+    return BatchPoint(micro_batch=micro_batch, grad_accum=rank_sequences // micro_batch)

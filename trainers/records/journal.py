@@ -73,7 +73,7 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
     if name == "space" or value is True:
         return (str(value) if name == "space" else option,)
     if name == "set":
-        return tuple(word for each in value for word in (option, str(each)))
+        return tuple(word for change in value for word in (option, str(change)))
     return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
 
 

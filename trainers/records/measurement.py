@@ -210,7 +210,7 @@ class Measurement:
     @property
     def held_back_by(self) -> tuple[str, ...]:
         """The reasons of `held_back`, each once."""
-        return tuple(sorted({reason for each in self.held_back if each for reason in each.split(", ")}))
+        return tuple(sorted({reason for reasons in self.held_back if reasons for reason in reasons.split(", ")}))
 
     @property
     def most_others_gib(self) -> float:

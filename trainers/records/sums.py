@@ -82,19 +82,19 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Sums))
 def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
     """Returns the sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
     marks: list[tuple[float, int, Busy]] = []
-    for each in busy:
-        first, last = max(each.start_s, start_s), min(each.end_s, end_s)
+    for piece in busy:
+        first, last = max(piece.start_s, start_s), min(piece.end_s, end_s)
         if last > first:
-            marks.append((first, 1, each))
-            marks.append((last, -1, each))
+            marks.append((first, 1, piece))
+            marks.append((last, -1, piece))
     marks.sort(key=lambda mark: mark[0])
     sums: dict[str, float] = dict.fromkeys(FIELDS, 0.0)
     running, talking = Counter[Kind](), Counter[Axis]()
     before_s = start_s
-    for at_s, change, each in marks:
+    for at_s, change, piece in marks:
         span_s = at_s - before_s
         if span_s > 0:
-            compute = next((each for each in COMPUTE if running[each]), None)
+            compute = next((kind for kind in COMPUTE if running[kind]), None)
             axis = next((name for name in AXES if talking[name]), None)
             if compute is not None:
                 sums[f"{compute}_s"] += span_s
@@ -104,10 +104,10 @@ def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
                 sums[f"exposed_{axis}_s"] += span_s
             else:
                 sums["idle_s"] += span_s
-        if each.kind == "communication":
-            talking[each.axis] += change
+        if piece.kind == "communication":
+            talking[piece.axis] += change
         else:
-            running[each.kind] += change
+            running[piece.kind] += change
         before_s = at_s
     sums["idle_s"] += max(0.0, end_s - before_s)
     return Sums(**sums)

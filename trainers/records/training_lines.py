@@ -55,7 +55,7 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
-            valid = [kept_part for each in valid if (kept_part := _up_to(each, record.step)) is not None]
+            valid = [kept_part for earlier in valid if (kept_part := _up_to(earlier, record.step)) is not None]
         valid.append(record)
     return valid
 

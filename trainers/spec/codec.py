@@ -113,7 +113,7 @@ def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
         return _ANY, None
     if origin in (typing.Union, types.UnionType):
         plain, decodes = zip(*map(_reader, args), strict=True)
-        (decode, *others) = [each for each in decodes if each is not None] or [None]
+        (decode, *others) = [arg_decode for arg_decode in decodes if arg_decode is not None] or [None]
         assert not others, f"{hint} has several kinds of values that are made from JSON"
         return frozenset().union(*plain), decode
     if origin is typing.Literal:

@@ -165,7 +165,7 @@ def _rotary_by_length(config: Any) -> str:
     """Returns a `config.json`'s kind of rotary positions whose frequencies depend on the length; empty for others."""
     for key in ("rope_parameters", "rope_scaling"):
         stated = config.get(key) or {}
-        for each in (stated, *(value for value in stated.values() if isinstance(value, dict))):
-            if (kind := each.get("rope_type", each.get("type"))) in ("dynamic", "longrope"):
+        for parameters in (stated, *(value for value in stated.values() if isinstance(value, dict))):
+            if (kind := parameters.get("rope_type", parameters.get("type"))) in ("dynamic", "longrope"):
                 return kind
     return ""

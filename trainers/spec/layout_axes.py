@@ -232,8 +232,8 @@ class LayoutAxes:
 
     def data_parallel_rank(self, rank: int) -> int:
         """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
-        at = self.coordinates(rank)
-        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
+        coordinates = self.coordinates(rank)
+        return coordinates["dp_replicate"] * self.dp_shard + coordinates["dp_shard"]
 
     @property
     def world_size(self) -> int:

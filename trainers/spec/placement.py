@@ -23,12 +23,12 @@ def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
     for axis in WITHIN_A_NODE:
         groups: dict[tuple[int, ...], set[str]] = {}
         for rank, node in enumerate(nodes):
-            others = tuple(at for name, at in layout.coordinates(rank).items() if name != axis)
+            others = tuple(coordinate for name, coordinate in layout.coordinates(rank).items() if name != axis)
             groups.setdefault(others, set()).add(node)
-        if (most := max(map(len, groups.values()))) > 1:
+        if (num_nodes := max(map(len, groups.values()))) > 1:
             within = layout.cp * layout.tp if axis == "cp" else layout.tp
             return (
-                f"a group of {axis} {getattr(layout, axis)} stands on {most} nodes of {workers[nodes[0]]} workers each:"
-                f" choose degrees of which {within} ranks in a row stand on one node"
+                f"a group of {axis} {getattr(layout, axis)} stands on {num_nodes} nodes of {workers[nodes[0]]} workers"
+                f" each: choose degrees of which {within} ranks in a row stand on one node"
             )
     return None

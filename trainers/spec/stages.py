@@ -133,8 +133,8 @@ def timed_accumulations(layout: LayoutAxes, grad_accum: int) -> tuple[int, ...]:
     From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
     accumulations is what a micro-step takes.
     """
-    most = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
-    return (2 * layout.pp, most) if most > 2 * layout.pp > 2 else (most,)
+    largest = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
+    return (2 * layout.pp, largest) if largest > 2 * layout.pp > 2 else (largest,)
 
 
 def bubble_of_equal_stages(layout: LayoutAxes, grad_accum: int) -> float:

@@ -50,7 +50,7 @@ def not_installed(points: Sequence[tuple[Recipe, Layout]], axes: Iterable[str], 
             missing[f"{axis} {value}"] = kernel.requirement
     if not missing:
         return None
-    requirements = " ".join(f"'{each}'" for each in dict.fromkeys(missing.values()))
+    requirements = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(missing.values()))
     return (
         f"Kernels of packages that are not installed here are not tried: {', '.join(missing)} (pip install"
         f" {requirements})."
@@ -117,7 +117,9 @@ def _of_model(spec: ModelSpec) -> Iterator[str]:
         yield f"transformers has no {kind} without a norm after the embedding, {spec.name} asks for one"
     if spec.embedding_norm and not (family.embedding_norm or family.norm_place):
         declared = {name: architecture_of(name) for name in architectures.names()}
-        others = [name for name, each in declared.items() if each.embedding_norm or each.norm_place]
+        others = [
+            name for name, architecture in declared.items() if architecture.embedding_norm or architecture.norm_place
+        ]
         yield (
             f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one:"
             f" use {' or '.join(others)}"

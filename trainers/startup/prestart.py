@@ -80,7 +80,7 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
     with contextlib.suppress(Exception):
         context = ray.get_runtime_context()
         nodes: list[dict[str, Any]] = ray.nodes()
-        node = next(each for each in nodes if each["NodeID"] == context.get_node_id())
+        node = next(ray_node for ray_node in nodes if ray_node["NodeID"] == context.get_node_id())
         if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
             _start(node, 1, context.get_runtime_env_string())
 

@@ -20,6 +20,6 @@ def run_rate(config: Mapping[str, Any]) -> None:
     """
     job = from_json(TrainingJob, config["jobs"][config["index"]])
     attempt_end = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))
-    losses = [each.loss for each in Reader(Path(job.folder) / RECORDS).read() if isinstance(each, Validated)]
+    losses = [record.loss for record in Reader(Path(job.folder) / RECORDS).read() if isinstance(record, Validated)]
     loss = losses[-1] if losses and attempt_end.state == "done" and math.isfinite(losses[-1]) else math.inf
     ray.tune.report({"val_loss": loss, "index": config["index"], "reason": attempt_end.reason})

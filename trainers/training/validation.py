@@ -47,4 +47,4 @@ class Validator:
             labels = int((tokens[: len(own_sequences), 1:] < FLAG).sum())
             total, count = total + loss * labels, count + labels
         sums = gather((total, count))
-        return sum(each for each, _ in sums) / max(1, sum(number for _, number in sums))
+        return sum(rank_total for rank_total, _ in sums) / max(1, sum(number for _, number in sums))

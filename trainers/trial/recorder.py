@@ -218,6 +218,6 @@ class Recorder:
 
         of_trial = [node for node in ray.nodes() if node["NodeID"] in ids]
         return any(
-            not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"], timeout_s=3)
-            for each in of_trial
+            not node["Alive"] or error_of(node["NodeManagerAddress"], node["NodeManagerPort"], timeout_s=3)
+            for node in of_trial
         )

@@ -53,7 +53,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
     except Exception as error:
         raised, dead = by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
-        if unrecorded := next((each for each in raised.values() if isinstance(each, RecorderError)), None):
+        if unrecorded := next((failure for failure in raised.values() if isinstance(failure, RecorderError)), None):
             verdict = EndCause(outcome=Outcome.FAILED, reason=str(unrecorded), silent=True)
         if verdict.silent and (killed := kills.since()):
             verdict = host_memory(killed, rank=verdict.rank)

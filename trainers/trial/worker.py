@@ -250,8 +250,8 @@ class TrialWorker:
         refused = misfits(self.job, memory_points, above, limit_gib)
         if not refused or refused[0].batch != batch:
             return True
-        for each in refused:
-            self._record(each)
+        for measurement in refused:
+            self._record(measurement)
         return False
 
     def _record(self, measurement: Measurement) -> None:

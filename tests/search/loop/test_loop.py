@@ -572,7 +572,8 @@ with Study.create(Path(sys.argv[1]), "made-up") as study:
     )
     within = candidates()
     searcher = create("sweep", Problem(candidates=within))
-    loop = SearchLoop(study=study, candidates=within, searcher=searcher, budget=Budget(time_s=3600.0), settings=settings)
+    budget = Budget(time_s=3600.0)
+    loop = SearchLoop(study=study, candidates=within, searcher=searcher, budget=budget, settings=settings)
     Backend(study, Clock(), play).run(loop)
     assert loop.spending.gpu_s > 0, loop.spending.gpu_s
     assert 3500.0 < loop.spending.time_left_s() < 3600.0, loop.spending.time_left_s()

@@ -12,7 +12,7 @@ from platform.cluster import nodes
 ROOT = Path(__file__).parents[3]
 DRY_RUN = """
 import sys
-import platform.search as search
+import platform.search.__main__ as search
 code = search.main(sys.argv[1:])
 assert "ray" not in sys.modules, "Ray was imported"
 sys.exit(code)

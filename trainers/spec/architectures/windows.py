@@ -73,4 +73,8 @@ class WindowByBlock(LlamaLike):
         switch = {self.switch: spec.window > 0} if self.switch else {}
         # A length is needed even where no block has it: transformers makes the mask all the same.
         size = spec.window or (None if self.switch else self.default_window)
-        return {**switch, "sliding_window": size, "layer_types": [_GLOBAL if each else _LOCAL for each in is_global]}
+        return {
+            **switch,
+            "sliding_window": size,
+            "layer_types": [_GLOBAL if without_window else _LOCAL for without_window in is_global],
+        }
