@@ -1,4 +1,4 @@
-"""How a study ended: its files, its exit code, sentences on its end, and the command that continues it."""
+"""The end of a study: its files, its exit code, sentences on it, and the command that continues it."""
 
 import shlex
 from pathlib import Path

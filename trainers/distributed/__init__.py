@@ -1,1 +1,1 @@
-"""What ranks share: how they meet, their process groups, collectives with gradients, and state cut over ranks."""
+"""The things that ranks share: rendezvous, process groups, collectives with gradients, state cut over ranks."""

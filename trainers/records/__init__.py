@@ -1,1 +1,1 @@
-"""What is written down and read back: jobs, measurements, the lines of journals and of trainings. No torch, no Ray."""
+"""Values that are written down and read back: jobs, measurements, lines of journals and trainings. No torch, no Ray."""

@@ -1,1 +1,1 @@
-"""What a study's journal says: ranking, ties, numerics gates, coverage, and the result of them all."""
+"""The result of a study, from its journal: ranking, ties, numerics gates, coverage, and one value of them all."""

@@ -33,7 +33,7 @@ End = Callable[..., tuple[SimpleNamespace, list[Measurement]]]
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> End:
-    """Ends a trial as Tune does; returns the loop as it is then, with the arguments of `ended`, and the journal."""
+    """Ends a trial as Tune does; returns the loop as it is then, with the arguments of `on_trial_end`, and the journal."""
 
     def play(*, killed: str = "", recorder: RecorderError | None = None, **shown: Any) -> tuple[SimpleNamespace, Any]:
         written: list[Measurement] = []
@@ -46,7 +46,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
                 return STANDING
             written.append(from_json(Measurement, arguments[1]))
 
-        loop = SimpleNamespace(running=JOB, ended=lambda **options: ends.append(options), fault="", ends=ends)
+        loop = SimpleNamespace(running=JOB, on_trial_end=lambda **options: ends.append(options), fault="", ends=ends)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01"))
         monkeypatch.setattr(tune, "_remove_groups", lambda job_id: 0)
         monkeypatch.setattr(tune, "_nodes", lambda ids: (["10.0.0.7" for _ in ids], []))

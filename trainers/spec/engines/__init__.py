@@ -1,4 +1,4 @@
-"""What engines accept: asked without building one, without torch.
+"""The rules of all engines, asked without building one and without torch.
 
 A new engine is a file here (its `EngineRules`), one in `trainers/engines` (how it runs), one line in
 `trainers.spec.engines.rules.REGISTRY` and one line in the contract test. An engine outside this project is named by the
