@@ -1,4 +1,4 @@
-"""One trial, on the workers: all that Ray ships to another process. `values` holds what every floor speaks in.
+"""One trial, on the workers: all that Ray ships to another process. `spec` holds what every floor speaks in.
 
-Importing the values costs no torch; it imports neither `search_spaces` nor `platform`.
+Importing `spec` and `records` costs no torch; no module here imports `search_spaces` or `platform`.
 """

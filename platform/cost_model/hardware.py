@@ -179,7 +179,7 @@ def find_device(name: str) -> Device:
     key = "CPU-core" if _CPU.search(name) else None
     key = key or next((names[_plain(spelling)] for spelling in spellings if _plain(spelling) in names), None)
     if key is None:
-        alike = [known for known in _names("devices") if _letters(known) == _letters(_plain(name))]
+        alike = [known_name for known_name in _names("devices") if _letters(known_name) == _letters(_plain(name))]
         near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[near_name] for near_name in near))
         names = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"

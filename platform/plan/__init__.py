@@ -1,1 +1,1 @@
-"""Answers before anything is measured: best layouts, scaling, what fits, schedules. Pure functions of predictions."""
+"""`python -m platform.plan`: answers before anything is measured, as pure functions of predictions."""

@@ -1,1 +1,1 @@
-"""Reports on a study for people and other programs, all made from the journal alone."""
+"""`python -m platform.report`, and all that shows a study to people and programs, made from the journal alone."""

@@ -1,1 +1,1 @@
-"""The parts of `platform.train`: the plan, the training's folder, attempts after each other, progress, MLflow."""
+"""`python -m platform.train`: a training's plan, folder and attempts; comparisons, exports and the preparation of data."""

@@ -1,1 +1,1 @@
-"""The parts of `validate`: the report of a validation, and its tables."""
+"""`python -m platform.validate`: other people's tables read, the cost model scored on them, searches replayed on them."""

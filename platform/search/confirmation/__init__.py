@@ -1,1 +1,1 @@
-"""The final runs after a search: the best points run again in processes of their own, and what follows from them."""
+"""The runs after a search: the best points again in fresh processes, the winner at length, and its numerics gate."""

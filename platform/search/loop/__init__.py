@@ -1,3 +1,1 @@
-"""The search loop: chooses the next trial within the budgets, decides what its end means, and runs it through Ray
-Tune.
-"""
+"""The search loop: chooses the next trial within the budgets, and runs it through Ray Tune."""
