@@ -1,4 +1,4 @@
-"""Stores measurements as Parquet, one flat row each with the measurement table's column names, and reads them back.
+"""Stores measurements as Parquet, one flat row each with the measurement table's column names.
 
 pyarrow is imported when it is needed: a search has nothing to do with it before its end.
 """
@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
 from trainers.records.measurement import Measurement
 from trainers.spec.axis import axes_of
-from trainers.spec.codec import from_json, to_json
+from trainers.spec.codec import to_json
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -135,37 +134,3 @@ def _flat(measurement: Measurement, json_by_id: dict[int, Any]) -> dict[str, Any
             value = None if value is None else value[step]
         row[column.name] = list(value.items()) if isinstance(value, dict) else value  # type: ignore[reportUnknownArgumentType]
     return row | {"global_batch": measurement.global_batch}  # a recipe with a fixed accumulation leaves it open
-
-
-def read_parquet(path: Path) -> tuple[Measurement, ...]:
-    """Returns the measurements that `write_parquet` wrote.
-
-    Raises:
-        InputError: the file cannot be read or is not such a table.
-    """
-    pa, pq = _pyarrow()
-    try:
-        rows = pq.read_table(path).to_pylist()
-        return tuple(from_json(Measurement, _nested(row)) for row in rows)
-    except (OSError, pa.ArrowInvalid, ValueError) as error:
-        raise InputError(f"{path} is not a table of measurements: {error}") from error
-
-
-def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for column in _columns():
-        if column.name not in row:
-            continue
-        value = row[column.name]
-        if typing.get_origin(column.hint) is Mapping and value is not None:
-            value = dict(value)
-        branch = data
-        for step in column.path[:-1]:
-            branch = branch.setdefault(step, {})
-        branch[column.path[-1]] = value
-    if data["recipe"].get("grad_accum"):
-        data["recipe"]["global_batch"] = 0
-    conditions = data.get("conditions")
-    if conditions is not None and all(value is None for value in conditions.values()):
-        data["conditions"] = None
-    return data

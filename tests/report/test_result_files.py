@@ -14,9 +14,9 @@ from platform.report.measurement_table import read_csv
 from platform.report.result_files import write_results
 from platform.study.history import History
 from platform.study.layout_file import LayoutFile, read_layout
-from platform.study.parquet import read_parquet
 from platform.study.result.result import StudyResult
 from tests.samples import RECIPE, SMALL, header, layout, measurement, oom
+from tests.study.parquet_reader import read_parquet
 from trainers.engines.deepspeed_config import ds_config
 from trainers.records.journal import Measured
 from trainers.records.measurement import Measurement

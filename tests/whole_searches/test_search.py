@@ -19,8 +19,8 @@ from platform.report.__main__ import main as report
 from platform.report.measurement_table import read_csv
 from platform.search.setup.planning import make_plan, num_rungs
 from platform.study.layout_file import read_layout
-from platform.study.parquet import read_parquet
 from platform.study.result.tie_break import named_winner, unresolved
+from tests.study.parquet_reader import read_parquet
 from tests.whole_searches.session import write_space
 from tests.whole_searches.studies import ANSWERED, RAN, Run, nothing_twice, sessions_of, start
 from trainers.profiling.trace import step_sums

@@ -1,9 +1,9 @@
 """Optimisations that only make trials start sooner; a search has the same answer without them. One switch turns them
 off.
 
-`prestart` has the processes of the next trial started, and their imports done, while a trial runs. `import_stubs` imports the
-big libraries without what they import for others. LAYOUT_SEARCH_FAST_START=0 in the driver's environment turns both
-off, on every node.
+`prestart` has the processes of the next trial started, and their imports done, while a trial runs. `import_stubs`
+imports the big libraries without what they import for others. LAYOUT_SEARCH_FAST_START=0 in the driver's environment
+turns both off, on every node.
 """
 
 import os

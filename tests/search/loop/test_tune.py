@@ -33,7 +33,7 @@ End = Callable[..., tuple[SimpleNamespace, list[Measurement]]]
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> End:
-    """Ends a trial as Tune does; returns the loop as it is then, with the arguments of `on_trial_end`, and the journal."""
+    """Ends a trial as Tune does; returns the loop as it is then, with `on_trial_end`'s arguments, and the journal."""
 
     def play(*, killed: str = "", recorder: RecorderError | None = None, **shown: Any) -> tuple[SimpleNamespace, Any]:
         written: list[Measurement] = []
