@@ -66,8 +66,9 @@ test-torch: ## the mesh contract on another torch, the index's own build of it: 
 		torch==$(TORCH) transformers numpy psutil pyarrow pytest pytest-timeout pytest-xdist
 	$(TORCH_VENV)/bin/python -m pytest -m '' $(MESH_TESTS)
 
-check: $(STAMP) ## lint, format, types, spelling
+check: $(STAMP) ## lint, imports, format, types, spelling
 	$(BIN)/ruff check
+	$(BIN)/python -m scripts.lint_imports
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/codespell $$(git ls-files)

@@ -72,7 +72,7 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
 
 
 def preload(name: str) -> None:
-    """Starts importing in the background the modules that `create` will need: scikit-learn takes seconds."""
+    """Starts importing in the background the module that `create` will need, and the cost model and numpy with it."""
 
     def load() -> None:
         with contextlib.suppress(Exception):  # `create` imports again, and raises

@@ -18,7 +18,7 @@ PRODUCT = ("platform", "search_spaces", "trainers")
 MODULES = ("compiler", "re", "torch")
 """`re.compile`, `torch.compile` and that of DeepSpeed's `compiler` are no axes."""
 EVERY = frozenset(axes_of(Layout))
-OF_ENGINES = EVERY & {path.stem for path in (ROOT / "trainers" / "engines" / "axes").glob("*.py")}
+OF_ENGINES = EVERY & {path.stem for path in (ROOT / "trainers" / "spec" / "engines" / "axes").glob("*.py")}
 """Axes that some engines have, each in files of its own: its place follows from its name."""
 SHARED = EVERY - OF_ENGINES
 DECLARATIONS = "trainers/spec/layout_axes.py"
@@ -28,23 +28,39 @@ AXES: Mapping[str, frozenset[str]] = {
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
     "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
-    # Engines and kernels that implement axes.
+    # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
-    "trainers/kernels/": SHARED,
-    "trainers/mesh/": SHARED,  # implements the degrees
-    "trainers/trial/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
+    "trainers/spec/division.py": frozenset({"cp", "tp"}),
+    "trainers/spec/float8.py": frozenset({"cp", "offload", "tp"}),
+    "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
+    "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp", "grad_sync", "pp", "tp", "virtual"}),
+    "trainers/spec/optional_kernels.py": frozenset({"attention", "cp", "loss", "mlp", "tp"}),
+    "trainers/spec/placement.py": frozenset({"cp", "tp"}),
+    "trainers/spec/stages.py": frozenset({"checkpointing", "pp", "schedule", "virtual"}),
     "trainers/spec/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
+    # Engines, kernels and degrees that implement axes.
+    "trainers/engines/": SHARED,
+    "trainers/kernels/": SHARED,
+    "trainers/mesh/": SHARED,
+    "trainers/distributed/groups.py": frozenset({"cp", "dp_replicate", "dp_shard"}),
+    "trainers/trial/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
     # Their costs.
     "platform/cost_model/": SHARED,
+    "platform/plan/software.py": frozenset({"checkpointing", "dp_replicate", "engine", "tp", "zero_stage"}),
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
+    "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
+    "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload"}),
+    "platform/validate/published_run.py": SHARED,
+    "platform/validate/row_parts.py": SHARED,
+    "platform/validate/row_software.py": frozenset({"engine"}),
+    "platform/validate/rows.py": frozenset({"mlp", "pp", "tp"}),
     "platform/validate/validation_tables.py": SHARED,
-    "platform/report/measurement_table.py": frozenset(
-        {"attention", "dp_replicate", "dp_shard", "tp"}
-    ),  # published tables' words
+    # Published tables' words.
+    "platform/report/measurement_table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),
     # Files of other programs, and what these cannot carry.
     "platform/train/exporting/": frozenset(
         {
@@ -72,22 +88,25 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/report/profile.py": frozenset({"attention"}),
     "platform/train/": frozenset({"loss"}),
     "platform/report/html/loss_sections.py": frozenset({"loss"}),
-    "platform/train/converging/": frozenset({"loss"}),
     # Another engine keeps the first one's kernels, not its own stages.
     "platform/train/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
-    # Exposed communication is told apart by mesh axis.
-    "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
+    # Kinds of kernels, and exposed communication by mesh axis; a profile of compiled code is told apart by shapes.
+    "trainers/marks/kinds.py": frozenset({"attention", "cp", "loss", "pp"}),
+    "trainers/profiling/": frozenset({"compile"}),
+    "trainers/records/sums.py": frozenset({"attention", "cp", "loss", "pp", "tp"}),
+    "trainers/marks/step.py": frozenset({"schedule"}),  # all micro-batches of a step
 }
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""
 
 ENGINES = (
+    "trainers/engines/",
     "trainers/spec/engines/",
     "platform/cost_model/engines/",
     # Stacks of published runs, and the words of tables.
     "platform/validate/published.py",
-    "platform/cost_model/stacks.py",
+    "platform/validate/row_software.py",
     "platform/train/exporting/",  # the programs that exports are for
     "search_spaces/",
 )
@@ -161,7 +180,7 @@ def test_an_axis_of_engines_is_named_in_three_files(axis: str):
     """
     places = {name for name, _, _ in _places(frozenset({axis})) if not _covers("search_spaces/", name)}
     costs = {name for name in places if _covers("platform/cost_model/", name)}
-    assert places - costs == {f"trainers/spec/engines/engine_axis/{axis}.py"}
+    assert places - costs == {f"trainers/spec/engines/axes/{axis}.py"}
     assert len(costs) <= 1, f"costs of {axis} belong in one file"
 
 

@@ -27,10 +27,14 @@ RANKING = frozenset(
         "has_curves",
     ]
 )
-"""Functions of `platform/search/confirmation` from which a result is made."""
-MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/follow.py", "training/target.py"))
+"""Functions of `platform/study/result` from which a result is made."""
+RANKERS = ("study/result/", "search/confirmation/", "search/loop/")
+"""Folders whose modules may ask them: where they are, and what decides by them which trial runs next."""
+MAKERS = frozenset(
+    ("report/__main__.py", "report/follow.py", "report/group_report.py", "search/session/output.py", "train/target.py")
+)
 """Modules that compute a result: those of a command, and of a running search."""
-MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
+MIRRORED = frozenset(("tracking/mirror.py", "tracking/study_run.py"))
 """Modules of the mirror that read a journal themselves while the search runs, and other studies of a group."""
 
 
@@ -40,33 +44,32 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Returns the names imported from `platform.search.confirmation`, and its modules that are imported whole."""
+    """Returns the names imported from `platform.study.result`, and its modules that are imported whole."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     names = {
-        name.name
-        for node in nodes
-        if str(node.module).startswith("platform.search.confirmation.")
-        for name in node.names
+        name.name for node in nodes if str(node.module).startswith("platform.study.result.") for name in node.names
     }
     return names | {
-        f"{name.name} whole" for node in nodes if node.module == "platform.search.confirmation" for name in node.names
+        f"{name.name} whole" for node in nodes if node.module == "platform.study.result" for name in node.names
     }
 
 
 def makes_result(tree: ast.AST) -> bool:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     attributes = (call for call in calls if isinstance(call, ast.Attribute) and call.attr == "of")
-    return any(isinstance(attribute.value, ast.Name) and attribute.value.id == "Result" for attribute in attributes)
+    return any(
+        isinstance(attribute.value, ast.Name) and attribute.value.id == "StudyResult" for attribute in attributes
+    )
 
 
-def test_the_loop_alone_asks_what_ranks_points() -> None:
-    askers = {name for name, tree in modules() if any(each in RANKING for each in imported(tree))}
-    assert {name for name in askers if name.split("/")[0] not in ("finals", "loop")} == set()
+def test_the_search_alone_asks_what_ranks_points() -> None:
+    askers = {name for name, tree in modules() if imported(tree) & RANKING}
+    assert {name for name in askers if not name.startswith(RANKERS)} == set()
 
 
-def test_no_module_of_the_finals_is_imported_whole_elsewhere() -> None:
-    importers = {name for name, tree in modules() if any(each.endswith(" whole") for each in imported(tree))}
-    assert {name for name in importers if not name.startswith("finals/")} == set()
+def test_no_module_of_the_result_is_imported_whole_elsewhere() -> None:
+    importers = {name for name, tree in modules() if any(name.endswith(" whole") for name in imported(tree))}
+    assert {name for name in importers if not name.startswith(RANKERS)} == set()
 
 
 def test_a_result_is_computed_by_the_commands_and_while_a_search_runs() -> None:
@@ -86,5 +89,7 @@ def test_an_import_of_what_ranks_points_is_seen(line: str) -> None:
 
 
 def test_an_import_of_a_whole_module_and_a_computed_result_are_seen() -> None:
-    assert imported(ast.parse("from platform.search.confirmation import ranking")) == {"ranking whole"}
-    assert makes_result(ast.parse("x = show(Result.of(history))")) and not makes_result(ast.parse("Batch.of(history)"))
+    assert imported(ast.parse("from platform.study.result import ranking")) == {"ranking whole"}
+    assert makes_result(ast.parse("x = show(StudyResult.of(history))")) and not makes_result(
+        ast.parse("Batch.of(history)")
+    )
