@@ -49,23 +49,23 @@ def _resume(studies: Path) -> None:
         assert opening.options.study == StudyOptions(
             space="bloom7b", set=("engine=ddp,fsdp", "checkpointing=none"), repeats=1, price_per_gpu_h=2.5
         )
-        subject = setup_of(
+        setup = setup_of(
             opening.request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), None
         )
         study.record(Resume(study=header, commit="0123456"))
         loop = SearchLoop(
             study=study,
-            candidates=subject.plan.candidates,
-            searcher=searchers.create(opening.request.searcher, subject.problem),
+            candidates=setup.plan.candidates,
+            searcher=searchers.create(opening.request.searcher, setup.problem),
             budget=Budget(),
             settings=TrialSettings(
-                cluster=subject.cluster,
+                cluster=setup.cluster,
                 cpus_per_worker=1.0,
                 recorder="none",
                 commit="0123456",
-                cap_gib=subject.cap_gib,
-                timing=subject.timing,
-                rules=subject.rules,
+                cap_gib=setup.cap_gib,
+                timing=setup.timing,
+                rules=setup.rules,
             ),
         )
         assert Backend(study, Clock(), result).step(loop) is not None
@@ -95,9 +95,9 @@ def test_it_is_reported_as_before(studies: Path, capsys: pytest.CaptureFixture[s
 def test_a_dry_run_of_it_says_what_is_left(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = _read(studies).header
     assert header is not None
-    place = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+    handle = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
     options = search.parse(["--resume", "old-1", "--studies", str(studies), "--dry-run"])
-    assert session.search(options, place=place) == 0
+    assert session.search(options, handle=handle) == 0
     assert "0 trials with up to 0 rungs" in capsys.readouterr().out
 
 
