@@ -226,7 +226,7 @@ def resumed(studies: Path) -> Costs:
     tune.run, tune.recorder = run, recorder
     tune.note_of, head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
     options = parse(["--resume", NAME, "--studies", str(studies)])
-    session.search(options, place=PLACE)
+    session.search(options, handle=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])
     return Costs(
         resume_s=at_s["first"] - began_s,

@@ -120,7 +120,7 @@ def _at(line: Line) -> float:
 def empty_trials(num_workers: int, count: int) -> list[float]:
     """Returns the seconds from start to start of `count` empty trials on a Ray of our own, without the first."""
     starts: list[float] = []
-    with connected("local", cpu_workers=num_workers) as place, tempfile.TemporaryDirectory() as scratch:
+    with connected("local", cpu_workers=num_workers) as handle, tempfile.TemporaryDirectory() as scratch:
         import ray.tune
 
         class Telling(ray.tune.Callback):
@@ -131,8 +131,8 @@ def empty_trials(num_workers: int, count: int) -> list[float]:
                 if len(starts) > 2:
                     print(f"an empty trial: {starts[-1] - starts[-2]:.1f} s", file=sys.stderr, flush=True)
 
-        on_cuda = place.has_gpus
-        config = {"workers": num_workers, "gpu": on_cuda, "cpus": place.cpus_per_worker, "storage": f"{scratch}/train"}
+        on_cuda = handle.has_gpus
+        config = {"workers": num_workers, "gpu": on_cuda, "cpus": handle.cpus_per_worker, "storage": f"{scratch}/train"}
         ray.tune.Tuner(
             ray.tune.with_resources(_empty, {"CPU": 0.1}),
             param_space={**config, "number": ray.tune.grid_search(list(range(count + 2)))},

@@ -95,7 +95,7 @@ def _report(options: argparse.Namespace) -> int:
         raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
     if several == [True] and options.html is None:
         return report(*places[0], as_object=options.json, trusted=options.trust, form=options.pictures)
-    folders = [find(each.parent, each.name) for studies, name in places for each in _members(studies, name)]
+    folders = [find(path.parent, path.name) for studies, name in places for path in _members(studies, name)]
     explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if explicit_uri and not options.no_mlflow:
         check_uri(explicit_uri)  # a mistake is said before anything is shown

@@ -23,10 +23,10 @@ Family = dict[int, RecipeResult]
 def families(result: StudyResult) -> dict[Recipe, Family]:
     """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
     by_recipe: dict[Recipe, Family] = {}
-    for each in result.measured:
-        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in each.measurements)
-        if each.recipe.grad_accum and is_measured:
-            by_recipe.setdefault(each.recipe.of_batch(1), {})[each.recipe.grad_accum] = each
+    for recipe_result in result.measured:
+        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in recipe_result.measurements)
+        if recipe_result.recipe.grad_accum and is_measured:
+            by_recipe.setdefault(recipe_result.recipe.of_batch(1), {})[recipe_result.recipe.grad_accum] = recipe_result
     return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
 
 
@@ -55,22 +55,25 @@ def _table(family: Family, tokens: float) -> Table:
     table.add_column("fastest layout", overflow="fold", min_width=16)
     for title in ("MBS", "global\nbatch", "step\ns", "tokens\n/s", "of the\nfastest", f"days for\n{count(tokens)}"):
         table.add_column(title, justify="right", no_wrap=True)
-    fastest = max((each.winner.tokens_per_s or 0.0 for each in family.values() if each.winner), default=0.0)
+    fastest = max(
+        (recipe_result.winner.tokens_per_s or 0.0 for recipe_result in family.values() if recipe_result.winner),
+        default=0.0,
+    )
     for accumulation, of_recipe in family.items():
-        each = of_recipe.winner
-        if each is None or each.tokens_per_s is None:
+        winner = of_recipe.winner
+        if winner is None or winner.tokens_per_s is None:
             table.add_row(f"{accumulation:,}", Text(why_no_winner(of_recipe), style="red"))
             continue
-        tilde = "~" if each.step_time_derived else ""
-        days = days_of(each, tokens)
+        tilde = "~" if winner.step_time_derived else ""
+        days = days_of(winner, tokens)
         table.add_row(
             f"{accumulation:,}",
-            Text(each.layout.label),
-            str(each.batch.micro_batch),
-            f"{each.global_batch:,}",
-            figure(each.step_time_s) + tilde,
-            figure(each.tokens_per_s) + tilde,
-            f"{each.tokens_per_s / fastest:.0%}",
+            Text(winner.layout.label),
+            str(winner.batch.micro_batch),
+            f"{winner.global_batch:,}",
+            figure(winner.step_time_s) + tilde,
+            figure(winner.tokens_per_s) + tilde,
+            f"{winner.tokens_per_s / fastest:.0%}",
             "" if days is None else figure(days) + tilde,
         )
     return table
@@ -88,13 +91,13 @@ def accumulation_rows(result: StudyResult) -> list[dict[str, Any]]:
             "model": recipe.model.name,
             "seq_len": recipe.seq_len,
             "grad_accum": accumulation,
-            "layout": each and each.layout.label,
-            "micro_batch": each and each.batch.micro_batch,
-            "global_batch": each and each.global_batch,
-            "step_time_s": each and each.step_time_s,
-            "tokens_per_s": each and each.tokens_per_s,
-            "days": each and days_of(each, result.header.tokens),
+            "layout": winner and winner.layout.label,
+            "micro_batch": winner and winner.batch.micro_batch,
+            "global_batch": winner and winner.global_batch,
+            "step_time_s": winner and winner.step_time_s,
+            "tokens_per_s": winner and winner.tokens_per_s,
+            "days": winner and days_of(winner, result.header.tokens),
         }
         for recipe, family in families(result).items()
-        for accumulation, each in ((accumulation, of_recipe.winner) for accumulation, of_recipe in family.items())
+        for accumulation, winner in ((accumulation, of_recipe.winner) for accumulation, of_recipe in family.items())
     ]

@@ -29,7 +29,7 @@ class Batches:
 
     recipe: Recipe
     """The recipe of the largest batch."""
-    of: dict[int, RecipeResult]
+    result_by_batch: dict[int, RecipeResult]
     """Result by global batch, ascending."""
     rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
     """A layout with its best point at each global batch, else the outcome of its smallest micro-batch; fastest
@@ -39,32 +39,39 @@ class Batches:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Global batches, ascending."""
-        return tuple(self.of)
+        return tuple(self.result_by_batch)
 
     @property
     def best(self) -> dict[int, Measurement]:
         """Winner by global batch, without batches that have none."""
-        return {size: each.winner for size, each in self.of.items() if each.winner is not None}
+        return {
+            size: recipe_result.winner
+            for size, recipe_result in self.result_by_batch.items()
+            if recipe_result.winner is not None
+        }
 
     def share(self, size: int) -> float | None:
         """Returns the winner's tokens/s over those of the fastest batch's winner."""
-        speeds = {each: winner.tokens_per_s or 0.0 for each, winner in self.best.items()}
+        speeds = {global_batch: winner.tokens_per_s or 0.0 for global_batch, winner in self.best.items()}
         return speeds[size] / max(speeds.values()) if size in speeds else None
 
 
 def side_by_side(result: StudyResult) -> list[Batches]:
     """Returns every family of recipes that differ only in their global batch; empty where no two do."""
     families: dict[Recipe, list[RecipeResult]] = {}
-    for each in result.measured:
-        is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
-        if is_measured and not each.recipe.grad_accum:
-            families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
+    for recipe_result in result.measured:
+        is_measured = any(point.typical.outcome is not Outcome.SKIPPED for point in recipe_result.points)
+        if is_measured and not recipe_result.recipe.grad_accum:
+            families.setdefault(dataclasses.replace(recipe_result.recipe, global_batch=1), []).append(recipe_result)
     return [_batches(family) for family in families.values() if len(family) > 1]
 
 
 def _batches(family: Sequence[RecipeResult]) -> Batches:
-    of = {each.recipe.global_batch: each for each in sorted(family, key=lambda each: each.recipe.global_batch)}
-    cells_of = {size: _best_of_each_layout(each) for size, each in of.items()}
+    result_by_batch = {
+        recipe_result.recipe.global_batch: recipe_result
+        for recipe_result in sorted(family, key=lambda recipe_result: recipe_result.recipe.global_batch)
+    }
+    cells_of = {size: _best_of_each_layout(recipe_result) for size, recipe_result in result_by_batch.items()}
     layouts = {layout.id: layout for cells in cells_of.values() for layout in cells}
     rows = [
         (layout, {size: cells[layout] for size, cells in cells_of.items() if layout in cells})
@@ -72,12 +79,15 @@ def _batches(family: Sequence[RecipeResult]) -> Batches:
     ]
 
     def speed(row: tuple[Layout, dict[int, Measurement]]) -> float:
-        return max((each.tokens_per_s or 0.0 for each in row[1].values() if each.outcome is Outcome.OK), default=0.0)
+        return max(
+            (measurement.tokens_per_s or 0.0 for measurement in row[1].values() if measurement.outcome is Outcome.OK),
+            default=0.0,
+        )
 
     rows.sort(key=speed, reverse=True)
     return Batches(
-        recipe=next(reversed(of.values())).recipe,
-        of=of,
+        recipe=next(reversed(result_by_batch.values())).recipe,
+        result_by_batch=result_by_batch,
         rows=tuple(rows),
     )
 
@@ -132,10 +142,10 @@ def _matrix(batches: Batches) -> Table:
     for layout, cells in batches.rows[:_MOST_ROWS]:
         texts = [Text(layout.label)]
         for size in batches.sizes:
-            each = cells.get(size)
-            mark = " *" if each is not None and each is batches.best.get(size) else "  "
-            style = "" if each is None else "bold green" if mark == " *" else STYLES.get(each.outcome, "red")
-            texts.append(Text("" if each is None else _cell(each, mark), style=style))
+            cell = cells.get(size)
+            mark = " *" if cell is not None and cell is batches.best.get(size) else "  "
+            style = "" if cell is None else "bold green" if mark == " *" else STYLES.get(cell.outcome, "red")
+            texts.append(Text("" if cell is None else _cell(cell, mark), style=style))
         table.add_row(*texts)
     shares = [batches.share(size) for size in batches.sizes]
     table.add_section()
@@ -158,17 +168,17 @@ def _listing(batches: Batches) -> Table:
     for title in ("MBS\nx GAS", "step\ns", "tokens\n/s", "of the\nfastest"):
         table.add_column(title, justify="right", no_wrap=True)
     for size in batches.sizes:
-        each = batches.best.get(size)
-        if each is None:
-            table.add_row(f"{size:,}", Text(why_no_winner(batches.of[size]), style="red"))
+        winner = batches.best.get(size)
+        if winner is None:
+            table.add_row(f"{size:,}", Text(why_no_winner(batches.result_by_batch[size]), style="red"))
             continue
-        tilde = "~" if each.step_time_derived else ""
+        tilde = "~" if winner.step_time_derived else ""
         table.add_row(
             f"{size:,}",
-            Text(f"{each.layout.label} *"),
-            f"{each.batch.micro_batch} x {each.batch.grad_accum}",
-            f"{figure(each.step_time_s)}{tilde}",
-            f"{figure(each.tokens_per_s)}{tilde}",
+            Text(f"{winner.layout.label} *"),
+            f"{winner.batch.micro_batch} x {winner.batch.grad_accum}",
+            f"{figure(winner.step_time_s)}{tilde}",
+            f"{figure(winner.tokens_per_s)}{tilde}",
             f"{batches.share(size):.0%}",
         )
     return table
@@ -182,8 +192,8 @@ def batch_rows(result: StudyResult) -> list[dict[str, Any]]:
     """Returns the same as plain rows, one for each global batch and layout."""
     return [
         {
-            "model": each.recipe.model.name,
-            "seq_len": each.recipe.seq_len,
+            "model": cell.recipe.model.name,
+            "seq_len": cell.recipe.seq_len,
             "global_batch": size,
             "layout": layout.label,
             "micro_batch": cell.batch.micro_batch,
@@ -196,5 +206,4 @@ def batch_rows(result: StudyResult) -> list[dict[str, Any]]:
         for batches in side_by_side(result)
         for layout, cells in batches.rows
         for size, cell in sorted(cells.items())
-        for each in (cell,)
     ]

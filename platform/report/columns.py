@@ -77,8 +77,8 @@ def _of_speed(device: str) -> list[Column]:
 def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
     """Returns the columns on how often a point was run and how far its runs differ, where any was run again."""
 
-    def deviation(each: Measurement) -> str:
-        point = runs.get(each.id)
+    def deviation(measurement: Measurement) -> str:
+        point = runs.get(measurement.id)
         if point is None or point.std_tokens_per_s is None:
             return ""
         return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
@@ -108,8 +108,8 @@ def _of_use(device: str) -> list[Column]:
 def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Column]:
     """Returns the columns of days and cost for a budget of `tokens`, as far as it and the price are known."""
 
-    def derived(value: float | None, each: Measurement) -> str:
-        return "" if value is None else _marked(value, each)
+    def derived(value: float | None, measurement: Measurement) -> str:
+        return "" if value is None else _marked(value, measurement)
 
     if tokens is None:
         return []
@@ -120,9 +120,9 @@ def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Colu
     return columns
 
 
-def _marked(value: float | None, each: Measurement) -> str:
+def _marked(value: float | None, measurement: Measurement) -> str:
     """Returns a figure, with a tilde where it is derived from the parts of a shorter step."""
-    return text.figure(value) + ("~" if each.step_time_derived else "")
+    return text.figure(value) + ("~" if measurement.step_time_derived else "")
 
 
 def _fullest_stage(measurement: Measurement) -> str:

@@ -50,22 +50,24 @@ def draw_days(
     fewest = points[0].days * points[0].num_devices
     days = [(point.days, point.low_days, point.high_days) for point in points]
     efficiency = [
-        tuple(fewest / each.num_devices / days_taken for days_taken in of)
-        for each, of in zip(points, days, strict=True)
+        tuple(fewest / point.num_devices / days_taken for days_taken in interval_days)
+        for point, interval_days in zip(points, days, strict=True)
     ]
     counts = [point.num_devices for point in points]
     labelled = _spaced(counts)
     proportional = [fewest / count for count in counts]
-    tops = [max(each) for each in zip(proportional, *zip(*days, strict=True), strict=True)]
+    tops = [max(drawn) for drawn in zip(proportional, *zip(*days, strict=True), strict=True)]
     _draw_curve(above, counts, days, line=line, band=band)
     _label(above, counts, days, labelled, figure, edge=tops, above=True)
     _draw_curve(below, counts, efficiency, line=line, band=band)
-    _label(below, counts, efficiency, labelled, "{:.0%}".format, edge=[min(each) for each in efficiency], above=False)
+    _label(
+        below, counts, efficiency, labelled, "{:.0%}".format, edge=[min(shares) for shares in efficiency], above=False
+    )
     above.plot(counts, proportional, "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s")
     above.legend(frameon=False, fontsize=9)
     above.set_ylabel("days")
     below.set_ylabel("scaling efficiency")
-    below.set_ylim(0, 1.15 * max(1.0, *(value for of in efficiency for value in of)))
+    below.set_ylim(0, 1.15 * max(1.0, *(value for shares in efficiency for value in shares)))
     below.set_xlabel(f"{devices}s, below them {devices}-days" + (f"\n({note})" if note else ""))
     texts = [f"{point.num_devices:,}\n{figure(point.days * point.num_devices)}" for point in points]
     _set_ticks(above, below, {counts[place]: texts[place] for place in labelled})
@@ -121,10 +123,10 @@ def _label(
     for place in labelled:
         # A label below the band is as wide as a part of it, whose lowest point it stays below.
         lowest = min(edge[place], *np.interp([logs[place] - half, logs[place] + half], logs, edge))
-        at = (counts[place], edge[place] if above else lowest)
+        position = (counts[place], edge[place] if above else lowest)
         shift, ha, va = ((0, 4), "left", "bottom") if above else ((0, -4), "center", "top")
         text = text_of(values[place][0])
-        axes.annotate(text, at, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
+        axes.annotate(text, position, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
 
 
 def _set_ticks(above: "Axes", below: "Axes", ticks: Mapping[int, str]) -> None:

@@ -75,8 +75,10 @@ def difference(
     """Returns the second compared with the first, each with the first line of its study; `measurements` are all
     of the studies, which show what one change alone does where it was measured.
     """
-    begin, end = (_Point(recipe=each.recipe, layout=each.layout, micro_batch=each.batch.micro_batch)
-                  for each in (first, second))  # fmt: skip
+    begin, end = (
+        _Point(recipe=measurement.recipe, layout=measurement.layout, micro_batch=measurement.batch.micro_batch)
+        for measurement in (first, second)
+    )
     path = list(_path(begin, end))
     points = [begin, *(point for point, _, _ in path)]
     measured = _measured(points, measurements, (first, second))
@@ -107,30 +109,30 @@ def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...],
     """Yields the points from `begin` to `end`, each with what changed to reach it: one axis after another in their
     declared order, and together those that cannot change alone (a stage with its degrees).
     """
-    remaining, at = list(_changed(begin, end)), begin
+    remaining, point = list(_changed(begin, end)), begin
     while remaining:
-        at, some = next(
-            _next_steps(at, remaining, {at.layout.world_size, end.layout.world_size}), (end, tuple(remaining))
+        point, some = next(
+            _next_steps(point, remaining, {point.layout.world_size, end.layout.world_size}), (end, tuple(remaining))
         )
         remaining = [field for field in remaining if field not in some]
         names = tuple(name for name, *_ in some)
         values = [f"{_word(old)} to {_word(new)}" for _, old, new, _ in some]
         if len(names) > 1:
             values = [f"{name} {value}" for name, value in zip(names, values, strict=True)]
-        yield at, names, ", ".join(values)
+        yield point, names, ", ".join(values)
 
 
 def _next_steps(
-    at: _Point, remaining: Sequence[_Field], sizes: set[int]
+    point: _Point, remaining: Sequence[_Field], sizes: set[int]
 ) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
     """Yields the valid points that are the fewest changes away, on as many devices as one of the ends."""
     for number in range(1, min(_MOST_TOGETHER, len(remaining)) + 1):
         for some in itertools.combinations(remaining, number):
             with contextlib.suppress(ValueError):
-                yield _applied(at, some, sizes), some
+                yield _applied(point, some, sizes), some
 
 
-def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
+def _applied(start: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
     """Returns the point with these changes.
 
     Raises:
@@ -140,9 +142,9 @@ def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
     for name, _, new, part in some:
         changed[part][name] = new
     point = _Point(
-        recipe=dataclasses.replace(at.recipe, **changed["recipe"]),
-        layout=dataclasses.replace(at.layout, **changed["layout"]),
-        micro_batch=changed[""].get("micro_batch", at.micro_batch),
+        recipe=dataclasses.replace(start.recipe, **changed["recipe"]),
+        layout=dataclasses.replace(start.layout, **changed["layout"]),
+        micro_batch=changed[""].get("micro_batch", start.micro_batch),
     )
     if point.layout.world_size not in sizes:
         raise ValueError(f"{point.layout.world_size} devices lie between the two")

@@ -12,10 +12,12 @@ def sentences(difference: Difference) -> list[str]:
     differs.
     """
     first, second, ratio = difference.first, difference.second, difference.ratio
-    names = [f"{each.layout.label}, micro-batch {each.batch.micro_batch}" for each in (first, second)]
+    names = [
+        f"{measurement.layout.label}, micro-batch {measurement.batch.micro_batch}" for measurement in (first, second)
+    ]
     if ratio is None:
-        ends = [f"{name}: {each.outcome}{f' ({each.reason})' if each.reason else ''}"
-                for name, each in zip(names, (first, second), strict=True)]  # fmt: skip
+        ends = [f"{name}: {measurement.outcome}{f' ({measurement.reason})' if measurement.reason else ''}"
+                for name, measurement in zip(names, (first, second), strict=True)]  # fmt: skip
         lines = [f"One of the two has no speed: {'; '.join(ends)}."]
     else:
         relation = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'} than"

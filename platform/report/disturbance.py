@@ -16,12 +16,12 @@ _MOST_LISTED = 3
 """Number of a point's runs that are listed; of more, the lowest and the highest are given."""
 
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
-    ("other processes took", lambda each: each.others_busy_pct, " % of the processors"),
-    ("other processes held", lambda each: each.others_gib, " GiB of a GPU"),
-    ("steal time", lambda each: each.steal_pct, " %"),
-    ("load average", lambda each: () if each.load_average is None else (each.load_average,), ""),
-    ("processors at", lambda each: each.cpu_clock_mhz, " MHz"),
-    ("slowest GPU at", lambda each: each.sm_clock_mhz, " MHz"),
+    ("other processes took", lambda measurement: measurement.others_busy_pct, " % of the processors"),
+    ("other processes held", lambda measurement: measurement.others_gib, " GiB of a GPU"),
+    ("steal time", lambda measurement: measurement.steal_pct, " %"),
+    ("load average", lambda measurement: () if measurement.load_average is None else (measurement.load_average,), ""),
+    ("processors at", lambda measurement: measurement.cpu_clock_mhz, " MHz"),
+    ("slowest GPU at", lambda measurement: measurement.sm_clock_mhz, " MHz"),
 )
 """Recorded quantities of the machine: name, values in a measurement, and unit."""
 
@@ -32,7 +32,7 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
     """
     mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
     between = " and ".join(map(_name, order))
-    figures = " ".join(f"{_name(each)}: {_figures(each)}." for each in order)
+    figures = " ".join(f"{_name(point)}: {_figures(point)}." for point in order)
     return (
         f"Not resolved between {between} for {mark}{recipe.label}: the machine was disturbed, so no winner is named."
         f" {figures} --resume runs them again in turn."
@@ -45,14 +45,14 @@ def disturbance_sentences(result: RecipeResult) -> list[str]:
     disturbed = [point for point in points if point.disturbed]
     if not disturbed or best is None:
         return []
-    sentences = [f"The machine was disturbed. {' '.join(f'{_name(each)}: {_figures(each)}.' for each in disturbed)}"]
+    sentences = [f"The machine was disturbed. {' '.join(f'{_name(point)}: {_figures(point)}.' for point in disturbed)}"]
     if order := result.contenders:
         rounds = len(set.intersection(*({run.repeat for run in point.runs} for point in order)))
         sentences.append(f"The order of {len(order)} contenders is that of {plural(rounds, 'run')} beside each other.")
-    above = [each for each in points if not each.runs and each.speeds and _is_above(each, best)]
+    above = [point for point in points if not point.runs and point.speeds and _is_above(point, best)]
     if above:
         above.sort(key=lambda point: -point.search_tokens_per_s)
-        names = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])
+        names = ", ".join(f"{_name(point)} with {figure(point.search_tokens_per_s)}" for point in above[:_MOST_ABOVE])
         more = f" and {len(above) - _MOST_ABOVE} more" if len(above) > _MOST_ABOVE else ""
         search = f" (the winner had {figure(best.search_tokens_per_s)} there)" if best.search else ""
         sentences.append(f"Figures of the search alone that are higher{search}: {names}{more}.")
@@ -64,7 +64,7 @@ def others_held(measurements: Iterable[Measurement]) -> str:
     nothing.
     """
     recorded = [measurement for measurement in measurements if measurement.others_gib]
-    disturbed = [each.most_others_gib for each in recorded if each.most_others_gib]
+    disturbed = [measurement.most_others_gib for measurement in recorded if measurement.most_others_gib]
     if not disturbed:
         return ""
     return f"up to {figure(max(disturbed))} GiB of a GPU in {len(disturbed)} of {plural(len(recorded), 'measurement')}"
@@ -106,20 +106,20 @@ def _figures(point: PointRuns) -> str:
     listed = ", ".join(figure(speed_of(run)) for run in runs)
     if len(runs) > _MOST_LISTED:
         listed = f"{figure(speeds[0])} to {figure(speeds[-1])} in {len(runs)} runs"
-    changes = [_change(name, of, unit, search, runs) for name, of, unit in _MACHINE] if search else []
+    changes = [_change(name, values_of, unit, search, runs) for name, values_of, unit in _MACHINE] if search else []
     machine = "; ".join(filter(None, changes))
     return f"{first}, {listed} in fresh processes" + (f" ({machine})" if machine else "")
 
 
 def _change(
     name: str,
-    of: Callable[[Measurement], Sequence[float]],
+    values_of: Callable[[Measurement], Sequence[float]],
     unit: str,
     search: Measurement,
     runs: Sequence[Measurement],
 ) -> str:
     """Returns one quantity of the machine in the search, then in the runs; "" where it was not recorded."""
-    before, after = of(search), [value for run in runs for value in of(run)]
+    before, after = values_of(search), [value for run in runs for value in values_of(run)]
     if not before or not after:
         return ""
     first, later = (f"{round(statistics.fmean(values), 1):,g}" for values in (before, after))

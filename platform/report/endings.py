@@ -81,6 +81,6 @@ def verdict(result: StudyResult) -> tuple[int, str]:
     measured = [
         measurement for measurement in result.history.measurements if measurement.outcome is not Outcome.SKIPPED
     ]
-    if measured and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in measured):
+    if measured and all(measurement.outcome in (Outcome.FAILED, Outcome.HUNG) for measurement in measured):
         return ClusterError.exit_code, f"every trial failed, the last one with: {measured[-1].reason}"
     return 1, ""

@@ -10,12 +10,12 @@ from trainers.records.measurement import Measurement
 from trainers.spec.codec import to_json
 
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
-    ("clock of the slowest GPU", lambda each: each.sm_clock_mhz, " MHz"),
-    ("power of all GPUs", lambda each: each.power_w, " W"),
-    ("GPU memory of other processes", lambda each: each.others_gib, " GiB"),
-    ("processors taken by other processes", lambda each: each.others_busy_pct, " %"),
-    ("steal time", lambda each: each.steal_pct, " %"),
-    ("clock of the processors", lambda each: each.cpu_clock_mhz, " MHz"),
+    ("clock of the slowest GPU", lambda measurement: measurement.sm_clock_mhz, " MHz"),
+    ("power of all GPUs", lambda measurement: measurement.power_w, " W"),
+    ("GPU memory of other processes", lambda measurement: measurement.others_gib, " GiB"),
+    ("processors taken by other processes", lambda measurement: measurement.others_busy_pct, " %"),
+    ("steal time", lambda measurement: measurement.steal_pct, " %"),
+    ("clock of the processors", lambda measurement: measurement.cpu_clock_mhz, " MHz"),
 )
 """Recorded quantities of the machine: name, values in a measurement, unit."""
 
@@ -44,8 +44,8 @@ def surroundings(
         yield EnvironmentChange(
             names=("matmul peak",), values=f"{figure(peaks[0])} to {figure(peaks[1])} TFLOP/s a device"
         )
-    for name, of, unit in _MACHINE:
-        first_values, second_values = of(first), of(second)
+    for name, values_of, unit in _MACHINE:
+        first_values, second_values = values_of(first), values_of(second)
         if (
             first_values
             and second_values
@@ -57,13 +57,13 @@ def surroundings(
                 values=f"{figure(statistics.fmean(first_values))} to {figure(statistics.fmean(second_values))}{unit}",
             )
     if first.held_back_by != second.held_back_by:
-        held_back = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
+        held_back = (", ".join(measurement.held_back_by) or "nothing" for measurement in (first, second))
         yield EnvironmentChange(names=("clocks lowered by",), values=" to ".join(held_back))
     if first.step_time_derived != second.step_time_derived:
-        kinds = ("derived" if each.step_time_derived else "timed whole" for each in (first, second))
+        kinds = ("derived" if measurement.step_time_derived else "timed whole" for measurement in (first, second))
         yield EnvironmentChange(names=("step time",), values=" to ".join(kinds))
     first_conditions, second_conditions = (
-        to_json(each.conditions) if each.conditions else {} for each in (first, second)
+        to_json(measurement.conditions) if measurement.conditions else {} for measurement in (first, second)
     )
     for part in ("versions", "environment"):
         before, after = first_conditions.get(part, {}), second_conditions.get(part, {})
@@ -81,7 +81,7 @@ def surroundings(
 
 def _warnings(first: Measurement, second: Measurement) -> Iterator[EnvironmentChange]:
     """Yields each warning that the workers of one alone were given, where both have them recorded."""
-    warnings = [each.conditions.warnings if each.conditions else None for each in (first, second)]
+    warnings = [measurement.conditions.warnings if measurement.conditions else None for measurement in (first, second)]
     for place, side in enumerate(("first", "second")):
         own_warnings, other_warnings = warnings[place], warnings[1 - place]
         if own_warnings is None or other_warnings is None:

@@ -155,7 +155,7 @@ class _Follower:
         recipe = self._recipe or (header.recipes[0] if header else None)
         counts, incumbents = self._counts()
         # The journal tells of the running trial's device seconds up to its last line.
-        num_tried, is_final = self._num_tried(), [each.is_final for each in history.trials]
+        num_tried, is_final = self._num_tried(), [start.is_final for start in history.trials]
         # A resumed study may have tried layouts that this session cannot: they are none of its total.
         has_total = self._total is not None and num_tried <= self._total
         since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
@@ -195,7 +195,7 @@ class _Follower:
                 "predicted": forecaster.predictions(last) if forecaster else (),
                 "model_error": forecaster.error(measured) if forecaster else "",
             }
-            leaders = {key: each.leader for key, each in StudyResult.of(self._history).by_id.items()}
+            leaders = {key: recipe_result.leader for key, recipe_result in StudyResult.of(self._history).by_id.items()}
             self._counts_cache = counts, {key: leader.main_run for key, leader in leaders.items() if leader is not None}
         return self._counts_cache
 

@@ -52,9 +52,9 @@ class Forecaster:
         if prediction is None:
             return ()
         texts: list[str] = []
-        for row, each in enumerate(measurements):
-            expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
-            off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
+        for row, measurement in enumerate(measurements):
+            expected = measurement.global_batch * measurement.recipe.seq_len / float(prediction.step.total_s[row])
+            off = expected / measurement.tokens_per_s - 1 if measurement.tokens_per_s else None
             error_text = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
             memory = figure(float(prediction.memory.allocated_gib[row]))
             texts.append(f"{figure(expected)} tokens/s{error_text}, {memory} GiB")
@@ -64,15 +64,19 @@ class Forecaster:
         """Returns the median error of step times, as predicted and as corrected by the other measurements; "" before
         any.
         """
-        timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
+        timed = [
+            measurement
+            for measurement in measured
+            if measurement.outcome in TIMED and measurement.step_time_s and not measurement.repeat
+        ]
         timed = timed[-MOST_JUDGED:]
-        points = [_point(each) for each in timed]
+        points = [_point(measurement) for measurement in timed]
         columns = known_columns(points, self.cluster, self.cap_gib)
         if columns is None:
             return ""
         prediction = predict(columns)
         places = gp_inputs_of_rows([point.axes for point in points], columns, prediction)
-        steps = np.array([each.step_time_s or 0.0 for each in timed])
+        steps = np.array([measurement.step_time_s or 0.0 for measurement in timed])
         learned = calibrate(places, prediction, np.arange(len(steps)), steps)
         return f"{learned.error_before:.1%}, {learned.error_after:.1%} corrected"
 

@@ -48,4 +48,4 @@ def worse_code(code: int, other: int) -> int:
     """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
     winner.
     """
-    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
+    return next(exit_code for exit_code in (INTERRUPTED, NOT_RESOLVED, 0, 1) if exit_code in (code, other))

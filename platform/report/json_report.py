@@ -24,7 +24,7 @@ def as_json(result: StudyResult) -> dict[str, Any]:
     """
     header, history = result.header, result.history
 
-    each_recipe = [_result_json(each, result) for each in result.of_study]
+    each_recipe = [_result_json(recipe_result, result) for recipe_result in result.of_study]
     measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
     skipped = [measurement for measurement in history.measurements if measurement.outcome is Outcome.SKIPPED]
     return finite(
@@ -36,15 +36,17 @@ def as_json(result: StudyResult) -> dict[str, Any]:
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
             "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in measured],
+            "measurements": [
+                measurement_json(measurement, header.tokens, header.price_per_gpu_h) for measurement in measured
+            ],
             "skipped": [
                 {
-                    "recipe": each.recipe.id,
-                    "layout": _layout_json(each),
-                    "batch": to_json(each.batch),
-                    "reason": each.reason,
+                    "recipe": measurement.recipe.id,
+                    "layout": _layout_json(measurement),
+                    "batch": to_json(measurement.batch),
+                    "reason": measurement.reason,
                 }
-                for each in skipped
+                for measurement in skipped
             ],
             "recipes": each_recipe,
             "wall_s": history.wall_s,
@@ -73,16 +75,16 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
     compared = result.comparisons if result and result.winner else ()
     verdict = result and result.gate
     return {
-        "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
+        "tie": [comparison.other.id for comparison in compared if comparison.resolution == "tie"] if compared else None,
         "comparisons": [
             {
-                "other": each.other.id,
-                "ratio": each.ratio,
-                "low": each.low,
-                "high": each.high,
-                "resolution": each.resolution,
+                "other": comparison.other.id,
+                "ratio": comparison.ratio,
+                "low": comparison.low,
+                "high": comparison.high,
+                "resolution": comparison.resolution,
             }
-            for each in compared
+            for comparison in compared
         ],
         "runs": [_runs_json(point) for point in (result.points if result else ()) if point.runs],
         "gate": None

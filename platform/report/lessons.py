@@ -33,7 +33,7 @@ AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
     """Returns sentences for each recipe with a winner, then on what the search cost."""
     header = result.header
-    winners = [each for each, _ in result.winners]
+    winners = [recipe_result for recipe_result, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [
         [*axes_worth(winner.measurements, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners
@@ -46,9 +46,9 @@ def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
         )
         return [*lines_of[0], f"{cost}; {saved}."]
     sentences: list[str] = []
-    for each, lines in zip(winners, lines_of, strict=True):
-        sentences += [f"Of {each.recipe.label}:", *lines]
-        sentences += [] if header.miniature else [f"Over {cost_saving(each, header)}."]
+    for recipe_result, lines in zip(winners, lines_of, strict=True):
+        sentences += [f"Of {recipe_result.recipe.label}:", *lines]
+        sentences += [] if header.miniature else [f"Over {cost_saving(recipe_result, header)}."]
     return [*sentences, f"{cost}."] if sentences else []
 
 
@@ -76,12 +76,12 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
         pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
         remark = "" if winner is None else _of_winner(winner, axis, fast, slow, timed)
         words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{remark})"
-        most, phrases = sentences.get(axis, (0.0, []))
-        sentences[axis] = (max(most, gain), [*phrases, words])
-    of = " of the miniature" if timed and timed[0].miniature else ""
+        largest, phrases = sentences.get(axis, (0.0, []))
+        sentences[axis] = (max(largest, gain), [*phrases, words])
+    of_miniature = " of the miniature" if timed and timed[0].miniature else ""
     return [
-        f"{axis.replace('_', '-')}{of}, all else equal: {'; '.join(words)}."
-        for axis, (_, words) in sorted(sentences.items(), key=lambda each: -each[1][0])
+        f"{axis.replace('_', '-')}{of_miniature}, all else equal: {'; '.join(words)}."
+        for axis, (_, words) in sorted(sentences.items(), key=lambda item: -item[1][0])
     ]
 
 
@@ -90,7 +90,7 @@ def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequ
     place, point = AXES.index(axis), _axes(winner)
     if point[place] != slow:
         return ""
-    speed = {_axes(each): each.tokens_per_s or 0.0 for each in timed}
+    speed = {_axes(measurement): measurement.tokens_per_s or 0.0 for measurement in timed}
     beside = (*point[:place], fast, *point[place + 1 :])
     if beside not in speed:
         return ", without the winner"
@@ -112,7 +112,7 @@ def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str
             for measurement in result.measurements
             if (measurement.layout, measurement.batch) == (best.layout, best.batch)
         )
-        searched = next((each for each in same if not each.repeat), best)
+        searched = next((measurement for measurement in same if not measurement.repeat), best)
     ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
     name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
@@ -145,7 +145,7 @@ def _parts(step: StepTime) -> list[str]:
     }
     return [
         f"{abs(share):.1%} {'less' if share < 0 else 'more'} on {part}"
-        for part, share in sorted(more.items(), key=lambda each: -abs(each[1]))
+        for part, share in sorted(more.items(), key=lambda item: -abs(item[1]))
         if abs(share) >= NOTED
     ]
 
@@ -175,13 +175,13 @@ def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]
     Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
     each.
     """
-    rows = [_axes(each) for each in timed]
+    rows = [_axes(measurement) for measurement in timed]
     for place, axis in enumerate(AXES):
         groups: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
-        for row, each in zip(rows, timed, strict=True):
-            assert each.tokens_per_s
+        for row, measurement in zip(rows, timed, strict=True):
+            assert measurement.tokens_per_s
             other_values = (*row[:place], *row[place + 1 :])
-            groups.setdefault(other_values, []).append((row[place], each.tokens_per_s))
+            groups.setdefault(other_values, []).append((row[place], measurement.tokens_per_s))
         for group in groups.values():
             for (a, speed), (b, other) in itertools.combinations(group, 2):
                 if a != b:

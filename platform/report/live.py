@@ -68,13 +68,13 @@ def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, Re
     yield "time", Text(time)
     yield "running", Text("no trial" if progress.layout is None else progress.layout.label)
     yield "", _ladder(progress)
-    of = progress.recipe and f"of {progress.recipe}: "
-    yield "best", Text(of + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
+    of_recipe = progress.recipe and f"of {progress.recipe}: "
+    yield "best", Text(of_recipe + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)
     predictions = progress.predicted or ("",) * len(progress.last)
     last = list(zip(progress.last, predictions, strict=True))
-    for number, (each, prediction) in enumerate(last[: -most_last - 1 : -1]):
-        yield "last" if not number else "", _finished(each)
+    for number, (measurement, prediction) in enumerate(last[: -most_last - 1 : -1]):
+        yield "last" if not number else "", _finished(measurement)
         if prediction:
             yield "", Text(f"        predicted {prediction}", style="dim")
     if progress.model_error:
@@ -84,15 +84,15 @@ def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, Re
 def _trials(progress: SearchProgress) -> RenderableType:
     completed = progress.trial - (progress.layout is not None)
     planned = progress.num_trials
-    of = "" if planned is None else f" of {planned}"
+    of_planned = "" if planned is None else f" of {planned}"
     if progress.final_run:
-        return Text(f"{progress.trial}{of} searched, {plural(progress.final_run, 'final run')}")
+        return Text(f"{progress.trial}{of_planned} searched, {plural(progress.final_run, 'final run')}")
     if planned is None:
         return Text(f"{progress.trial}")
     line = Table.grid(padding=(0, 1, 0, 0), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1)
-    line.add_row(f"{progress.trial}{of}", ProgressBar(total=max(planned, 1), completed=completed, width=None))
+    line.add_row(f"{progress.trial}{of_planned}", ProgressBar(total=max(planned, 1), completed=completed, width=None))
     return line
 
 

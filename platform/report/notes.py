@@ -52,7 +52,8 @@ def _points(rows: Sequence[Measurement]) -> str:
     for row in rows:
         by_layout.setdefault(row.layout.id, []).append(row)
     named = [
-        f"{of[0].layout.label}, MBS {', '.join(str(row.batch.micro_batch) for row in of)}" for of in by_layout.values()
+        f"{of_layout[0].layout.label}, MBS {', '.join(str(row.batch.micro_batch) for row in of_layout)}"
+        for of_layout in by_layout.values()
     ]
     if len(named) <= _MOST_NAMED:
         return "; ".join(named)
@@ -91,7 +92,11 @@ def notes(
     }
     if measured:
         lines.append(
-            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in omitted))
+            " ".join(
+                note
+                for title, note in legend.items()
+                if not any(omitted_title.startswith(title) for omitted_title in omitted)
+            )
         )
     if omitted:
         lines.append(f"Left out at this width: {', '.join(omitted)}.")

@@ -52,7 +52,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
     """
     points = [point.representative for point in result.points]
     paths = [folder / f"{name}{suffix}.{form}" for name in (SPEED_MEMORY, HEAT_MAP)]
-    if all(each.outcome is Outcome.SKIPPED for each in points):
+    if all(measurement.outcome is Outcome.SKIPPED for measurement in points):
         for path in paths:
             path.unlink(missing_ok=True)
         return []
@@ -62,7 +62,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
 
     rows = _rows(points)
     row_ids = {layout.id for layout in rows}
-    cells = [each for each in points if each.layout.id in row_ids]
+    cells = [measurement for measurement in points if measurement.layout.id in row_ids]
     best, recipe = result.winner, result.recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
@@ -129,23 +129,25 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     timed = [point for point in points if _speed(point) and point.peak_allocated_gib is not None]
     ladders: dict[str, list[Measurement]] = {}
     dots_by_style: dict[tuple[str, str], list[Measurement]] = {}
-    for each in sorted(timed, key=lambda m: m.batch.micro_batch):
-        ladders.setdefault(each.layout.id, []).append(each)
-        dots_by_style.setdefault((_MARKERS.get(each.layout.rules.name, "o"), _color(each)), []).append(each)
+    for measurement in sorted(timed, key=lambda m: m.batch.micro_batch):
+        ladders.setdefault(measurement.layout.id, []).append(measurement)
+        dots_by_style.setdefault((_MARKERS.get(measurement.layout.rules.name, "o"), _color(measurement)), []).append(
+            measurement
+        )
     for ladder in ladders.values():
         axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
     for (marker, color), dots in dots_by_style.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
     crashed = [point for point in points if point.outcome is Outcome.OOM]
-    for each in crashed:
-        held_gib = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
-        needed = limit if held_gib is None else held_gib + (each.asked_gib or 0.0)
+    for measurement in crashed:
+        held_gib = measurement.allocated_gib if measurement.allocated_gib is not None else measurement.reserved_gib
+        needed = limit if held_gib is None else held_gib + (measurement.asked_gib or 0.0)
         axes.plot(needed, 0, "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
     if best is not None and best.peak_allocated_gib is not None:
         axes.plot(best.peak_allocated_gib, _speed(best), "o", mfc="none", mec=_INK, ms=13, zorder=4)
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.15 * max((_speed(each) for each in timed), default=1.0))
+    axes.set_ylim(0, 1.15 * max((_speed(measurement) for measurement in timed), default=1.0))
     _name_dots(axes, timed if len(timed) <= _MOST_NAMED else (), best)
     ringed = f"\nringed: the winner, {best.layout.label}, micro-batch {best.batch.micro_batch}" if best else ""
     axes.set_xlabel(f"GiB allocated at most, on the fullest device; dashed: the limit, {figure(limit)} GiB{ringed}")
@@ -153,8 +155,8 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     _plain(axes)
     axes.grid(True, color=_GRID, lw=0.6)
-    outcomes = list(dict.fromkeys(each.outcome for each in (*timed, *crashed)))
-    labels = sorted({each.layout.rules.name for each in timed})
+    outcomes = list(dict.fromkeys(measurement.outcome for measurement in (*timed, *crashed)))
+    labels = sorted({measurement.layout.rules.name for measurement in timed})
     axes.legend(
         handles=[
             *(
@@ -171,14 +173,17 @@ def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | No
     """Writes each dot's micro-batch beside it, the winner's outside of its ring, without overlaps."""
     width, height = axes.get_xlim()[1], axes.get_ylim()[1]
     label_places: list[tuple[float, float]] = []
-    for each in sorted(dots, key=lambda dot: dot is not best):
-        at = (each.peak_allocated_gib or 0.0, _speed(each))
-        if any(abs(at[0] - x) < _LABEL[0] * width and abs(at[1] - y) < _LABEL[1] * height for x, y in label_places):
+    for measurement in sorted(dots, key=lambda dot: dot is not best):
+        position = (measurement.peak_allocated_gib or 0.0, _speed(measurement))
+        if any(
+            abs(position[0] - x) < _LABEL[0] * width and abs(position[1] - y) < _LABEL[1] * height
+            for x, y in label_places
+        ):
             continue
-        label_places.append(at)
+        label_places.append(position)
         axes.annotate(
-            str(each.batch.micro_batch), at, xytext=(9 if each is best else 5, -3), textcoords="offset points",
-            fontsize=7, color=_FAINT,
+            str(measurement.batch.micro_batch), position, xytext=(9 if measurement is best else 5, -3),
+            textcoords="offset points", fontsize=7, color=_FAINT,
         )  # fmt: skip
 
 
@@ -193,10 +198,10 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
     from matplotlib.patches import Rectangle
 
     columns = sorted({cell.batch.micro_batch for cell in cells})
-    at = {layout.id: row for row, layout in enumerate(rows)}
+    row_by_id = {layout.id: row for row, layout in enumerate(rows)}
     fastest = max((_speed(cell) for cell in cells if cell.outcome in TIMED), default=0.0)
     for cell in cells:
-        x, y = columns.index(cell.batch.micro_batch), at[cell.layout.id]
+        x, y = columns.index(cell.batch.micro_batch), row_by_id[cell.layout.id]
         timed = cell.outcome in TIMED
         share = _speed(cell) / fastest if timed and fastest else 1.0
         # Shades of one color for times that count; every other outcome has its own and, where it crashed, hatching.

@@ -22,7 +22,7 @@ class StepPart:
     measured_s: float
     predicted_s: float | None = None
     """The cost model's seconds; None where it has no such part, or does not know the device."""
-    of: str = ""
+    parent: str = ""
     """The line above of which it is a part; "" for a part of the step."""
     beside: bool = False
     """Whether it overlaps the other parts, and so does not count in their sum."""
@@ -36,30 +36,32 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
         return None if predicted is None else sum(float(getattr(predicted, name)[0]) for name in names)
 
     by_axis = (
-        StepPart(name="tensor parallelism", measured_s=sums.exposed_tp_s, predicted_s=model("tensor_s"), of=EXPOSED),
-        StepPart(name="context parallelism", measured_s=sums.exposed_cp_s, of=EXPOSED),
+        StepPart(
+            name="tensor parallelism", measured_s=sums.exposed_tp_s, predicted_s=model("tensor_s"), parent=EXPOSED
+        ),
+        StepPart(name="context parallelism", measured_s=sums.exposed_cp_s, parent=EXPOSED),
         StepPart(
             name="pipeline, its bubble included",
             measured_s=sums.exposed_pp_s,
             predicted_s=model("pipeline_s", "bubble_s"),
-            of=EXPOSED,
+            parent=EXPOSED,
         ),
-        StepPart(name="data parallelism", measured_s=sums.exposed_dp_s, predicted_s=model("data_s"), of=EXPOSED),
+        StepPart(name="data parallelism", measured_s=sums.exposed_dp_s, predicted_s=model("data_s"), parent=EXPOSED),
     )
     idle = "idle" if profile.device_kind == "cuda" else "idle (Python, waiting)"
     return [
         StepPart(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s", "attention_s")),
-        StepPart(name="matmul", measured_s=sums.matmul_s, of="compute"),
-        StepPart(name="attention", measured_s=sums.attention_s, of="compute"),
-        StepPart(name="loss, with the head", measured_s=sums.loss_s, of="compute"),
-        StepPart(name="other (norms, activations, copies)", measured_s=sums.other_s, of="compute"),
+        StepPart(name="matmul", measured_s=sums.matmul_s, parent="compute"),
+        StepPart(name="attention", measured_s=sums.attention_s, parent="compute"),
+        StepPart(name="loss, with the head", measured_s=sums.loss_s, parent="compute"),
+        StepPart(name="other (norms, activations, copies)", measured_s=sums.other_s, parent="compute"),
         StepPart(name="optimizer", measured_s=sums.optimizer_s, predicted_s=model("optimizer_s")),
         StepPart(
             name=EXPOSED,
             measured_s=sums.communication_exposed_s,
             predicted_s=model("tensor_s", "pipeline_s", "bubble_s", "data_s"),
         ),
-        *(each for each in by_axis if each.measured_s),
+        *(part for part in by_axis if part.measured_s),
         StepPart(name=idle, measured_s=sums.idle_s, predicted_s=model("host_s")),
         StepPart(name="a step", measured_s=sums.wall_s, predicted_s=model("total_s")),
         StepPart(name="communication, hidden", measured_s=sums.communication_hidden_s, beside=True),
@@ -68,9 +70,9 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
 
 def profiled(result: StudyResult) -> Iterator[tuple[Measurement, Profile]]:
     """Yields each recipe's winner that was profiled, with its profile."""
-    for each, best in result.winners:
-        if each.profile is not None:
-            yield best, each.profile
+    for recipe_result, best in result.winners:
+        if recipe_result.profile is not None:
+            yield best, recipe_result.profile
 
 
 def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
@@ -84,7 +86,7 @@ def profile_rows(result: StudyResult) -> list[Mapping[str, Any]]:
     return [
         {
             "part": part.name,
-            "of": part.of,
+            "of": part.parent,
             "ms": 1e3 * part.measured_s,
             "share": part.measured_s / max(profile.sums.wall_s, 1e-12),
             "predicted_ms": None if part.predicted_s is None else 1e3 * part.predicted_s,

@@ -44,7 +44,7 @@ def _table(parts: Sequence[StepPart], sums: Sums, predicted: StepTime | None) ->
         if whole_s is not None:
             predicted_s = part.predicted_s
             cells += ["", ""] if predicted_s is None else [figure(1e3 * predicted_s), _share(predicted_s, whole_s)]
-        mark = "  " if part.of else "beside: " if part.beside else ""
+        mark = "  " if part.parent else "beside: " if part.beside else ""
         table.add_row(f"{mark}{part.name}", *cells, style="bold" if part.name == "a step" else None)
     return table
 

@@ -67,8 +67,8 @@ def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
 
 def progress_line(progress: SearchProgress) -> str:
     """Returns the line, without a line end."""
-    of = "" if progress.num_trials is None else f"/{progress.num_trials}"
-    parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of}"]
+    of_planned = "" if progress.num_trials is None else f"/{progress.num_trials}"
+    parts = [f"final run {progress.final_run}" if progress.final_run else f"trial {progress.trial}{of_planned}"]
     if progress.layout is not None:
         starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
         rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
@@ -126,5 +126,5 @@ def _outcomes(outcomes: Counter[Outcome]) -> str:
     num_measured = sum(number for outcome, number in outcomes.items() if outcome is not Outcome.SKIPPED)
     if not num_measured and not outcomes[Outcome.SKIPPED]:
         return "nothing measured yet"
-    each = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
-    return f"{plural(num_measured, 'measurement')}: {each}"
+    outcome_counts = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
+    return f"{plural(num_measured, 'measurement')}: {outcome_counts}"

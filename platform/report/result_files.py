@@ -34,8 +34,8 @@ def write_results(folder: Path, result: StudyResult, pictures_as: str = FORMATS[
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
     pictures: list[Path] = []
-    for number, each in enumerate(result.of_study):
-        pictures += draw(each, header.cluster, folder, _suffix(number, each.recipe), pictures_as)
+    for number, recipe_result in enumerate(result.of_study):
+        pictures += draw(recipe_result, header.cluster, folder, _suffix(number, recipe_result.recipe), pictures_as)
     traces = [folder / profile.trace for profile in history.profiles if profile.trace]
     return [table, parquet, *_write_winners(folder, result), *pictures, *traces]
 
@@ -50,10 +50,10 @@ def _write_winners(folder: Path, result: StudyResult) -> list[Path]:
     of an earlier winner.
     """
     written: list[Path] = []
-    for number, each in enumerate(result.of_study):
-        suffix = _suffix(number, each.recipe)
+    for number, recipe_result in enumerate(result.of_study):
+        suffix = _suffix(number, recipe_result.recipe)
         layout = folder / f"layout{suffix}.json"
-        winner = each.winner
+        winner = recipe_result.winner
         if winner is None:
             layout.unlink(missing_ok=True)
         else:

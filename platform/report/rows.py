@@ -21,15 +21,15 @@ def tables(result: StudyResult) -> dict[str, Rows]:
     winners' steps go.
     """
     tokens = result.header.tokens
-    of_all = [point for each in result.measured for point in each.points]
+    of_all = [point for recipe_result in result.measured for point in recipe_result.points]
     ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
-    ordered.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
+    ordered.sort(key=lambda point: (point.typical.recipe.id, not point.speeds, -(point.typical.tokens_per_s or 0.0)))
     skipped = [measurement for measurement in result.history.measurements if measurement.outcome is Outcome.SKIPPED]
     rows_by_name: dict[str, Rows] = {
-        "measurements.json": [_of_point(each, tokens) for each in ordered],
-        "runs.json": [_measured(run, tokens) for each in ordered if each.runs for run in each.all],
+        "measurements.json": [_of_point(point, tokens) for point in ordered],
+        "runs.json": [_measured(run, tokens) for point in ordered if point.runs for run in point.all],
         "not_tried.json": _not_tried(result),
-        "skipped.json": [_skipped(each) for each in skipped],
+        "skipped.json": [_skipped(measurement) for measurement in skipped],
         "gates.json": _gates(result),
         "global_batches.json": batch_rows(result),
         "accumulations.json": accumulation_rows(result),
@@ -41,23 +41,23 @@ def tables(result: StudyResult) -> dict[str, Rows]:
 def _gates(result: StudyResult) -> Rows:
     """Returns a row for each layout whose numerics gate ran, with its distance from the reference."""
     rows: list[dict[str, Any]] = []
-    for each, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
+    for curves, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
         verdict_text = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
         rows.append(
             {
-                "layout": each.layout.label,
-                "gate": "reference" if each.is_reference else verdict_text,
+                "layout": curves.layout.label,
+                "gate": "reference" if curves.is_reference else verdict_text,
                 "reference": verdict and verdict.reference.label,
                 "loss_error": verdict and verdict.loss_error,
                 "loss_tolerance": verdict and verdict.loss_tolerance,
                 "norm_error": verdict and verdict.norm_error,
                 "norm_tolerance": verdict and verdict.norm_tolerance,
-                "steps": each.steps,
-                "sequences": each.sequences,
-                "first_loss": each.losses[0] if each.losses else None,
-                "last_loss": each.losses[-1] if each.losses else None,
-                "trial": each.trial_id,
-                "recipe": each.recipe.id,
+                "steps": curves.steps,
+                "sequences": curves.sequences,
+                "first_loss": curves.losses[0] if curves.losses else None,
+                "last_loss": curves.losses[-1] if curves.losses else None,
+                "trial": curves.trial_id,
+                "recipe": curves.recipe.id,
             }
         )
     return rows
@@ -67,15 +67,15 @@ def _not_tried(result: StudyResult) -> Rows:
     """Returns a row for each planned layout that was not tried, with its prediction."""
     return [
         {
-            "layout": each.layout.label,
-            "micro_batch": each.micro_batch,
-            "predicted_tokens_per_s": each.tokens_per_s,
-            "predicted_step_time_s": each.step_time_s,
-            "predicted_gib": each.peak_gib,
+            "layout": planned_layout.layout.label,
+            "micro_batch": planned_layout.micro_batch,
+            "predicted_tokens_per_s": planned_layout.tokens_per_s,
+            "predicted_step_time_s": planned_layout.step_time_s,
+            "predicted_gib": planned_layout.peak_gib,
             "recipe": of_recipe.recipe.id,
         }
         for of_recipe in result.of_study
-        for each in (of_recipe.coverage.not_tried if of_recipe.coverage else ())
+        for planned_layout in (of_recipe.coverage.not_tried if of_recipe.coverage else ())
     ]
 
 

@@ -154,7 +154,9 @@ def write_files(folder: Path, rows: Sequence[ScalingRow], device: str, form: str
             line="fastest layout measured",
             band="quartiles of its step time",
             devices=device,
-            note="; ".join(f"{of} {', '.join(str(each.num_devices) for each in on)}" for of, on in notes.items() if on),
+            note="; ".join(
+                f"{words} {', '.join(str(row.num_devices) for row in on)}" for words, on in notes.items() if on
+            ),
         )
         written.append(picture)
     return written

@@ -64,7 +64,7 @@ class ScalingRow:
 def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
     """Returns a row for each recipe and study, the recipes in the studies' order, devices ascending."""
     rows_of: dict[str, list[ScalingRow]] = {}
-    for result in sorted(results, key=lambda each: each.header.cluster.num_devices):
+    for result in sorted(results, key=lambda study_result: study_result.header.cluster.num_devices):
         header = result.header
         for of_recipe in result.of_study:
             best, verdict = of_recipe.winner, of_recipe.gate
@@ -73,7 +73,7 @@ def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
                 "" if best else "nothing was measured" if closest is None else closest.reason or closest.outcome.value
             )
             if still_open := of_recipe.unresolved:
-                labels = " and ".join(each.main_run.layout.label for each in still_open)
+                labels = " and ".join(point.main_run.layout.label for point in still_open)
                 reason = f"not resolved between {labels}: the machine was disturbed"
             row = ScalingRow(
                 study=header.name,

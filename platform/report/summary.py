@@ -48,10 +48,10 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
 
 
 def winner_sentence(
-    best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, of: Coverage | None = None
+    best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, coverage: Coverage | None = None
 ) -> str:
     """Returns the winner in one sentence. `tokens` is the budget for which days, and with a price their cost, are
-    counted, except for a miniature; `of` states how many layouts were tried.
+    counted, except for a miniature; `coverage` states how many layouts were tried.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -69,7 +69,7 @@ def winner_sentence(
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
-    of_tried = f"of {of.words} tried " if of else ""
+    of_tried = f"of {coverage.words} tried " if coverage else ""
     global_batch_text = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
         f"Fastest {of_tried}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
@@ -108,32 +108,32 @@ def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
 def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
     """Returns the point that came nearest to a result where none is `ok`; None where nothing was tried."""
 
-    def distance(each: Measurement) -> tuple[int, float, float]:
-        rank = len(_NEARNESS) if each.outcome is Outcome.OK else _NEARNESS.index(each.outcome)
-        missing = shortfall_gib(each, cluster) if each.outcome is Outcome.OOM else 0.0
-        return rank, math.inf if missing is None else missing, -speed_of(each)
+    def distance(measurement: Measurement) -> tuple[int, float, float]:
+        rank = len(_NEARNESS) if measurement.outcome is Outcome.OK else _NEARNESS.index(measurement.outcome)
+        missing = shortfall_gib(measurement, cluster) if measurement.outcome is Outcome.OOM else 0.0
+        return rank, math.inf if missing is None else missing, -speed_of(measurement)
 
     return min(measurements, key=distance, default=None)
 
 
 def nearest_sentence(
-    recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster, of: Coverage | None = None
+    recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster, coverage: Coverage | None = None
 ) -> str:
-    """Returns a sentence for a recipe without a winner; `of` states how many layouts were tried."""
+    """Returns a sentence for a recipe without a winner; `coverage` states how many layouts were tried."""
     closest = nearest(measurements, cluster)
     if closest is None:
         return f"Nothing was measured for {recipe.label}: {_GOES_ON}."
     reason = closest.reason or closest.outcome.value
     missing = shortfall_gib(closest, cluster) if closest.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
-    is_partial = of is not None and bool(of.not_tried)
+    is_partial = coverage is not None and bool(coverage.not_tried)
     fits = "Nothing that was tried fits" if is_partial else "Nothing fits"
     opening = fits if closest.outcome in _MEMORY else "Nothing has won"
     return (
         f"{opening} for {recipe.label} on {cluster.label_under(closest.cap_gib)}."
         f" Nearest: {closest.layout.label} at micro-batch {closest.batch.micro_batch},"
         f" {closest.outcome.value} ({reason}){lacked}."
-        + (f" Tried were {of.words}: {_GOES_ON}." if of is not None and is_partial else "")
+        + (f" Tried were {coverage.words}: {_GOES_ON}." if coverage is not None and is_partial else "")
     )
 
 
@@ -141,37 +141,41 @@ def verdicts(result: StudyResult) -> list[str]:
     """Returns for each recipe its winner with the evidence, what is not resolved, or what came nearest."""
     sentences: list[str] = []
     header, end = result.header, result.history.end
-    for each in result.of_study:
-        best = each.winner
-        if each.unresolved:
-            sentences.append(unresolved_sentence(each.unresolved, each.recipe))
+    for recipe_result in result.of_study:
+        best = recipe_result.winner
+        if recipe_result.unresolved:
+            sentences.append(unresolved_sentence(recipe_result.unresolved, recipe_result.recipe))
         elif best is None:
-            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster, each.coverage))
+            sentences.append(
+                nearest_sentence(recipe_result.recipe, recipe_result.judged, header.cluster, recipe_result.coverage)
+            )
         else:
             price = header.price_per_gpu_h
-            sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
-            sentences += evidence(each)
-        if held := others_held(each.measurements):
+            sentences.append(
+                winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, coverage=recipe_result.coverage)
+            )
+            sentences += evidence(recipe_result)
+        if held := others_held(recipe_result.measurements):
             sentences.append(
                 f"Other processes held {held}: their times may not be the layouts' own. End those processes and search"
                 " anew; --resume keeps these times."
             )
-        sentences += float8_sentences(each, result)
+        sentences += float8_sentences(recipe_result, result)
     if end is not None and end.left_out:
         sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
 
 
-def float8_sentences(of: RecipeResult, result: StudyResult) -> Iterator[str]:
+def float8_sentences(recipe_result: RecipeResult, result: StudyResult) -> Iterator[str]:
     """Yields what a recipe in FP8 gains and costs, and which layers are in FP8; nothing for other recipes."""
-    if not (layers := float8_sentence(of.recipe)):
+    if not (layers := float8_sentence(recipe_result.recipe)):
         return
-    if price := result.float8_price(of):
+    if price := result.float8_price(recipe_result):
         yield price.sentence
     else:
         yield (
-            f"What {of.recipe.compute_precision} costs in loss is not known, since bf16 was not searched beside it:"
-            f" --set compute_precision=bf16,{of.recipe.compute_precision} searches both."
+            f"What {recipe_result.recipe.compute_precision} costs in loss is not known, since bf16 was not searched"
+            f" beside it: --set compute_precision=bf16,{recipe_result.recipe.compute_precision} searches both."
         )
     yield layers
     if result.header.cluster.device_kind == "cpu":

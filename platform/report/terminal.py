@@ -39,19 +39,19 @@ def render(result: StudyResult, *, width: int, color: bool = False) -> str:
     """
     screen, stream = console(width=width, color=color)
     header = result.header
-    for each in result.by_id.values():
-        if not each.measurements:
-            _render_plan(screen, each, header)
+    for recipe_result in result.by_id.values():
+        if not recipe_result.measurements:
+            _render_plan(screen, recipe_result, header)
             continue
-        runs = {point.typical.id: point for point in each.points if point.runs}
-        tokens = None if each.measurements[0].miniature else header.tokens
-        pipelines = any(point.typical.memory_stages for point in each.points)
+        runs = {point.typical.id: point for point in recipe_result.points if point.runs}
+        tokens = None if recipe_result.measurements[0].miniature else header.tokens
+        pipelines = any(point.typical.memory_stages for point in recipe_result.points)
         columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs, pipelines=pipelines)
-        if each.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
+        if recipe_result.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
             columns = [
                 dataclasses.replace(column, drop=0) if column.title == GLOBAL_BATCH else column for column in columns
             ]
-        _render_recipe(screen, each, header.cluster, columns)
+        _render_recipe(screen, recipe_result, header.cluster, columns)
     return as_text(stream)
 
 
@@ -75,11 +75,27 @@ def _print_title(console: Console, recipe: Recipe, cluster: Cluster, cap_gib: fl
 def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, columns: list[Column]) -> None:
     best = result.winning_point and result.winning_point.typical
     group = [point.typical for point in result.points]
-    timed = [each for each in group if each.tokens_per_s is not None]
-    failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
-    skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
-    timed.sort(key=lambda each: (each is not best, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
-    failed.sort(key=lambda each: (each.outcome.value, each.layout.label, each.batch.micro_batch))
+    timed = [measurement for measurement in group if measurement.tokens_per_s is not None]
+    failed = [
+        measurement
+        for measurement in group
+        if measurement.tokens_per_s is None and measurement.outcome is not Outcome.SKIPPED
+    ]
+    skipped = [
+        measurement
+        for measurement in group
+        if measurement.outcome is Outcome.SKIPPED and measurement.tokens_per_s is None
+    ]
+    timed.sort(
+        key=lambda measurement: (
+            measurement is not best,
+            measurement.outcome is not Outcome.OK,
+            -(measurement.tokens_per_s or 0.0),
+        )
+    )
+    failed.sort(
+        key=lambda measurement: (measurement.outcome.value, measurement.layout.label, measurement.batch.micro_batch)
+    )
     slower, more_failed = len(timed[_MOST_ROWS:]), len(failed[_MOST_ROWS:])
     timed, failed = timed[:_MOST_ROWS], failed[:_MOST_ROWS]
 
@@ -103,7 +119,7 @@ def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, col
         confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
         console.print(_runs(confirmed, narrow=console.width < _NARROW))
     console.print()
-    if recipe.grad_accum and len({each.global_batch for each in timed}) > 1:
+    if recipe.grad_accum and len({measurement.global_batch for measurement in timed}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     lines = [*not_tried_lines(result.coverage), *skipped_lines(skipped)]
     for line in (*lines, *notes(timed, best, omitted, [flat(column.title) for column in columns])):
@@ -128,17 +144,19 @@ def _fit(
     width_by_column: dict[Column, int] = {}
     if _width(columns, measured, best, width_by_column) <= console.width:
         return columns, same, omitted
-    for column in [each for each in columns if each.point and (len(rows) > 1 or each.drop == 1)]:
+    for column in [candidate for candidate in columns if candidate.point and (len(rows) > 1 or candidate.drop == 1)]:
         values = {column.cell(row) for row in rows}
         if len(values) == 1:
-            columns = [each for each in columns if each is not column]
+            columns = [other for other in columns if other is not column]
             same.append(f"{flat(column.title)} {values.pop()}")
     for attempt in (columns, narrow(columns)):
         columns, omitted = attempt, []
-        for column in sorted((each for each in attempt if each.drop), key=lambda each: each.drop):
+        for column in sorted(
+            (candidate for candidate in attempt if candidate.drop), key=lambda candidate: candidate.drop
+        ):
             if _width(columns, measured, best, width_by_column) <= console.width:
                 break
-            columns = [each for each in columns if each is not column]
+            columns = [other for other in columns if other is not column]
             omitted.append(flat(column.title))
         # Half of the figures gone is worse than a layout over two lines.
         if _width(columns, measured, best, width_by_column) <= console.width and len(omitted) <= 4:

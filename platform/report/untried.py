@@ -16,10 +16,10 @@ def not_tried_lines(coverage: Coverage | None) -> list[str]:
     if coverage is None or not coverage.not_tried:
         return []
     listed, more = coverage.not_tried[:_MOST_LISTED], len(coverage.not_tried[_MOST_LISTED:])
-    predicted = any(each.tokens_per_s is not None for each in coverage.not_tried)
+    predicted = any(planned.tokens_per_s is not None for planned in coverage.not_tried)
     remark = "" if predicted else " (none is predicted: the cost model has no such device)"
     lines = [f"Not tried: {len(coverage.not_tried)} of {plural(coverage.num_layouts, 'layout')}{remark}."]
-    lines += [f"  {each.layout.label}{_predicted(each)}" for each in listed]
+    lines += [f"  {planned.layout.label}{_predicted(planned)}" for planned in listed]
     return [*lines, f"  and {more} more, see --json"] if more else lines
 
 
@@ -37,7 +37,7 @@ def coverage_json(coverage: Coverage | None) -> dict[str, Any]:
     return {
         "layouts_tried": coverage.num_tried,
         "layouts_planned": coverage.num_layouts,
-        "not_tried": [_json(each) for each in coverage.not_tried],
+        "not_tried": [_json(planned) for planned in coverage.not_tried],
     }
 
 

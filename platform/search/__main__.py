@@ -146,7 +146,9 @@ def _options(arguments: argparse.Namespace) -> SearchOptions:
     values = vars(arguments)
     values["set"] = tuple(values["set"])
     of_study = {field.name: values[field.name] for field in dataclasses.fields(StudyOptions)}
-    of_command = {each.name: values[each.name] for each in dataclasses.fields(SearchOptions) if each.name != "study"}
+    of_command = {
+        field.name: values[field.name] for field in dataclasses.fields(SearchOptions) if field.name != "study"
+    }
     studies = user_path(arguments.studies)
     if arguments.resume is not None:
         studies, of_command["resume"] = located(studies, arguments.resume)

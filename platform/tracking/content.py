@@ -159,7 +159,7 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
     """Returns the names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
     flat = [recipe_fields(recipe) for recipe in recipes]
-    varying = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
+    varying = {name for name in (flat[0] if flat else ()) if len({as_text(fields[name]) for fields in flat}) > 1}
     return frozenset(varying | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 

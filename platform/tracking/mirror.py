@@ -106,7 +106,7 @@ class Mirror:
         return frozenset(self._seen_ids) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
 
     def _lacking(self) -> str:
-        total = {each.id for each in self._read_all() if each.outcome is not Outcome.SKIPPED}
+        total = {measurement.id for measurement in self._read_all() if measurement.outcome is not Outcome.SKIPPED}
         missing = total - self.mirrored
         lacking = (
             f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
@@ -201,11 +201,11 @@ class Mirror:
         header, end = self._history.header, self._history.end
         assert header is not None
         if end is None:
-            status, at = "KILLED", self._history.last_at or now()
+            status, ended_at = "KILLED", self._history.last_at or now()
         else:
             status = "FINISHED" if end.exit_code in (0, 1, NOT_RESOLVED) else "FAILED"
             status = "KILLED" if end.exit_code == INTERRUPTED else status
-            at = end.at
+            ended_at = end.at
         if self._troubled:
             runs.tidy()
         result = self._result or StudyResult.of(self._history)
@@ -214,7 +214,7 @@ class Mirror:
         for name, rows in tables(result).items():
             runs.table(name, rows)
         runs.attach([*sorted(path for pattern in _FILES for path in self.folder.glob(pattern)), *self._also])
-        runs.ended(result, self.folder, status=status, at=at)
+        runs.ended(result, self.folder, status=status, ended_at=ended_at)
         self._complete = True
 
 
@@ -224,8 +224,10 @@ def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> di
     if forecast is None:
         return {}
     return {
-        each.id: PredictedFigures(step_s=float(step_s), peak_gib=float(gib))
-        for each, step_s, gib in zip(measurements, forecast.step.total_s, forecast.memory.allocated_gib, strict=True)
+        measurement.id: PredictedFigures(step_s=float(step_s), peak_gib=float(gib))
+        for measurement, step_s, gib in zip(
+            measurements, forecast.step.total_s, forecast.memory.allocated_gib, strict=True
+        )
     }
 
 

@@ -188,7 +188,7 @@ class Runs:
         """Marks the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")
 
-    def ended(self, result: StudyResult, folder: Path, *, status: str, at: str) -> None:
+    def ended(self, result: StudyResult, folder: Path, *, status: str, ended_at: str) -> None:
         """Marks the study as ended and writes figures and verdict of its first recipe's winner to its run, so that
         studies can be compared. Those of a former winner are removed.
         """
@@ -199,13 +199,13 @@ class Runs:
             self._client.delete_tag(self.parent_id, name)
         # MLflow deletes no metric and shows the latest value: of two of one moment it would show the larger.
         values = {**metrics, **dict.fromkeys(old, math.nan)}
-        now_ms = max(milliseconds(at), round(time.time() * 1000))
+        now_ms = max(milliseconds(ended_at), round(time.time() * 1000))
         changed = {name: value for name, value in values.items() if not _same(stored.metrics.get(name), value)}
         new_metrics = [mlflow().entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
         self._client.log_batch(self.parent_id, metrics=new_metrics)
         self._log(self.parent_id, params={}, tags=tags)
         self._remove_old_files(folder, has_winner=bool(tags))
-        self._client.set_terminated(self.parent_id, status, end_time=milliseconds(at))
+        self._client.set_terminated(self.parent_id, status, end_time=milliseconds(ended_at))
 
     def _remove_old_files(self, folder: Path, *, has_winner: bool) -> None:
         """Deletes files of a former winner that the study's folder no longer has."""
@@ -249,7 +249,11 @@ class Runs:
         """Stores samples of the machine as the study's system metrics."""
         metric, tag = mlflow().entities.Metric, mlflow().entities.RunTag
         for some in _chunks(samples, _MOST_METRICS // max(map(len, (sample[2] for sample in samples)), default=1)):
-            metrics = [metric(name, value, at, number) for number, at, values in some for name, value in values.items()]
+            metrics = [
+                metric(name, value, sampled_ms, number)
+                for number, sampled_ms, values in some
+                for name, value in values.items()
+            ]
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 
     def describe(self, text: str) -> None:

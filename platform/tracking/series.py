@@ -11,9 +11,9 @@ Series = tuple[tuple[int, float], ...]
 """Unix milliseconds and value, of steps, windows or ranks in order."""
 
 
-def milliseconds(at: str) -> int:
+def milliseconds(timestamp: str) -> int:
     """Returns the journal's time as MLflow's milliseconds."""
-    return round(datetime.datetime.fromisoformat(at).timestamp() * 1000)
+    return round(datetime.datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, ended_ms: int) -> dict[str, Series]:
@@ -43,7 +43,7 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
                 "utilization_by_device_pct": stamped(entry.utilization_by_device_pct, ()),
             }
             for reason in entry.held_back_by:
-                is_held_back = tuple(float(reason in each.split(", ")) for each in entry.held_back)
+                is_held_back = tuple(float(reason in reasons.split(", ")) for reasons in entry.held_back)
                 series[f"held_back_{reason.replace(' ', '_')}"] = stamped(is_held_back, windows)
         case GateCurves():
             steps = entry.step_times_s
@@ -60,8 +60,8 @@ def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) 
     if len(seconds) != count or not all(map(math.isfinite, seconds)):
         return [ended_ms] * count
     ends: list[int] = []
-    at = float(ended_ms)
+    end_ms = float(ended_ms)
     for second in reversed(seconds):
-        ends.append(max(started_ms, round(at)))
-        at -= 1000 * second
+        ends.append(max(started_ms, round(end_ms)))
+        end_ms -= 1000 * second
     return ends[::-1]

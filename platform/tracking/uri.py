@@ -57,7 +57,7 @@ def check_uri(uri: str) -> str:
         return f"{scheme}:///{_absolute(uri, location)}"
     if kind in _DATABASES and location.startswith("//"):
         return uri
-    schemes = ", ".join(f"{each}://" for each in (*_SERVERS, *_DATABASES, "databricks"))
+    schemes = ", ".join(f"{known_scheme}://" for known_scheme in (*_SERVERS, *_DATABASES, "databricks"))
     raise InputError(
         f"the MLflow URI {display_uri(uri)!r} has no known scheme: MLFLOW_TRACKING_URI must begin with one of {schemes}"
     )
@@ -112,7 +112,7 @@ def without_secrets(text: str, uri: str) -> str:
         secrets |= {user_info, plain, password, urllib.parse.unquote(password)}
     user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
     plain = {urllib.parse.unquote(user_info), f"{user}:{password}"}
-    secrets |= {base64.b64encode(each.encode()).decode() for each in plain if each.strip(":")}
+    secrets |= {base64.b64encode(credential.encode()).decode() for credential in plain if credential.strip(":")}
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -144,8 +144,14 @@ def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], 
             for n, chart in enumerate(charts)
         ],
         "compareRunSections": [
-            {**each, "display": each is first, "isReordered": True, "deleted": False, "isGenerated": False}
-            for each in (first, *closed)
+            {
+                **chart_section,
+                "display": chart_section is first,
+                "isReordered": True,
+                "deleted": False,
+                "isGenerated": False,
+            }
+            for chart_section in (first, *closed)
         ],
     }
 

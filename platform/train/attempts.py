@@ -80,9 +80,9 @@ class Attempts:
     """The attempts of one call of the command."""
 
     def __init__(
-        self, folder: TrainingFolder, plan: TrainingPlan, place: ClusterHandle, settings: CheckpointSettings
+        self, folder: TrainingFolder, plan: TrainingPlan, handle: ClusterHandle, settings: CheckpointSettings
     ) -> None:
-        self._folder, self._plan, self._place, self._settings = folder, plan, place, settings
+        self._folder, self._plan, self._handle, self._settings = folder, plan, handle, settings
         self._reader = Reader(folder.records)
         self._reader.read()  # what earlier sessions wrote
         self._last_step = 0
@@ -98,7 +98,7 @@ class Attempts:
         progress, num_lost, storage = TrainingProgress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
         model, data = self._plan.recipe.model, self._plan.recipe.data
         stand_in = f", a small model that stands in for {model.miniature_of}" if model.miniature_of else ""
-        devices = _part_of(self._place.cluster, self._plan.phases[0].layout).label
+        devices = _part_of(self._handle.cluster, self._plan.phases[0].layout).label
         progress.print_line(f"Trains {model.name}{stand_in}, on {devices}, on data {data}.")
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
@@ -130,19 +130,19 @@ class Attempts:
         """Runs one attempt at `phase`; returns how it ended, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
-        place, settings = self._place, self._settings
+        handle, settings = self._handle, self._settings
         job = TrainingJob(
             plan=self._plan,
             folder=str(self._folder.path),
             attempt=self._folder.next_attempt(),
             layout=phase.layout,
-            cluster=place.cluster,
-            cpus_per_worker=place.cpus_per_worker,
+            cluster=handle.cluster,
+            cpus_per_worker=handle.cpus_per_worker,
             checkpoint_s=settings.checkpoint_s,
             checkpoint_steps=settings.checkpoint_steps,
             keep=settings.keep,
         )
-        nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
+        nodes = tuple(node.id for node in handle.nodes) if handle.left_out else ()
         ends: list[AttemptEnd] = []
         faults: list[str] = []
         is_over = threading.Event()
@@ -158,7 +158,7 @@ class Attempts:
             is_over.set()
 
         threading.Thread(target=run, daemon=True).start()
-        with head.watched(place.head, place.raylet, lose_cluster):
+        with head.watched(handle.head, handle.raylet, lose_cluster):
             interrupted = self._follow(is_over, progress)
         if interrupted:
             return attempt.AttemptEnd(state="stopped"), True
@@ -193,7 +193,7 @@ class Attempts:
         records = self._reader.read()
         if not records:
             return
-        steps = [each.last_step for each in records if isinstance(each, Steps)]
+        steps = [entry.last_step for entry in records if isinstance(entry, Steps)]
         self._last_step = max([self._last_step, *steps])
         for record in records:
             if isinstance(record, Begun):
@@ -203,7 +203,7 @@ class Attempts:
         promise = self._settings.promise
         for kind, sentence in (
             ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
-            ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
+            ("memory", memory_growth(self._of_attempt) if self._handle.has_gpus else ""),
         ):
             if sentence and kind not in self._warned:
                 self._warned.add(kind)

@@ -99,7 +99,7 @@ class _Run:
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
 
     def _last_step(self, key: str) -> int:
-        return max((each.step for each in self._client.get_metric_history(self._id, key)), default=-1)
+        return max((metric.step for metric in self._client.get_metric_history(self._id, key)), default=-1)
 
     def log(self, records: list[Record]) -> None:
         """Logs the records that the run lacks; a repeated step has the same figures both times."""

@@ -58,7 +58,7 @@ class TrainingProgress:
                 case Steps():
                     self._last = record
                     self._recent.append(record)
-                    while sum(each.steps_s for each in self._recent) - self._recent[0].steps_s > _RECENT_S:
+                    while sum(steps.steps_s for steps in self._recent) - self._recent[0].steps_s > _RECENT_S:
                         self._recent.popleft()
                 case Validated():
                     self._validated = record
@@ -80,8 +80,8 @@ class TrainingProgress:
     @property
     def tokens_per_s(self) -> float:
         """Throughput over the last minute of steps."""
-        seconds = sum(each.steps_s for each in self._recent)
-        return sum(len(each.losses) * each.tokens_per_step for each in self._recent) / seconds if seconds else 0.0
+        seconds = sum(steps.steps_s for steps in self._recent)
+        return sum(len(steps.losses) * steps.tokens_per_step for steps in self._recent) / seconds if seconds else 0.0
 
     def line(self) -> str:
         """Returns the line: tokens, step, losses, rate and time left."""

@@ -60,8 +60,8 @@ def _shares_outside_steps(after: Sequence[Record], steps: Sequence[Steps], wall_
     """Returns the shares of the time outside steps and of waiting for tokens, where they are notable."""
     shares = {
         "waiting for tokens (data)": sum(step.data_s for step in steps),
-        "checkpoints": sum(each.stall_s for each in after if isinstance(each, Saved)),
-        "held-out losses": sum(each.wall_s for each in after if isinstance(each, Validated)),
+        "checkpoints": sum(record.stall_s for record in after if isinstance(record, Saved)),
+        "held-out losses": sum(record.wall_s for record in after if isinstance(record, Validated)),
     }
     return [f"{seconds / wall_s:.0%} of the time goes to {name}" for name, seconds in shares.items()
             if seconds / wall_s >= _NOTABLE]  # fmt: skip

@@ -20,7 +20,7 @@ _STEPS = 51
 """Optimizer steps of the trial training: memory is compared over 50."""
 
 
-def unsafe_reason(place: ClusterHandle, study: Path) -> str:
+def unsafe_reason(handle: ClusterHandle, study: Path) -> str:
     """Trains the study's winner for some steps; returns why a long training would fail, "" where nothing indicates
     that.
 
@@ -29,14 +29,14 @@ def unsafe_reason(place: ClusterHandle, study: Path) -> str:
     out = study / "safe"
     shutil.rmtree(out, ignore_errors=True)  # left by a killed driver
     try:
-        return _run_trial(place, study, out)
+        return _run_trial(handle, study, out)
     except (ClusterError, InputError) as error:
         return str(error)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _run_trial(place: ClusterHandle, study: Path, out: Path) -> str:
+def _run_trial(handle: ClusterHandle, study: Path, out: Path) -> str:
     target = read_target(str(study), study.parent, None)
     if target.recipe is None:
         return f"study {study.name} has no recipe"
@@ -48,13 +48,13 @@ def _run_trial(place: ClusterHandle, study: Path, out: Path) -> str:
         target=str(study), studies=study.parent, tokens=tokens, out=out, val_every=tokens, keep=1, checkpoint_s=1e9
     )
     with opened(options) as training:
-        check_layouts(training.plan, place.cluster)
-        if Attempts(training.folder, training.plan, place, training.settings).run():
+        check_layouts(training.plan, handle.cluster)
+        if Attempts(training.folder, training.plan, handle, training.settings).run():
             return "it was interrupted"
         records = training.folder.read_records()
-    reason = objection(records, memory_counts=place.has_gpus)
+    reason = objection(records, memory_counts=handle.has_gpus)
     if not reason:
-        print_line(_safe_sentence(records, memory_counts=place.has_gpus))
+        print_line(_safe_sentence(records, memory_counts=handle.has_gpus))
     return reason
 
 
@@ -62,7 +62,7 @@ def objection(records: Sequence[Record], *, memory_counts: bool) -> str:
     """Returns what these records of a training's first steps show against a long training; "" for nothing."""
     validated = [record for record in records if isinstance(record, Validated)]
     losses = [loss for record in records if isinstance(record, Steps) for loss in record.losses]
-    if not all(map(math.isfinite, (*losses, *(each.loss for each in validated)))):
+    if not all(map(math.isfinite, (*losses, *(validation.loss for validation in validated)))):
         return "a loss is not a number"
     if not validated:
         return "no held-out loss was measured"
@@ -79,5 +79,5 @@ def _safe_sentence(records: Sequence[Record], *, memory_counts: bool) -> str:
     return (
         f"The winner is safe to train: {steps[-1].last_step} steps {memory}, held-out loss {figure(loss)}, a"
         f" checkpoint of {figure(saved[-1].gib)} GiB that stops the steps for"
-        f" {figure(max(each.stall_s for each in saved))} s."
+        f" {figure(max(checkpoint.stall_s for checkpoint in saved))} s."
     )

@@ -24,7 +24,7 @@ def summary(folder: TrainingFolder, plan: TrainingPlan) -> dict[str, Any]:
         "val_loss": validated[-1].loss if validated else None,
         "train_s": steps[-1].train_s if steps else 0.0,
         "attempts": sum(isinstance(record, Begun) for record in records),
-        "checkpoint_stall_s": max((each.stall_s for each in saved), default=None),
+        "checkpoint_stall_s": max((checkpoint.stall_s for checkpoint in saved), default=None),
         "checkpoint": str(folder.newest_checkpoint() or ""),
     }
 

@@ -42,7 +42,9 @@ def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None
     try:
         recipe = _recipe(options, base)
         validation = _validation(options, recipe)
-        finished_phases = {} if before is None else {each.end_tokens: each for each in before.phases}
+        finished_phases = (
+            {} if before is None else {finished_phase.end_tokens: finished_phase for finished_phase in before.phases}
+        )
         phases = tuple(
             _phases(
                 options, target, recipe, {end: finished_phases[end] for end in finished_phases if end <= tokens_done}
@@ -143,14 +145,14 @@ def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: Batch
     Raises:
         InputError: the data-parallel ranks do not share the global batch evenly.
     """
-    each, remainder = divmod(global_batch, layout.data_parallel)
-    if remainder or not each:
+    rank_batch, remainder = divmod(global_batch, layout.data_parallel)
+    if remainder or not rank_batch:
         raise InputError(
             f"a global batch of {global_batch} does not divide evenly over"
             f" {plural(layout.data_parallel, 'data-parallel rank')}: choose a multiple"
         )
-    most = min(each, measured.micro_batch if measured else 1)
-    micro_batch = max(size for size in range(1, most + 1) if each % size == 0)
+    limit = min(rank_batch, measured.micro_batch if measured else 1)
+    micro_batch = max(size for size in range(1, limit + 1) if rank_batch % size == 0)
     return BatchPoint.of(recipe.of_batch(global_batch), layout, micro_batch)
 
 
@@ -171,5 +173,5 @@ def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
     source = data.plain_source(recipe)
     if not isinstance(source, ParquetTokens):
         return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every_tokens)
-    most = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))
-    return Validation(sequences=most // recipe.seq_len, every_tokens=every_tokens)
+    limit = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))
+    return Validation(sequences=limit // recipe.seq_len, every_tokens=every_tokens)

@@ -47,9 +47,9 @@ def train(options: TrainOptions) -> int:
     with opened(options) as training:
         code = 0
         if not training.is_complete:
-            most = max(phase.layout.world_size for phase in training.plan.phases)
-            with connected(options.address, cpu_workers=most) as place:
-                code = train_on(place, training)
+            largest = max(phase.layout.world_size for phase in training.plan.phases)
+            with connected(options.address, cpu_workers=largest) as handle:
+                code = train_on(handle, training)
         result = summary(training.folder, training.plan)
         if options.json:
             print(json.dumps(result, indent=2))
@@ -81,7 +81,7 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
 
 
 def train_on(
-    place: ClusterHandle, training: OpenTraining, *, name: str = "", tags: Mapping[str, str] | None = None
+    handle: ClusterHandle, training: OpenTraining, *, name: str = "", tags: Mapping[str, str] | None = None
 ) -> int:
     """Trains on the connected cluster and returns the exit code. `name` and `tags` are those of the MLflow run, whose
     name is the folder's by default.
@@ -90,7 +90,7 @@ def train_on(
         InputError: a layout cannot run there.
         ClusterError: the cluster is at fault.
     """
-    check_layouts(training.plan, place.cluster)
+    check_layouts(training.plan, handle.cluster)
     folder = training.folder
     mirror = TrainingRun(
         training.plan,
@@ -102,7 +102,7 @@ def train_on(
     )
     state = "FAILED"
     try:
-        code = Attempts(folder, training.plan, place, training.settings).run()
+        code = Attempts(folder, training.plan, handle, training.settings).run()
         state = "KILLED" if code else "FINISHED"
         return code
     finally:

@@ -106,8 +106,8 @@ def test_a_full_disk_is_named_also_where_the_study_s_folder_is_not_made_yet(full
 def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     two = [_node(), _node("10.0.0.2")]
     assert handle_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
-    place = handle_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
-    assert (place.cpus_per_worker, place.cluster.num_devices, place.left_out) == (0.4, 2, True)
+    handle = handle_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
+    assert (handle.cpus_per_worker, handle.cluster.num_devices, handle.left_out) == (0.4, 2, True)
     gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
     assert handle_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
 

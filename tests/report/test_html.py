@@ -199,7 +199,7 @@ def test_the_staircase_rises_with_memory():
 
 
 def test_a_long_curve_is_thinned_to_means():
-    name, xs, ys = thinned("a", [float(i) for i in range(1000)], [float(i % 2) for i in range(1000)], most=100)
+    name, xs, ys = thinned("a", [float(i) for i in range(1000)], [float(i % 2) for i in range(1000)], limit=100)
     assert name == "a" and len(xs) == 100 and xs[-1] == 999.0 and set(ys) == {0.5}
 
 

@@ -26,9 +26,9 @@ def result(*profiles: Profile, cluster: Cluster = CLUSTER) -> StudyResult:
 
 def test_the_parts_add_up_and_each_line_is_there() -> None:
     parts = {part.name: part for part in parts_of(profile())}
-    counted = [part for part in parts.values() if not part.of and not part.beside and part.name != "a step"]
+    counted = [part for part in parts.values() if not part.parent and not part.beside and part.name != "a step"]
     assert sum(each.measured_s for each in counted) == pytest.approx(parts["a step"].measured_s) == pytest.approx(0.1)
-    assert sum(part.measured_s for part in parts.values() if part.of == "compute") == pytest.approx(
+    assert sum(part.measured_s for part in parts.values() if part.parent == "compute") == pytest.approx(
         parts["compute"].measured_s
     )
     assert parts["communication, hidden"].beside and parts["communication, hidden"].measured_s == 0.02
@@ -36,7 +36,7 @@ def test_the_parts_add_up_and_each_line_is_there() -> None:
 
 def test_exposed_communication_is_shown_by_the_mesh_axes_that_have_some() -> None:
     sums = dataclasses.replace(profile().sums, exposed_tp_s=0.004, exposed_pp_s=0.005, exposed_dp_s=0.001)
-    parts = [part for part in parts_of(profile(sums=sums)) if part.of == EXPOSED]
+    parts = [part for part in parts_of(profile(sums=sums)) if part.parent == EXPOSED]
     assert [part.name for part in parts] == ["tensor parallelism", "pipeline, its bubble included", "data parallelism"]
     assert sum(part.measured_s for part in parts) == pytest.approx(sums.communication_exposed_s)
     table = render_profiles(result(profile(sums=sums)), width=120)

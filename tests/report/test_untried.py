@@ -146,15 +146,13 @@ def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
 
 def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None:
     options = parse(["gpt2", "--set", "engine=ddp,fsdp", "--set", "micro_batch=4,8,16"])
-    subject = setup_of(
-        read_request(options), ClusterHandle(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None
-    )
-    layouts = planned(subject.plan).layouts
-    assert {each.layout for each in layouts} == {candidate.layout for candidate in subject.plan.candidates}
-    assert len(layouts) == len(subject.plan.candidates) > 2
+    setup = setup_of(read_request(options), ClusterHandle(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None)
+    layouts = planned(setup.plan).layouts
+    assert {each.layout for each in layouts} == {candidate.layout for candidate in setup.plan.candidates}
+    assert len(layouts) == len(setup.plan.candidates) > 2
     for each in layouts:
         assert each.micro_batch in each.micro_batches and each.tokens_per_s and each.peak_gib
-        assert each.step_time_s == pytest.approx(subject.recipes[0].tokens_per_step / each.tokens_per_s)
+        assert each.step_time_s == pytest.approx(setup.recipes[0].tokens_per_step / each.tokens_per_s)
 
 
 class TestOlderJournals:
@@ -163,13 +161,13 @@ class TestOlderJournals:
     @staticmethod
     def history_of(space: str, *argv: str) -> History:
         options = parse([space, *argv])
-        subject = setup_of(
+        setup = setup_of(
             read_request(options), ClusterHandle(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None
         )
-        first = subject.plan.candidates[0]
+        first = setup.plan.candidates[0]
         stored_options = to_json(options.study.with_absolute_paths())
         ran = measurement(on=first.layout, recipe=first.recipe, micro_batch=first.micro_batches[0])
-        begun = header(at=AT, recipes=subject.recipes, cluster=H200, options=stored_options)
+        begun = header(at=AT, recipes=setup.recipes, cluster=H200, options=stored_options)
         return History([begun, Measured(at=AT, measurement=ran)])
 
     def test_a_space_file_is_never_run_for_a_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

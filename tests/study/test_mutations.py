@@ -122,8 +122,8 @@ def test_an_odd_value_of_the_right_type_gives_no_traceback(tmp_path: Path, capsy
         try:
             header = read(folder)[0].header
             assert header is not None
-            place = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
-            assert session.search(options, place=place) == 0, changed
+            handle = ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+            assert session.search(options, handle=handle) == 0, changed
         except (InputError, ClusterError) as error:
             assert "\n" not in str(error), changed
     assert "Traceback" not in capsys.readouterr().err

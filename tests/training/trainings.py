@@ -32,34 +32,34 @@ STEPS = 200
 def main(folder: Path) -> None:
     """Plays the trainings one after the other."""
     ended: dict[str, Any] = {}
-    with interruptible(), connected("local", cpu_workers=2) as place:  # as the command does
+    with interruptible(), connected("local", cpu_workers=2) as handle:  # as the command does
         sockets: list[tuple[str, str]] = []
-        ended["whole"] = beside(listen_after, (folder / "whole", sockets), place, folder, "whole")
+        ended["whole"] = beside(listen_after, (folder / "whole", sockets), handle, folder, "whole")
         ended["listening"] = sockets
-        ended["whole again"] = run(place, folder, "whole")
+        ended["whole again"] = run(handle, folder, "whole")
         killed: list[int] = []
-        ended["stopped"] = beside(kill_worker_and_stop, (folder / "moved", killed), place, folder, "moved")
+        ended["stopped"] = beside(kill_worker_and_stop, (folder / "moved", killed), handle, folder, "moved")
         ended["killed pids"] = killed
-        ended["moved"] = run(place, folder, "moved", FSDP)
+        ended["moved"] = run(handle, folder, "moved", FSDP)
     (folder / "ended.json").write_text(json.dumps(ended))
 
 
-def beside(disturb: Any, arguments: tuple[Any, ...], place: ClusterHandle, folder: Path, name: str) -> tuple[int, Any]:
+def beside(disturb: Any, arguments: tuple[Any, ...], handle: ClusterHandle, folder: Path, name: str) -> tuple[int, Any]:
     """Runs a training with `disturb` in a thread beside it."""
     thread = threading.Thread(target=disturb, args=arguments, daemon=True)
     thread.start()
-    result = run(place, folder, name)
+    result = run(handle, folder, name)
     thread.join(10)
     return result
 
 
-def run(place: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
+def run(handle: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
     """Runs the training as the command does; returns the command's exit code and its summary."""
     target = write_layout(folder / f"{name}.json", layout)
     arguments = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
     options = train.parse([str(target), *arguments, "--checkpoint-steps", "20", "--val-tokens", "160"])
     with opened(options) as training:
-        code = 0 if training.is_complete else train_on(place, training)
+        code = 0 if training.is_complete else train_on(handle, training)
         return code, summary(training.folder, training.plan)
 
 

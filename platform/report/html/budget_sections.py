@@ -73,7 +73,7 @@ def cost_of_the_search(results: Sequence[StudyResult]) -> Section:
     for result in results:
         history = result.history
         measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
-        coverages = [each.coverage for each in result.of_study if each.coverage]
+        coverages = [recipe_result.coverage for recipe_result in result.of_study if recipe_result.coverage]
         searches.append(
             [
                 result.header.name,
@@ -81,7 +81,7 @@ def cost_of_the_search(results: Sequence[StudyResult]) -> Section:
                 figure(history.gpu_s / 3600),
                 plural(len(measured), "point"),
                 " + ".join(f"{coverage.num_tried} of {coverage.num_layouts}" for coverage in coverages),
-                str(sum(each.outcome is Outcome.OOM for each in measured)),
+                str(sum(measurement.outcome is Outcome.OOM for measurement in measured)),
                 str(
                     len(
                         {

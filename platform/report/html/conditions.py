@@ -17,7 +17,9 @@ def conditions(results: Sequence[StudyResult]) -> Section:
         header, history = result.header, result.history
         body += heading(header.name) if len(results) > 1 else ""
         measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
-        facts_of_runs = list(dict.fromkeys(_facts(each.conditions) for each in measured if each.conditions))
+        facts_of_runs = list(
+            dict.fromkeys(_facts(measurement.conditions) for measurement in measured if measurement.conditions)
+        )
         rows = [
             ["devices", header.cluster.label_under(header.cap_gib)],
             ["begun", header.at],
@@ -32,14 +34,19 @@ def conditions(results: Sequence[StudyResult]) -> Section:
         for peak in history.peaks[-1:]:
             spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
             rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
-        derived = sum(each.step_time_derived for each in measured)
+        derived = sum(measurement.step_time_derived for measurement in measured)
         rows.append(["measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"])
-        held_back = sorted({reason for each in measured for reason in each.held_back_by})
+        held_back = sorted({reason for measurement in measured for reason in measurement.held_back_by})
         if held_back:
             rows.append(["clocks were lowered by", ", ".join(held_back)])
         if held := others_held(measured):
             rows.append(["other processes held", held])
-        warnings = {text: None for each in measured if each.conditions for text in each.conditions.warnings or ()}
+        warnings = {
+            text: None
+            for measurement in measured
+            if measurement.conditions
+            for text in measurement.conditions.warnings or ()
+        }
         rows += [["a warning to workers", text] for text in warnings]
         body += table(("", ""), rows, words=2)
         for other in facts_of_runs[1:]:

@@ -108,9 +108,10 @@ def _cell(cell: str | TableCell, kind: str) -> str:
 def document(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     """Returns the whole page, with links to its sections."""
     filled = [section for section in sections if section.body]
-    links = "".join(f'<a href="#{each.id}">{html.escape(each.title)}</a>' for each in filled)
+    links = "".join(f'<a href="#{section.id}">{html.escape(section.title)}</a>' for section in filled)
     body = "".join(
-        f'<section id="{each.id}"><h2>{html.escape(each.title)}</h2>\n{each.body}</section>\n' for each in filled
+        f'<section id="{section.id}"><h2>{html.escape(section.title)}</h2>\n{section.body}</section>\n'
+        for section in filled
     )
     return (
         "<!DOCTYPE html>\n"

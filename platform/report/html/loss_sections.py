@@ -29,7 +29,13 @@ def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Sect
         if steps:
             train.append(thinned(name, *of_steps(steps)))
         if validated:
-            held_out.append((name, [float(each.tokens) for each in validated], [each.loss for each in validated]))
+            held_out.append(
+                (
+                    name,
+                    [float(validation.tokens) for validation in validated],
+                    [validation.loss for validation in validated],
+                )
+            )
     body = ""
     if train:
         charts = [("Training loss", lines("Training loss", train, x="tokens", y=_LOSS, marks=False))]
@@ -37,16 +43,16 @@ def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Sect
             charts.append(("Held-out loss", lines("Held-out loss", held_out, x="tokens", y=_LOSS)))
         body += figures(charts)
     for result in results:
-        for each in result.measured:
-            curves = [gate for gate, _ in each.gates if gate.losses]
+        for recipe_result in result.measured:
+            curves = [gate for gate, _ in recipe_result.gates if gate.losses]
             if not curves:
                 continue
             gate_curves = [_gate_curve(gate) for gate in curves]
-            body += heading(f"Numerics gates of {result.header.name}: {each.recipe.label}")
-            title = f"Numerics gates of {result.header.name}, {each.recipe.id}"
+            body += heading(f"Numerics gates of {result.header.name}: {recipe_result.recipe.label}")
+            title = f"Numerics gates of {result.header.name}, {recipe_result.recipe.id}"
             body += figures([("The same steps on the same samples", lines(title, gate_curves, x="step", y=_LOSS))])
-            if each.gate is not None:
-                body += paragraph(each.gate.sentence)
+            if recipe_result.gate is not None:
+                body += paragraph(recipe_result.gate.sentence)
     if not train and body:
         body += paragraph(
             "No training is in these folders: `python -m platform.train` trains a winner, and `python -m"
@@ -80,9 +86,9 @@ def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
     return tokens, losses
 
 
-def thinned(name: str, xs: Sequence[float], ys: Sequence[float], most: int = _MOST_POINTS) -> Curve:
-    """Returns the curve with at most `most` points, each the mean of as many neighbours at the last one's x."""
-    of_each = -(-len(xs) // most)
+def thinned(name: str, xs: Sequence[float], ys: Sequence[float], limit: int = _MOST_POINTS) -> Curve:
+    """Returns the curve with at most `limit` points, each the mean of as many neighbours at the last one's x."""
+    of_each = -(-len(xs) // limit)
     ends = range(0, len(xs), of_each)
     parts = [(xs[i : i + of_each], ys[i : i + of_each]) for i in ends]
     return name, [part[-1] for part, _ in parts], [sum(part) / len(part) for _, part in parts]

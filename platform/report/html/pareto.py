@@ -57,22 +57,26 @@ class Group:
     @property
     def measurements(self) -> list[Measurement]:
         """The run that stands for each point, of all studies, skipped ones included."""
-        return [point.representative for _, each in self.parts for point in each.points]
+        return [point.representative for _, recipe_result in self.parts for point in recipe_result.points]
 
     @property
     def points(self) -> list[MeasuredPoint]:
         """The points that ran well."""
         return [
             MeasuredPoint(measurement=point.representative, header=result.header)
-            for result, each in self.parts
-            for point in each.points
+            for result, recipe_result in self.parts
+            for point in recipe_result.points
             if point.representative.outcome is Outcome.OK and point.representative.tokens_per_s
         ]
 
     @property
     def winners(self) -> list[tuple[StudyResult, RecipeResult, Measurement]]:
         """Each study's winner, the fewest devices first."""
-        with_winner = [(result, each, each.winner) for result, each in self.parts if each.winner is not None]
+        with_winner = [
+            (result, recipe_result, recipe_result.winner)
+            for result, recipe_result in self.parts
+            if recipe_result.winner is not None
+        ]
         return sorted(with_winner, key=lambda part: part[2].num_devices)
 
 
@@ -80,8 +84,8 @@ def groups_of(results: Sequence[StudyResult]) -> list[Group]:
     """Returns the recipes that were measured, each with its studies, in the order of their appearance."""
     parts: dict[str, list[tuple[StudyResult, RecipeResult]]] = {}
     for result in results:
-        for each in result.measured:
-            parts.setdefault(each.recipe.id, []).append((result, each))
+        for recipe_result in result.measured:
+            parts.setdefault(recipe_result.recipe.id, []).append((result, recipe_result))
     return [Group(recipe=members[0][1].recipe, parts=tuple(members)) for members in parts.values()]
 
 
@@ -90,10 +94,10 @@ def choices(points: Sequence[MeasuredPoint]) -> dict[str, MeasuredPoint]:
     if not points:
         return {}
     return {
-        "most tokens/s": max(points, key=lambda each: each.tokens_per_s),
-        "cheapest (device time a token)": min(points, key=lambda each: each.device_seconds_per_token),
-        "most head-room": max(points, key=lambda each: (each.head_room_gib, each.tokens_per_s)),
-        "fewest devices": min(points, key=lambda each: (each.measurement.num_devices, -each.tokens_per_s)),
+        "most tokens/s": max(points, key=lambda point: point.tokens_per_s),
+        "cheapest (device time a token)": min(points, key=lambda point: point.device_seconds_per_token),
+        "most head-room": max(points, key=lambda point: (point.head_room_gib, point.tokens_per_s)),
+        "fewest devices": min(points, key=lambda point: (point.measurement.num_devices, -point.tokens_per_s)),
     }
 
 
@@ -101,24 +105,24 @@ def front(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """Returns the points that no other one beats in speed, device time a token, head-room and number of devices at
     once, the fastest first.
     """
-    ordered = sorted(points, key=lambda each: -each.tokens_per_s)[:_MOST_COMPARED]
+    ordered = sorted(points, key=lambda point: -point.tokens_per_s)[:_MOST_COMPARED]
     gains = np.array(
         [
-            (each.tokens_per_s, -each.device_seconds_per_token, each.head_room_gib, -each.measurement.num_devices)
-            for each in ordered
+            (point.tokens_per_s, -point.device_seconds_per_token, point.head_room_gib, -point.measurement.num_devices)
+            for point in ordered
         ]
     ).reshape(-1, 4)
     at_least = (gains[:, None, :] >= gains[None, :, :]).all(axis=2)
     better = at_least & (gains[:, None, :] > gains[None, :, :]).any(axis=2)
     beaten: list[bool] = np.asarray(better.any(axis=0)).tolist()
-    return [each for each, is_beaten in zip(ordered, beaten, strict=True) if not is_beaten]
+    return [point for point, is_beaten in zip(ordered, beaten, strict=True) if not is_beaten]
 
 
 def staircase(points: Sequence[MeasuredPoint]) -> tuple[list[float], list[float]]:
     """Returns the front of speed against memory alone, as GiB and tokens/s."""
     gib: list[float] = []
     speed: list[float] = []
-    for point in sorted(points, key=lambda each: (each.peak_gib, -each.tokens_per_s)):
+    for point in sorted(points, key=lambda measured_point: (measured_point.peak_gib, -measured_point.tokens_per_s)):
         if not speed or point.tokens_per_s > speed[-1]:
             gib.append(point.peak_gib)
             speed.append(point.tokens_per_s)

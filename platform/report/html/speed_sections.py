@@ -37,10 +37,10 @@ def against_memory(groups: Sequence[Group]) -> Section:
         body += _title(group, groups)
         body += figures([("Tokens/s against memory, a dot a point", _scatter(group, points))])
         choice_by_name = choices(points)
-        body += table(_CHOICE_HEADER, [_choice_row(name, each) for name, each in choice_by_name.items()], words=2)
+        body += table(_CHOICE_HEADER, [_choice_row(name, point) for name, point in choice_by_name.items()], words=2)
         best = front(points)
-        names = {id(each.measurement) for each in choice_by_name.values()}
-        others = [each for each in best if id(each.measurement) not in names]
+        names = {id(point.measurement) for point in choice_by_name.values()}
+        others = [point for point in best if id(point.measurement) not in names]
         body += paragraph(
             "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
             note=True,
@@ -59,8 +59,8 @@ _CHOICE_HEADER = (
 )
 
 
-def _choice_row(name: str, each: MeasuredPoint) -> list[str]:
-    measurement, header = each.measurement, each.header
+def _choice_row(name: str, point: MeasuredPoint) -> list[str]:
+    measurement, header = point.measurement, point.header
     return [
         name,
         measurement.layout.label,
@@ -69,7 +69,7 @@ def _choice_row(name: str, each: MeasuredPoint) -> list[str]:
         str(measurement.num_devices),
         f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}",
         figure(measurement.tokens_per_s_per_gpu),
-        figure(each.head_room_gib) if each.peak_gib else "",
+        figure(point.head_room_gib) if point.peak_gib else "",
         figure(days_of(measurement, header.tokens)),
         figure(cost_of(measurement, header.tokens, header.price_per_gpu_h)),
     ]
@@ -91,9 +91,12 @@ def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
     ]
 
     def draw(axes: "Axes") -> None:
-        for outcome in dict.fromkeys(each.outcome for each in timed):
-            of = [each for each in timed if each.outcome is outcome]
-            xs, ys = [each.peak_allocated_gib or 0.0 for each in of], [each.tokens_per_s or 0.0 for each in of]
+        for outcome in dict.fromkeys(measurement.outcome for measurement in timed):
+            of_outcome = [measurement for measurement in timed if measurement.outcome is outcome]
+            xs, ys = (
+                [measurement.peak_allocated_gib or 0.0 for measurement in of_outcome],
+                [measurement.tokens_per_s or 0.0 for measurement in of_outcome],
+            )
             axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", color=COLORS.get(outcome, _FAILED), label=outcome)
         if crashed:
             xs, ys = [gib for _, gib in crashed], [0.0] * len(crashed)
@@ -105,7 +108,7 @@ def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
         for _, _, best in group.winners:
             axes.plot([best.peak_allocated_gib or 0.0], [best.tokens_per_s or 0.0], "o", ms=10, mfc="none", mec=INK)
         axes.set_xlim(left=0)
-        axes.set_ylim(0, 1.08 * max(each.tokens_per_s or 0.0 for each in timed) if timed else None)
+        axes.set_ylim(0, 1.08 * max(measurement.tokens_per_s or 0.0 for measurement in timed) if timed else None)
         scale(axes, log_x=False, log_y=False)
         axes.set_xlabel("GiB allocated at most, on the fullest device\ndashed: the limit; ringed: winners")
         axes.set_ylabel("tokens/s, all devices")
@@ -135,21 +138,23 @@ def heat_maps(groups: Sequence[Group]) -> Section:
 
 def _heat_map(measured: Sequence[Measurement], winners: Container[tuple[Recipe, Layout, BatchPoint]]) -> str:
     speed = _best_by_layout(measured)
-    fastest, columns = max(speed.values()), sorted({each.batch.micro_batch for each in measured})
-    cells = {(each.layout, each.batch.micro_batch): each for each in measured}
+    fastest, columns = max(speed.values()), sorted({measurement.batch.micro_batch for measurement in measured})
+    cells = {(measurement.layout, measurement.batch.micro_batch): measurement for measurement in measured}
     rows: list[list[str | TableCell]] = []
     for layout in sorted(speed, key=lambda layout: -speed[layout])[:_MOST_ROWS]:
         row = [cells.get((layout, micro_batch)) for micro_batch in columns]
-        stars = [each is not None and (each.recipe, layout, each.batch) in winners for each in row]
-        rows.append([layout.label, *(_shade(each, fastest, star) for each, star in zip(row, stars, strict=True))])
+        stars = [cell is not None and (cell.recipe, layout, cell.batch) in winners for cell in row]
+        rows.append([layout.label, *(_shade(cell, fastest, star) for cell, star in zip(row, stars, strict=True))])
     return table(["layout \\ micro-batch", *map(str, columns)], rows)
 
 
 def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
     """Returns the best tokens/s of each layout; 0 where no point of it has a figure that counts."""
     best: dict[Layout, float] = defaultdict(float)
-    for each in measured:
-        best[each.layout] = max(best[each.layout], (each.tokens_per_s or 0.0) if each.outcome in TIMED else 0.0)
+    for measurement in measured:
+        best[measurement.layout] = max(
+            best[measurement.layout], (measurement.tokens_per_s or 0.0) if measurement.outcome in TIMED else 0.0
+        )
     return best
 
 
@@ -167,17 +172,19 @@ def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     return "; ".join(parts) + "."
 
 
-def _shade(each: Measurement | None, fastest: float, is_winner: bool) -> str | TableCell:
-    if each is None:
+def _shade(measurement: Measurement | None, fastest: float, is_winner: bool) -> str | TableCell:
+    if measurement is None:
         return ""
-    speed = each.tokens_per_s or 0.0
-    text = f"{figure(speed)}{'~' * each.step_time_derived}" if speed else ""
-    if each.outcome not in TIMED:
-        word = "OOM" if each.outcome is Outcome.OOM else each.outcome.value
-        return TableCell(text=f"{text} {word}".strip(), background=f"{COLORS.get(each.outcome, _FAILED)}40", color=INK)
+    speed = measurement.tokens_per_s or 0.0
+    text = f"{figure(speed)}{'~' * measurement.step_time_derived}" if speed else ""
+    if measurement.outcome not in TIMED:
+        word = "OOM" if measurement.outcome is Outcome.OOM else measurement.outcome.value
+        return TableCell(
+            text=f"{text} {word}".strip(), background=f"{COLORS.get(measurement.outcome, _FAILED)}40", color=INK
+        )
     share = (speed / fastest) ** 3 if fastest else 0.0
     shade = ",".join(str(round(255 - (255 - part) * (0.08 + 0.92 * share))) for part in _GOOD)
-    word = "" if each.outcome is Outcome.OK else f" {each.outcome.value}"
+    word = "" if measurement.outcome is Outcome.OK else f" {measurement.outcome.value}"
     return TableCell(
         text=f"{'★ ' if is_winner else ''}{text}{word}",
         background=f"rgb({shade})",
@@ -224,18 +231,18 @@ def latency_s(measurement: Measurement) -> float:
 
 
 _QUANTITIES = (
-    ("Step time", "seconds of an optimizer step", lambda each: each.step_time_s or 0.0),
+    ("Step time", "seconds of an optimizer step", lambda measurement: measurement.step_time_s or 0.0),
     ("Latency", "seconds of a micro-step", latency_s),
-    ("Throughput", "tokens/s, all devices", lambda each: each.tokens_per_s or 0.0),
+    ("Throughput", "tokens/s, all devices", lambda measurement: measurement.tokens_per_s or 0.0),
 )
 
 
 def _batch_charts(
     group: Group, fastest: Sequence[tuple[Layout, list[Measurement]]], sizes: Sequence[int]
 ) -> Iterator[tuple[str, str]]:
-    for name, unit, of in _QUANTITIES:
+    for name, unit, value_of in _QUANTITIES:
         curves = [
-            (layout.label, [point.batch.micro_batch for point in points], [of(point) for point in points])
+            (layout.label, [point.batch.micro_batch for point in points], [value_of(point) for point in points])
             for layout, points in fastest
         ]
         title = f"{name} against micro-batch, {group.recipe.label}"
@@ -249,9 +256,9 @@ def _fastest(group: Group) -> Iterator[tuple[Layout, list[Measurement]]]:
         if measurement.outcome in TIMED and measurement.tokens_per_s:
             timed[measurement.layout].append(measurement)
     # A curve of several points says more than a single dot: those come last.
-    order = sorted(timed, key=lambda key: (len(timed[key]) == 1, -max(each.tokens_per_s or 0.0 for each in timed[key])))
+    order = sorted(timed, key=lambda key: (len(timed[key]) == 1, -max(rung.tokens_per_s or 0.0 for rung in timed[key])))
     for layout in order[:_MOST_LINES]:
-        yield layout, sorted(timed[layout], key=lambda each: each.batch.micro_batch)
+        yield layout, sorted(timed[layout], key=lambda rung: rung.batch.micro_batch)
 
 
 def _length_charts(groups: Sequence[Group], lengths: Sequence[int]) -> Iterator[tuple[str, str]]:
@@ -262,12 +269,12 @@ def _length_charts(groups: Sequence[Group], lengths: Sequence[int]) -> Iterator[
             if key not in best or point.tokens_per_s > (best[key].tokens_per_s or 0.0):
                 best[key] = point.measurement
     sizes = sorted({size for size, _ in best})
-    for name, unit, of in _QUANTITIES:
+    for name, unit, value_of in _QUANTITIES:
         curves: list[Curve] = []
         for size in sizes:
             measured_lengths = [length for length in lengths if (size, length) in best]
             curves.append(
-                (f"micro-batch {size}", measured_lengths, [of(best[size, length]) for length in measured_lengths])
+                (f"micro-batch {size}", measured_lengths, [value_of(best[size, length]) for length in measured_lengths])
             )
         x = "sequence length (tokens)"
         yield name, lines(f"{name} against length", curves, x=x, y=unit, log_x=True, ticks=lengths, zero=True)

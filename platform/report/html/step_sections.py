@@ -34,7 +34,7 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult])
             parts = parts_of(profile, predicted_step(result.header, best))
             rows = [
                 [
-                    f"{'- ' if part.of else ''}{part.name}{' (beside the rest)' if part.beside else ''}",
+                    f"{'- ' if part.parent else ''}{part.name}{' (beside the rest)' if part.beside else ''}",
                     figure(1e3 * part.measured_s),
                     f"{part.measured_s / whole_s:.0%}",
                     "" if part.predicted_s is None else figure(1e3 * part.predicted_s),
@@ -46,7 +46,7 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult])
         timed = [
             measurement for measurement in group.measurements if measurement.outcome in TIMED and _parts(measurement)
         ]
-        timed.sort(key=lambda each: each.step_time_s or 0.0)
+        timed.sort(key=lambda measurement: measurement.step_time_s or 0.0)
         if timed:
             body += heading(group.recipe.label) if len(groups) > 1 else ""
             body += figures([("Measured parts of the fastest steps", _bars(group, timed[:_MOST_BARS]))])
@@ -58,15 +58,15 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult])
     return Section(id="step", title="Where the step goes", body=body)
 
 
-def _parts(each: Measurement) -> dict[str, float]:
+def _parts(measurement: Measurement) -> dict[str, float]:
     """Returns the seconds of the step's timed parts; empty where they were not timed."""
-    if not each.step_time_s or each.optimizer_step_s is None or each.last_micro_step_s is None:
+    if not measurement.step_time_s or measurement.optimizer_step_s is None or measurement.last_micro_step_s is None:
         return {}
-    others = max(0.0, each.step_time_s - each.last_micro_step_s - each.optimizer_step_s)
+    others = max(0.0, measurement.step_time_s - measurement.last_micro_step_s - measurement.optimizer_step_s)
     return {
-        "micro-steps but the last": others if each.batch.grad_accum > 1 else 0.0,
-        "last micro-step": each.last_micro_step_s,
-        "optimizer step": each.optimizer_step_s,
+        "micro-steps but the last": others if measurement.batch.grad_accum > 1 else 0.0,
+        "last micro-step": measurement.last_micro_step_s,
+        "optimizer step": measurement.optimizer_step_s,
     }
 
 
@@ -75,11 +75,11 @@ def _bars(group: Group, timed: Sequence[Measurement]) -> str:
         left_edges = np.zeros(len(timed))
         rows = np.arange(len(timed))
         for number, name in enumerate(_parts(timed[0])):
-            widths = np.array([_parts(each)[name] for each in timed])
+            widths = np.array([_parts(measurement)[name] for measurement in timed])
             axes.barh(rows, widths, left=left_edges, height=0.55, color=LINES[number], label=name)
             left_edges = left_edges + widths
-        for row, each in enumerate(timed):
-            label = f"{each.layout.label}, micro-batch {each.batch.micro_batch}"
+        for row, measurement in enumerate(timed):
+            label = f"{measurement.layout.label}, micro-batch {measurement.batch.micro_batch}"
             axes.text(0, row - 0.36, label, fontsize=7, color=FAINT, va="bottom")
         axes.set_yticks([])
         axes.set_ylim(len(timed) - 0.5, -0.95)
@@ -98,7 +98,7 @@ def predicted_and_measured(results: Sequence[StudyResult]) -> Section:
             for measurement in result.history.measurements
             if measurement.outcome in TIMED and measurement.step_time_s
         ]
-        timed = [each for each in timed if not each.repeat]
+        timed = [measurement for measurement in timed if not measurement.repeat]
         forecaster = forecaster_of(result.header)
         prediction = forecaster.of(timed)
         if prediction is None:
@@ -106,11 +106,13 @@ def predicted_and_measured(results: Sequence[StudyResult]) -> Section:
                 body += paragraph(f"{result.header.name}: the cost model does not know {result.header.cluster.device}.")
             continue
         steps, expected = (
-            [each.step_time_s or 0.0 for each in timed],
+            [measurement.step_time_s or 0.0 for measurement in timed],
             [float(total_) for total_ in prediction.step.total_s],
         )
-        peaks = [(i, each.peak_allocated_gib) for i, each in enumerate(timed) if each.peak_allocated_gib]
-        gib = [float(each) for each in prediction.memory.allocated_gib]
+        peaks = [
+            (i, measurement.peak_allocated_gib) for i, measurement in enumerate(timed) if measurement.peak_allocated_gib
+        ]
+        gib = [float(predicted_gib) for predicted_gib in prediction.memory.allocated_gib]
         name, measured_gib, expected_gib = (
             result.header.name,
             [peak_gib for _, peak_gib in peaks],

@@ -28,15 +28,17 @@ class ConfirmationCosts:
     """Seconds beyond `start_s` that the next trial takes to start, where it is its session's first."""
     timing: Timing
 
-    def repeat_s(self, of: Measurement) -> float:
-        """Returns the seconds of a finalist's run: the steps of the search's own run `of` it, in a separate trial."""
-        return self.start_s + sum(of.step_times_s)
-
-    def ready_s(self, of: Measurement) -> float:
-        """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as `of`
-        did.
+    def repeat_s(self, measurement: Measurement) -> float:
+        """Returns the seconds of a finalist's run: the steps of the search's own `measurement` of it, in a separate
+        trial.
         """
-        return self.start_s + sum(of.step_times_s[: of.warmup_steps])
+        return self.start_s + sum(measurement.step_times_s)
+
+    def ready_s(self, measurement: Measurement) -> float:
+        """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as
+        `measurement` did.
+        """
+        return self.start_s + sum(measurement.step_times_s[: measurement.warmup_steps])
 
     def measuring_s(self, best: Measurement) -> float:
         """Returns the seconds of the windows of a winner's last run: at least three timed steps, and before them one to
@@ -51,21 +53,25 @@ class ConfirmationCosts:
         """Returns the seconds of a winner's last run, without its numerics gate."""
         return self.ready_s(best) + self.measuring_s(best)
 
-    def profile_s(self, of: Measurement) -> float:
-        """Returns the seconds of a trial that profiles `of`: those of a short one, unless rungs have fixed steps; then
-        those of the few steps that are profiled, which have few micro-steps where these can be timed.
+    def profile_s(self, measurement: Measurement) -> float:
+        """Returns the seconds of a trial that profiles `measurement`: those of a short one, unless rungs have fixed
+        steps; then those of the few steps that are profiled, which have few micro-steps where these can be timed.
         """
         if not self.timing.fixes_steps:
             return self.trial_s
-        accum = of.batch.grad_accum
-        share = 1.0 if of.last_micro_step_s is None else timed_accum(accum) / accum
-        return self.start_s + sum(of.step_times_s[:1]) + (PROFILED_STEPS - 1) * share * (of.step_time_s or 0.0)
+        accum = measurement.batch.grad_accum
+        share = 1.0 if measurement.last_micro_step_s is None else timed_accum(accum) / accum
+        return (
+            self.start_s
+            + sum(measurement.step_times_s[:1])
+            + (PROFILED_STEPS - 1) * share * (measurement.step_time_s or 0.0)
+        )
 
-    def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
-        """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference without
+    def gate_s(self, gate: GateSize, best: Measurement, measurement: Measurement | None) -> float:
+        """Returns the seconds of a layout's numerics gate, at the speed of its `measurement`; a reference without
         one is assumed to be slower than the winner `best`.
         """
-        speed = of.tokens_per_s if of is not None else None
+        speed = measurement.tokens_per_s if measurement is not None else None
         speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN
         return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
 

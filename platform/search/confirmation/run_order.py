@@ -27,17 +27,21 @@ def repeats_left(
     measurements: Sequence[Measurement],
     *,
     repeats: int,
-    most: int | None = FINALISTS,
+    limit: int | None = FINALISTS,
     attempted: AttemptedRuns = frozenset(),
 ) -> list[ConfirmationRun]:
     """Returns the remaining runs of one recipe's finalists, the next one first.
 
-    The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
+    The best `limit` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
     B C), so that drift over time affects all equally. A point that was lost in one run has no further ones.
     """
-    of_search = [each for each in points(measurements) if each.search and each.search.outcome is Outcome.OK]
+    of_search = [
+        point_runs
+        for point_runs in points(measurements)
+        if point_runs.search and point_runs.search.outcome is Outcome.OK
+    ]
     of_search.sort(key=lambda point: -speed_of(_search(point)))
-    finalists = of_search[:most]
+    finalists = of_search[:limit]
     remaining_runs: list[ConfirmationRun] = []
     for repeat in range(1, repeats + 1):
         for point in finalists if repeat % 2 else reversed(finalists):
@@ -50,22 +54,22 @@ def repeats_left(
 
 
 def contenders_run(
-    contenders: Sequence[PointRuns], *, after: int, most: int, attempted: AttemptedRuns = frozenset()
+    contenders: Sequence[PointRuns], *, after: int, most_rounds: int, attempted: AttemptedRuns = frozenset()
 ) -> ConfirmationRun | None:
     """Returns the next run of the contenders, which run in turn: one round of runs for each number above `after`, the
-    first that not all of them had; None after `most` rounds.
+    first that not all of them had; None after `most_rounds`.
 
     A contender that joins late begins with the current round of the others, since runs with one number must follow each
     other in time.
     """
     rounds = [run.repeat for point in contenders for run in point.runs if run.repeat > after]
     first = max(rounds, default=after + 1)
-    for repeat in range(first, after + most + 1):
+    for repeat in range(first, after + most_rounds + 1):
         for point in contenders if repeat % 2 else reversed(contenders):
-            of = point.search or point.main_run
+            measurement = point.search or point.main_run
             had = any(run.repeat == repeat for run in point.runs)
-            if not had and (of.layout.id, of.batch, repeat) not in attempted:
-                return ConfirmationRun(point=of, repeat=repeat)
+            if not had and (measurement.layout.id, measurement.batch, repeat) not in attempted:
+                return ConfirmationRun(point=measurement, repeat=repeat)
     return None
 
 

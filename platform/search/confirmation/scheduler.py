@@ -53,7 +53,7 @@ class ConfirmationScheduler:
         self._candidates = candidates
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
         self._started: dict[tuple[object, ...], ConfirmationTrial] = {}
-        self._closing = WinnerRuns(candidates, rules, self._started)
+        self._winner_runs = WinnerRuns(candidates, rules, self._started)
         self._rounds_before: dict[str, int] = {}
         """By recipe id: the number of the last round before this session."""
 
@@ -114,12 +114,14 @@ class ConfirmationScheduler:
         before = self._rounds_before.setdefault(
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
-        most = MOST_ROUNDS + max(0, before - after)
-        run = contenders_run(order, after=after, most=most, attempted=self._closing.attempted_runs(recipe))
+        most_rounds = MOST_ROUNDS + max(0, before - after)
+        run = contenders_run(
+            order, after=after, most_rounds=most_rounds, attempted=self._winner_runs.attempted_runs(recipe)
+        )
         if run is None:
             return None
         rounds = range(max(before, after) + 1, run.repeat)
-        begins = not any(each.repeat == run.repeat for point in order for each in point.runs)
+        begins = not any(other_run.repeat == run.repeat for point in order for other_run in point.runs)
         if begins and math.isinf(left_s) and len(rounds) >= SURE_ROUNDS:
             round_s = sum(costs.repeat_s(point.search or point.main_run) for point in order)
             if history.trials_s(recipe, rounds) + round_s > history.trials_s(recipe, range(1)):
@@ -173,17 +175,19 @@ class ConfirmationScheduler:
             fresh = ConfirmationScheduler(
                 self._candidates, self.rules
             )  # what left nothing for want of time is missing too
-            of = f" of {recipe.label}" if len(self._recipes) > 1 else ""
+            recipe_words = f" of {recipe.label}" if len(self._recipes) > 1 else ""
             if runs := fresh._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
-                missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
+                missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{recipe_words}")
             if open_ := unresolved(of_recipe(recipe, history.measurements)):
-                missing.append(f"further runs of {len(open_)} contenders{of}{self._rounds_words(recipe, history)}")
+                missing.append(
+                    f"further runs of {len(open_)} contenders{recipe_words}{self._rounds_words(recipe, history)}"
+                )
                 continue
-            closing = fresh._closing.next(recipe, history)
+            closing = fresh._winner_runs.next(recipe, history)
             if closing is None:
                 continue
-            run_s, gate_s = fresh._closing.need_s(recipe, history, costs)
+            run_s, gate_s = fresh._winner_runs.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
             duration_text = (
                 f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
@@ -202,7 +206,7 @@ class ConfirmationScheduler:
                     "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
                 )
                 description += " and the winner's last run" if run_s else ""
-            missing.append(f"{description}{of}{duration_text}")
+            missing.append(f"{description}{recipe_words}{duration_text}")
         return ", ".join(missing)
 
     def _rounds_words(self, recipe: Recipe, history: History) -> str:
@@ -264,8 +268,8 @@ class ConfirmationScheduler:
         return repeats_left(
             of_recipe(recipe, history.measurements),
             repeats=rules.repeats,
-            most=rules.finalists,
-            attempted=self._closing.attempted_runs(recipe),
+            limit=rules.finalists,
+            attempted=self._winner_runs.attempted_runs(recipe),
         )
 
     def _fits(
@@ -289,22 +293,22 @@ class ConfirmationScheduler:
         """Returns the next closing trial of the recipe's winner for which there is time: a gate only together with its
         reference's, and after the time of other winners' last runs.
         """
-        trial = self._closing.next(recipe, history)
+        trial = self._winner_runs.next(recipe, history)
         if trial is None or math.isinf(left_s):
             return trial
         best = winner(of_recipe(recipe, history.measurements))
         assert best is not None, "nothing follows without a winner"
-        run_s, gate_s = self._closing.need_s(recipe, history, costs)
+        run_s, gate_s = self._winner_runs.need_s(recipe, history, costs)
         if trial.gate:
             gates_left_s = left_s - (self._needs_s(history, costs)[0] - run_s)
             if gates_left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0):
                 only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
-                trial = self._closing.next(recipe, history, gated=False)
+                trial = self._winner_runs.next(recipe, history, gated=False)
                 if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
-                    trial = self._closing.next(recipe, history, run=False)
+                    trial = self._winner_runs.next(recipe, history, run=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
-        reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
+        reference_s = self._winner_runs.reference_s(best, history, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
     def _needs_s(
@@ -312,7 +316,7 @@ class ConfirmationScheduler:
     ) -> tuple[float, float]:
         """Returns the sum of `Closing.need_s` over recipes; with `for_new_winner`, for another winner."""
         needs = [
-            self._closing.need_s(recipe, history, costs, for_new_winner=recipe in for_new_winner)
+            self._winner_runs.need_s(recipe, history, costs, for_new_winner=recipe in for_new_winner)
             for recipe in self._recipes
         ]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)

@@ -88,7 +88,7 @@ class WinnerRuns:
         reference_s = self.reference_s(best, history, costs)
         if closing and not closing.is_winner_run:
             return run_s, reference_s
-        winner_gate_s = costs.gate_s(gate, best, of=best)
+        winner_gate_s = costs.gate_s(gate, best, measurement=best)
         if not runs:  # its trial is counted nowhere else
             winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
         return run_s, winner_gate_s + reference_s
@@ -99,10 +99,10 @@ class WinnerRuns:
         if self._rules.gate is None or layout is None:
             return 0.0
         reference_points = ranked(
-            each for each in of_recipe(best.recipe, history.measurements) if each.layout == layout
+            measurement for measurement in of_recipe(best.recipe, history.measurements) if measurement.layout == layout
         )
         reference_run = reference_points[0].main_run if reference_points else None
-        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, of=reference_run)
+        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, measurement=reference_run)
 
     def attempted_runs(self, recipe: Recipe) -> AttemptedRuns:
         """Returns the recipe's closing runs that this session has run."""
@@ -126,9 +126,9 @@ class WinnerRuns:
         """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
         gate, recipe = self._rules.gate, best.recipe
         finished_gates = {
-            (each.steps, each.sequences)
-            for each in history.gates
-            if each.recipe == recipe and each.is_reference and each.layout != best.layout
+            (curves.steps, curves.sequences)
+            for curves in history.gates
+            if curves.recipe == recipe and curves.is_reference and curves.layout != best.layout
         }
         if gate is None or (gate.steps, gate.sequences) in finished_gates:
             return None

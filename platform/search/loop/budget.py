@@ -98,6 +98,6 @@ class Spending:
             return f"{round(budget.time_s or 0.0, 1):g} s are over {budget.time_words}"
         if left_s >= trial_s + reserve_s:
             return ""
-        of = f" {budget.time_words}" if budget.of_space else ""
+        budget_words = f" {budget.time_words}" if budget.of_space else ""
         after = " beside the final runs" if left_s >= trial_s else ""
-        return f"the {left_s:.0f} s that are left of the budget{of} are too short for a trial{after}"
+        return f"the {left_s:.0f} s that are left of the budget{budget_words} are too short for a trial{after}"

@@ -128,8 +128,8 @@ class Exploration:
         )
         self._log.record_outcomes(misfits_of_layout(job, history, self._settings))
         measured = history.measured(candidate.key)
-        skipped = {each.batch.micro_batch for each in measured if each.outcome is Outcome.SKIPPED}
-        rungs = {each.batch.micro_batch for each in measured}.union(deferred) - skipped
+        skipped = {measurement.batch.micro_batch for measurement in measured if measurement.outcome is Outcome.SKIPPED}
+        rungs = {measurement.batch.micro_batch for measurement in measured}.union(deferred) - skipped
         return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
 
 

@@ -63,7 +63,7 @@ def make_job(
     best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
     memory_measurements = memory_points(history.measured(candidate.key))
     ladder = dataclasses.replace(
-        candidate, micro_batches=tuple(sorted({each.micro_batch for each in (*memory_measurements, *rungs)}))
+        candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
     )
     # Not their count: a trial whose first line was lost still has its later ones in the journal.
     number = history.last_trial_number + 1
@@ -107,8 +107,11 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: TrialS
     even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
     predicted = predicted_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
-    timed_sizes = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
-    refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)
+    timed_sizes = {measurement.batch.micro_batch for measurement in measured if measurement.outcome in TIMED}
+    refused = min(
+        (measurement.batch.micro_batch for measurement in measured if measurement.outcome not in TIMED),
+        default=math.inf,
+    )
     sizes = {1, *timed_sizes, *(size for size, gib in predicted if gib <= settings.limit_gib / 2)}
     return max(size for size in sizes if size < refused or size == 1)
 
@@ -120,9 +123,13 @@ def misfits_of_layout(job: Job, history: History, settings: TrialSettings) -> tu
     Such a line is more accurate for a rung than a prediction, whose error all layouts share.
     """
     limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
-    measured_batches = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
+    measured_batches = {measurement.batch for measurement in history.measured(f"{job.recipe.id}-{job.layout.id}")}
     refused = misfits(job, job.known_memory, job.rungs, limit_gib)
-    return tuple(dataclasses.replace(each, trial_id="") for each in refused if each.batch not in measured_batches)
+    return tuple(
+        dataclasses.replace(measurement, trial_id="")
+        for measurement in refused
+        if measurement.batch not in measured_batches
+    )
 
 
 def failed_measurement(job: Job, batch: BatchPoint, reason: str) -> Measurement:

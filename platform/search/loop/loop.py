@@ -69,7 +69,7 @@ class SearchLoop:
         self._search = Exploration(searcher, candidates, self._log, settings)
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
-        self._finals = (
+        self._confirmation = (
             ConfirmationScheduler(candidates, settings.rules)
             if settings.rules
             else ConfirmationScheduler((), ConfirmationRules())
@@ -119,7 +119,7 @@ class SearchLoop:
         """
         if self.fault and self._search_end is None:
             return ""
-        return self._finals.left_out(self.history, self._costs, self._begin_s + self._cold_s)
+        return self._confirmation.left_out(self.history, self._costs, self._begin_s + self._cold_s)
 
     @property
     def has_unwritten(self) -> bool:
@@ -155,7 +155,7 @@ class SearchLoop:
         as failed.
         """
         self._log.refresh()
-        self._log.record_outcomes(self._finals.disqualified(self.history))
+        self._log.record_outcomes(self._confirmation.disqualified(self.history))
         decision = self._decision()
         self.phase = decision.phase
         return decision
@@ -163,7 +163,7 @@ class SearchLoop:
     def _decision(self) -> Decision:
         if self.fault:
             return Decision(phase=SessionPhase.FAULTED)
-        if self._resumes_finals and not self._finals.wait(self.history):
+        if self._resumes_finals and not self._confirmation.wait(self.history):
             if decision := self._final_decision():
                 return decision
             self._resumes_finals = False
@@ -210,7 +210,9 @@ class SearchLoop:
         whole_s = self.spending.whole_s
         if math.isinf(whole_s):
             return 0.0
-        return self._finals.reserve_s(self.history, self._costs, whole_s, for_new_winner=self._reserves_for_new_winner)
+        return self._confirmation.reserve_s(
+            self.history, self._costs, whole_s, for_new_winner=self._reserves_for_new_winner
+        )
 
     def _final_decision(self) -> Decision | None:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
@@ -218,17 +220,17 @@ class SearchLoop:
         """
         left_s = self.spending.time_left_s()
         return self._decision_on(
-            self._finals.next(self.history, left_s, self._costs, for_new_winner=self._reserves_for_new_winner)
+            self._confirmation.next(self.history, left_s, self._costs, for_new_winner=self._reserves_for_new_winner)
         )
 
     def _profile_decision(self) -> Decision | None:
         """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
-        return self._decision_on(self._finals.profile(self.history, self.spending.time_left_s(), self._costs))
+        return self._decision_on(self._confirmation.profile(self.history, self.spending.time_left_s(), self._costs))
 
     def _decision_on(self, trial: ConfirmationTrial | None) -> Decision | None:
         if trial is None:
             return None
-        self._finals.started(trial)
+        self._confirmation.started(trial)
         micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
         candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
         job = self._job(candidate, trial.rungs, trial, leave_s=trial.leave_s)
@@ -294,7 +296,7 @@ class SearchLoop:
         # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
         cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not trial_measurements
         if running.final is not None and (follows is Next.RETRY or cut_by_gate):
-            self._finals.allow_retry(running.final.key)
+            self._confirmation.allow_retry(running.final.key)
         if follows is Next.GIVEN_UP:
             self._give_up(running, trial_measurements, end.reason)
         elif not end.kind.unexplained:

@@ -128,14 +128,14 @@ def fault(ends: Sequence[Ended]) -> str:
 
     A layout that dies again and again is itself at fault: dead processes count only if two layouts had them.
     """
-    row = list(itertools.takewhile(lambda each: each.kind.unexplained, reversed(ends)))
-    is_general = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
+    row = list(itertools.takewhile(lambda end: end.kind.unexplained, reversed(ends)))
+    is_general = len({end.key for end in row}) > 1 or all(end.kind is not Kind.DIED for end in row)
     if len(row) >= IN_A_ROW and is_general:
-        kinds = {each.kind for each in row}
+        kinds = {end.kind for end in row}
         ending = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a message from their workers"
         return f"{len(row)} trials in a row {ending}{_nodes_text(row)}, the last one with: {row[0].reason}"
     window = ends[-WINDOW:]
-    bad = [each for each in window if each.kind is not Kind.RAN]
+    bad = [end for end in window if end.kind is not Kind.RAN]
     if len(bad) >= MOST_OF_WINDOW:
         rate = f"{len(bad)} of the last {len(window)} trials failed"
         return f"{rate}{_nodes_text(bad)}, the last one with: {bad[-1].reason}"
@@ -144,7 +144,7 @@ def fault(ends: Sequence[Ended]) -> str:
 
 def _nodes_text(bad: Sequence[Ended]) -> str:
     """Returns the node on which most of them failed, where one stands out."""
-    commonest = Counter(each.node for each in bad if each.node).most_common(1)
+    commonest = Counter(end.node for end in bad if end.node).most_common(1)
     if not commonest or 2 * commonest[0][1] <= len(bad):
         return ""
     (node, count), total = commonest[0], len(bad)

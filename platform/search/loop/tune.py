@@ -200,15 +200,17 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
     Each node is asked at its own port, since the cluster notices a dead node only after some seconds.
     """
     table: dict[str, dict[str, Any]] = {node["NodeID"]: node for node in ray.nodes()}
-    back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
-    connected = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
-    nodes = [table[each] for each in ids if each in table] if ids else connected
+    back = {node["NodeManagerAddress"] for node in table.values() if node["Alive"]}
+    connected = [node for node in table.values() if node["Alive"] or node["NodeManagerAddress"] not in back]
+    nodes = [table[node_id] for node_id in ids if node_id in table] if ids else connected
     lost_nodes = [
         node["NodeManagerAddress"]
         for node in nodes
         if not node["Alive"] or error_of(node["NodeManagerAddress"], node["NodeManagerPort"])
     ]
-    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost_nodes))
+    return [table[node_id]["NodeManagerAddress"] if node_id in table else "" for node_id in ids], list(
+        dict.fromkeys(lost_nodes)
+    )
 
 
 def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:

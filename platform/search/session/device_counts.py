@@ -42,28 +42,28 @@ def search(options: SearchOptions) -> int:
     """
     began_s = time.monotonic()
     studies = options.studies
-    name, several = _name_and_options(options)
-    begun_with = read_options(several.options)
-    each = {count: _options(options, begun_with, name, count) for count in several.counts}
-    requests = {count: read_request(each[count]) for count in several.counts}
-    first = requests[several.counts[0]]
+    name, group = _name_and_options(options)
+    begun_with = read_options(group.options)
+    options_by_count = {count: _options(options, begun_with, name, count) for count in group.counts}
+    requests = {count: read_request(options_by_count[count]) for count in group.counts}
+    first = requests[group.counts[0]]
     code, fault, gpu_s = 1, "", 0.0
-    with session.connection(options, first, several.counts[-1]) as place, interruptible():
-        place = session.without_slow_nodes(options, first, place)
+    with session.connection(options, first, group.counts[-1]) as handle, interruptible():
+        handle = session.without_slow_nodes(options, first, handle)
         connect_s = time.monotonic() - began_s
-        probe = probe_store.find(studies, place)
+        probe = probe_store.find(studies, handle)
         for count, request in requests.items():
             try:
-                setup_of(request, place, probe)
+                setup_of(request, handle, probe)
             except InputError as error:
                 raise InputError(f"on {plural(count, 'device')}: {error}") from error
         if not options.dry_run:
-            write_group(studies / name, several)
-        for number, count in enumerate(several.counts):
-            print_line(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
-            part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
+            write_group(studies / name, group)
+        for number, count in enumerate(group.counts):
+            print_line(f"On {plural(count, 'device')} ({number + 1} of {len(group.counts)}):")
+            part = _with_budget(options_by_count[count], group.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                part_code = session.search(part, place=place, connect_s=connect_s, is_printed=not options.json)
+                part_code = session.search(part, handle=handle, connect_s=connect_s, is_printed=not options.json)
                 gpu_s += 0.0 if options.dry_run else _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)
@@ -73,7 +73,7 @@ def search(options: SearchOptions) -> int:
                 break
     if options.dry_run:
         return code
-    if any(is_study(studies / member(name, count)) for count in several.counts):
+    if any(is_study(studies / member(name, count)) for count in group.counts):
         report(studies, name, as_object=options.json)
     if fault or code == INTERRUPTED:
         print_line(f"Go on with all of them: {command_for(RESUME, studies / name)}")
@@ -91,13 +91,13 @@ def _name_and_options(options: SearchOptions) -> tuple[str, StudyGroup]:
         folder = studies / options.resume
         refuse_links(folder)
         check_owner((folder, folder / SCALING), trusted=options.trust)
-        several = read_group(folder)
-        check_owner(read_options(several.options).files(), trusted=options.trust)
-        return options.resume, several
+        group = read_group(folder)
+        check_owner(read_options(group.options).files(), trusted=options.trust)
+        return options.resume, group
     first = dataclasses.replace(options, study=dataclasses.replace(options.study, gpus=counts[:1]))
     name = options.name or fresh_name(studies, read_request(first).space.name)
-    for each in (name, *(member(name, count) for count in counts)):
-        Study.check_free(studies, each)
+    for study_name in (name, *(member(name, count) for count in counts)):
+        Study.check_free(studies, study_name)
     return name, StudyGroup(counts=counts, options=to_json(options.study))
 
 

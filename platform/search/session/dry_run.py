@@ -13,27 +13,27 @@ from platform.study.history import History
 from trainers.spec.float8 import float8_sentence
 
 
-def show_dry_run(subject: StudySetup, budget: Budget, history: History, *, as_object: bool) -> None:
-    """Prints what a search of `subject` would still run given its study's `history`: lines, or one JSON object where
+def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_object: bool) -> None:
+    """Prints what a search of `setup` would still run given its study's `history`: lines, or one JSON object where
     `as_object`.
     """
-    missing = ((candidate, history.missing(candidate)) for candidate in subject.plan.candidates)
-    remaining = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
-    seconds = subject.plan.expected_s(remaining, subject.cluster, subject.timing, subject.rules)
+    missing = ((candidate, history.missing(candidate)) for candidate in setup.plan.candidates)
+    remaining = [dataclasses.replace(candidate, micro_batches=rungs) for candidate, rungs in missing if rungs]
+    seconds = setup.plan.expected_s(remaining, setup.cluster, setup.timing, setup.rules)
     if as_object:
-        print(json.dumps(_as_object(subject, budget, remaining, seconds)))
+        print(json.dumps(_as_object(setup, budget, remaining, seconds)))
         return
-    _print(subject, remaining, seconds)
-    for option, limit_s in _limits(subject, budget).items():
+    _print(setup, remaining, seconds)
+    for option, limit_s in _limits(setup, budget).items():
         if limit_s is not None and limit_s < seconds:
             whose = budget.time_words if budget.of_space else f"({option})"
             print(f"The budget ends it after {duration(limit_s)} {whose}.")
 
 
-def _print(subject: StudySetup, remaining: Sequence[Candidate], seconds: float) -> None:
-    plan = subject.plan
-    print(f"Space {subject.space.name} on {subject.cluster.label_under(subject.cap_gib)}: {subject.space.recipe.label}")
-    for recipe in subject.space.recipes:
+def _print(setup: StudySetup, remaining: Sequence[Candidate], seconds: float) -> None:
+    plan = setup.plan
+    print(f"Space {setup.space.name} on {setup.cluster.label_under(setup.cap_gib)}: {setup.space.recipe.label}")
+    for recipe in setup.space.recipes:
         if layers := float8_sentence(recipe):
             print(f"  {layers}")
     for candidate in remaining:
@@ -45,42 +45,42 @@ def _print(subject: StudySetup, remaining: Sequence[Candidate], seconds: float) 
         return
     print(
         f"{plural(len(remaining), 'trial')} with up to {plural(num_rungs(remaining), 'rung')} and"
-        f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
-        f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
+        f" up to {plan.num_final(setup.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
+        f" at most about {duration(seconds)}, {seconds * setup.cluster.num_devices:.0f} device seconds (estimated)."
     )
 
 
-def _as_object(subject: StudySetup, budget: Budget, remaining: Sequence[Candidate], seconds: float) -> dict[str, Any]:
-    limits = {option: limit_s for option, limit_s in _limits(subject, budget).items() if limit_s is not None}
+def _as_object(setup: StudySetup, budget: Budget, remaining: Sequence[Candidate], seconds: float) -> dict[str, Any]:
+    limits = {option: limit_s for option, limit_s in _limits(setup, budget).items() if limit_s is not None}
     return {
-        "space": subject.space.name,
-        "cluster": dataclasses.asdict(subject.cluster),
-        "recipes": [recipe.label for recipe in subject.recipes],
+        "space": setup.space.name,
+        "cluster": dataclasses.asdict(setup.cluster),
+        "recipes": [recipe.label for recipe in setup.recipes],
         "would_run": [
             {
-                "recipe": each.recipe.label,
-                "layout": dataclasses.asdict(each.layout),
-                "micro_batches": each.micro_batches,
+                "recipe": candidate.recipe.label,
+                "layout": dataclasses.asdict(candidate.layout),
+                "micro_batches": candidate.micro_batches,
             }
-            for each in remaining
+            for candidate in remaining
         ],
         "skipped": [
             {
-                "recipe": each.recipe.label,
-                "layout": dataclasses.asdict(each.layout),
-                "micro_batch": each.batch.micro_batch,
-                "reason": each.reason,
+                "recipe": measurement.recipe.label,
+                "layout": dataclasses.asdict(measurement.layout),
+                "micro_batch": measurement.batch.micro_batch,
+                "reason": measurement.reason,
             }
-            for each in subject.plan.skipped
+            for measurement in setup.plan.skipped
         ],
-        "final_runs_at_most": subject.plan.num_final(subject.rules),
+        "final_runs_at_most": setup.plan.num_final(setup.rules),
         "estimated_s_at_most": seconds,
-        "estimated_device_s_at_most": seconds * subject.cluster.num_devices,
+        "estimated_device_s_at_most": seconds * setup.cluster.num_devices,
         "budget_s": min(limits.values(), default=None),
     }
 
 
-def _limits(subject: StudySetup, budget: Budget) -> dict[str, float | None]:
+def _limits(setup: StudySetup, budget: Budget) -> dict[str, float | None]:
     """Returns the seconds after which each budget ends the search, None where it is not given."""
-    gpu_s = None if budget.gpu_s is None else budget.gpu_s / subject.cluster.num_devices
+    gpu_s = None if budget.gpu_s is None else budget.gpu_s / setup.cluster.num_devices
     return {"--time-budget": budget.time_s, "--gpu-s": gpu_s}

@@ -26,22 +26,22 @@ def finished_reason(study: Study, request: SearchRequest) -> str:
     is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
     if header is None or not is_finished or (study.path.parent / probe_store.FOLDER).exists():
         return ""
-    subject = setup_of(request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
+    setup = setup_of(request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
     loop = SearchLoop(
         study=study,
-        candidates=subject.plan.candidates,
-        searcher=searchers.create(request.searcher, subject.problem),
+        candidates=setup.plan.candidates,
+        searcher=searchers.create(request.searcher, setup.problem),
         budget=Budget(),
         settings=TrialSettings(
-            cluster=subject.cluster,
+            cluster=setup.cluster,
             cpus_per_worker=1.0,
             recorder="",
             commit="",
-            cap_gib=subject.cap_gib,
-            timing=subject.timing,
-            rules=subject.rules,
+            cap_gib=setup.cap_gib,
+            timing=setup.timing,
+            rules=setup.rules,
         ),
     )
     if not loop.decide().phase.is_terminal or loop.has_unwritten:
         return ""
-    return f"on {subject.cluster.label}: {loop.ended_reason}"
+    return f"on {setup.cluster.label}: {loop.ended_reason}"

@@ -13,21 +13,21 @@ from trainers.spec import engines
 from trainers.spec.codec import to_json
 
 
-def header_of(name: str, subject: StudySetup, *, searcher: str, uri: str) -> StudyHeader:
+def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> StudyHeader:
     """Returns the first line of a new study."""
     return StudyHeader(
         name=name,
-        space=subject.space.name,
-        recipes=subject.recipes,
-        cluster=subject.cluster,
-        tokens=subject.request.tokens,
-        price_per_gpu_h=subject.request.price_per_gpu_h,
-        miniature=subject.miniature,
-        cap_gib=subject.cap_gib,
-        seed=subject.request.seed,
+        space=setup.space.name,
+        recipes=setup.recipes,
+        cluster=setup.cluster,
+        tokens=setup.request.tokens,
+        price_per_gpu_h=setup.request.price_per_gpu_h,
+        miniature=setup.miniature,
+        cap_gib=setup.cap_gib,
+        seed=setup.request.seed,
         searcher=searcher,
-        options=to_json(subject.request.options),
-        engines=_engines_of(subject),
+        options=to_json(setup.request.options),
+        engines=_engines_of(setup),
         versions=checkout.versions(),
         commit=checkout.commit(),
         mlflow_uri=display_uri(uri),
@@ -35,9 +35,9 @@ def header_of(name: str, subject: StudySetup, *, searcher: str, uri: str) -> Stu
     )
 
 
-def _engines_of(subject: StudySetup) -> dict[str, str]:
+def _engines_of(setup: StudySetup) -> dict[str, str]:
     """Returns the engines outside this project that the study runs, each with the hash of its source."""
-    names = sorted({candidate.layout.rules.name for candidate in subject.plan.candidates})
+    names = sorted({candidate.layout.rules.name for candidate in setup.plan.candidates})
     return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
 
 
@@ -59,7 +59,7 @@ def check_engines(header: StudyHeader) -> None:
             )
 
 
-def check_same(history: History, subject: StudySetup) -> None:
+def check_same(history: History, setup: StudySetup) -> None:
     """Refuses to mix figures of different devices, recipes or layouts: the journal holds only the path of a given file,
     whose content may have changed.
 
@@ -67,20 +67,20 @@ def check_same(history: History, subject: StudySetup) -> None:
         InputError: the devices, a recipe or the layout file differ.
     """
     assert history.header is not None
-    recorded, present = history.header.cluster, subject.cluster
+    recorded, present = history.header.cluster, setup.cluster
     if not same_devices(recorded, present):
         raise InputError(f"the study ran on {recorded.label}, here is {present.label}: start a new study")
     recipe_ids = {recipe.id for recipe in history.header.recipes}
-    if new := next((recipe for recipe in subject.recipes if recipe.id not in recipe_ids), None):
+    if new := next((recipe for recipe in setup.recipes if recipe.id not in recipe_ids), None):
         raise InputError(
             f"the study's space or files now give another recipe than at its start ({new.label}): undo that change, or"
             " start a new study"
         )
-    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
+    layouts = {entry.layout for entry in (*setup.plan.candidates, *setup.plan.skipped)}
     other = next(
         (measurement.layout for measurement in history.measurements if measurement.layout not in layouts), None
     )
-    if subject.request.fixed is not None and other is not None:
+    if setup.request.fixed is not None and other is not None:
         raise InputError(
             f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
             " new study"

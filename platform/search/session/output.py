@@ -84,7 +84,7 @@ def resume_sentence(study: Study) -> str:
 
 def not_profiled(result: StudyResult) -> str:
     """Returns why a winner has no profile; "" where each has one or there is no winner."""
-    if all(each.profile is not None for each, _ in result.winners):
+    if all(recipe_result.profile is not None for recipe_result, _ in result.winners):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(result)}. --resume with --profile tries again."
 
@@ -100,5 +100,5 @@ def _why_not_profiled(result: StudyResult) -> str:
     options = options_of(history.header) if history.header else StudyOptions()
     timing = Timing(steps=options.steps, whole_steps=options.whole_steps)
     costs = ConfirmationCosts(start_s=history.start_s, trial_s=history.trial_s, timing=timing)
-    least_s = min(costs.profile_s(won) for each, won in result.winners if each.profile is None)
+    least_s = min(costs.profile_s(won) for recipe_result, won in result.winners if recipe_result.profile is None)
     return f"too little of the budget was left for one more trial, which takes {duration(least_s)} at the least"

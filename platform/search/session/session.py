@@ -42,12 +42,12 @@ _UNSAFE = 1
 
 
 def search(
-    options: SearchOptions, *, place: ClusterHandle | None = None, connect_s: float = 0.0, is_printed: bool = True
+    options: SearchOptions, *, handle: ClusterHandle | None = None, connect_s: float = 0.0, is_printed: bool = True
 ) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    It runs on the cluster of `place`, which took `connect_s` to connect to; without one it connects for the time of the
-    search. The result is printed if `shown`.
+    It runs on the cluster of `handle`, which took `connect_s` to connect to; without one it connects for the time of
+    the search. The result is printed if `shown`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -58,28 +58,28 @@ def search(
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
-        is_over = study is not None and place is None and not opening.leftover and not options.safe
+        is_over = study is not None and handle is None and not opening.leftover and not options.safe
         if study and is_over and (reason := finished.finished_reason(study, request)):
             return _show_finished(opening, study, uri, reason, is_printed=is_printed)
         if study:
             searchers.preload(request.searcher)
-        with nullcontext(place) if place else connection(options, request) as place, interruptible():
+        with nullcontext(handle) if handle else connection(options, request) as handle, interruptible():
             if study:
-                preflight.check(place.nodes, study.path)
-            place = without_slow_nodes(options, request, place)
-            subject = _subject(opening, place)
-            budget = _budget(options, subject.space)
+                preflight.check(handle.nodes, study.path)
+            handle = without_slow_nodes(options, request, handle)
+            setup = _setup(opening, handle)
+            budget = _budget(options, setup.space)
             if study is None or options.dry_run:
-                show_dry_run(subject, budget, opening.history, as_object=options.json)
-                return 0 if subject.plan.candidates else 1
-            _record_beginning(study, opening, subject, uri)
+                show_dry_run(setup, budget, opening.history, as_object=options.json)
+                return 0 if setup.plan.candidates else 1
+            _record_beginning(study, opening, setup, uri)
             if not finished.finished_reason(study, request):
-                _start_workers(subject, place)
+                _start_workers(setup, handle)
             mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = SessionRun(
                 study,
-                subject,
-                place,
+                setup,
+                handle,
                 budget,
                 began_s=began_s,
                 connect_s=connect_s,
@@ -87,7 +87,7 @@ def search(
                 mirror=mirror,
                 result=end,
             ).run()
-            unsafe_reason = safety.unsafe_reason(place, study.path) if options.safe and not code else ""
+            unsafe_reason = safety.unsafe_reason(handle, study.path) if options.safe and not code else ""
         leftovers.remove_note(study.path)
         end.show()
         if fault:
@@ -98,12 +98,12 @@ def search(
         return code
 
 
-def _record_beginning(study: Study, opening: OpenStudy, subject: StudySetup, uri: str) -> None:
+def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: str) -> None:
     """Writes the session's first line into the journal."""
     if opening.is_resumed:
         study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
     else:
-        study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
+        study.record(header_of(study.name, setup, searcher=opening.request.searcher, uri=uri))
 
 
 def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:
@@ -117,31 +117,29 @@ def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, i
     return verdict(end.result)[0]
 
 
-def _subject(opening: OpenStudy, place: ClusterHandle) -> StudySetup:
-    """Returns what the session searches on the cluster of `place`.
+def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
+    """Returns what the session searches on the cluster of `handle`.
 
     Raises:
         InputError: nothing of it can run there, or a resumed study ran on something else.
     """
     request, history = opening.request, opening.history
-    subject = setup_of(request, place, probe_store.find(opening.options.studies, place))
-    if subject.miniature and subject.space.name != request.space.name:
-        print_line(_of_miniature(request.space, subject.space))
-    elif subject.space.summary != request.space.summary:
-        print_line(
-            f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32."
-        )
-    if subject.space.assumption:
-        print_line(f"{subject.space.assumption}.")
-    points = [(candidate.recipe, candidate.layout) for candidate in subject.plan.candidates]
-    if sentence := not_installed(points, subject.space.optional_axes, subject.cluster):
+    setup = setup_of(request, handle, probe_store.find(opening.options.studies, handle))
+    if setup.miniature and setup.space.name != request.space.name:
+        print_line(_of_miniature(request.space, setup.space))
+    elif setup.space.summary != request.space.summary:
+        print_line(f"No node has a GPU: {setup.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
+    if setup.space.assumption:
+        print_line(f"{setup.space.assumption}.")
+    points = [(candidate.recipe, candidate.layout) for candidate in setup.plan.candidates]
+    if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
-    for sentence in subject.knowledge.sentences:
+    for sentence in setup.knowledge.sentences:
         print_line(sentence)
     if opening.is_resumed:
-        check_same(history, subject)
-        print_line(_rest_sentence(history, subject.plan))
-    return subject
+        check_same(history, setup)
+        print_line(_rest_sentence(history, setup.plan))
+    return setup
 
 
 @contextmanager
@@ -155,21 +153,21 @@ def connection(
         num_gpus=num_devices or request.wanted_devices,
         wait_s=options.wait_for_gpus,
         start=not options.dry_run,
-    ) as place:
-        for sentence in preflight.remarks(place.nodes):
+    ) as handle:
+        for sentence in preflight.remarks(handle.nodes):
             print_line(sentence)
-        yield place
+        yield handle
 
 
-def without_slow_nodes(options: SearchOptions, request: SearchRequest, place: ClusterHandle) -> ClusterHandle:
-    """Returns `place` without its slow nodes where the options ask for that.
+def without_slow_nodes(options: SearchOptions, request: SearchRequest, handle: ClusterHandle) -> ClusterHandle:
+    """Returns `handle` without its slow nodes where the options ask for that.
 
     Raises:
         ClusterError: no node would be left, or the probe failed.
     """
     if not options.exclude_slow or options.dry_run:
-        return place
-    return slow_nodes.without_slow(place, options.studies, _cpu_workers(request))
+        return handle
+    return slow_nodes.without_slow(handle, options.studies, _cpu_workers(request))
 
 
 def _cpu_workers(request: SearchRequest) -> int:
@@ -213,10 +211,10 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
     return budget
 
 
-def _start_workers(subject: StudySetup, place: ClusterHandle) -> None:
+def _start_workers(setup: StudySetup, handle: ClusterHandle) -> None:
     """Starts the first trial's processes while Tune starts, where its nodes are known."""
     from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
-    if subject.cluster.num_nodes == len(place.nodes):
-        workers_of = {node.id: subject.cluster.devices_per_node for node in place.nodes}
-        prestart.ask_first(workers_of, place.cpus_per_worker)
+    if setup.cluster.num_nodes == len(handle.nodes):
+        workers_of = {node.id: setup.cluster.devices_per_node for node in handle.nodes}
+        prestart.ask_first(workers_of, handle.cpus_per_worker)

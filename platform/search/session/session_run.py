@@ -36,8 +36,8 @@ class SessionRun:
     def __init__(
         self,
         study: Study,
-        subject: StudySetup,
-        place: ClusterHandle,
+        setup: StudySetup,
+        handle: ClusterHandle,
         budget: Budget,
         *,
         began_s: float,
@@ -52,7 +52,7 @@ class SessionRun:
         `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
         in it when the cluster's head is gone.
         """
-        self._study, self._subject, self._place, self._budget = study, subject, place, budget
+        self._study, self._setup, self._handle, self._budget = study, setup, handle, budget
         self._began_s, self._connect_s, self._leftover = began_s, connect_s, leftover
         self._mirror, self._result = mirror, result or output.SessionOutput(study)
         self._loop: SearchLoop | None = None
@@ -86,55 +86,55 @@ class SessionRun:
         return code, fault
 
     def _record_plan(self) -> None:
-        history, plan = self._study.follow()[1], planned(self._subject.plan)
+        history, plan = self._study.follow()[1], planned(self._setup.plan)
         if history.planned is None or history.planned.layouts != plan.layouts:
             self._study.record(plan)
         measured_ids = {measurement.id for measurement in history.measurements}
-        for measurement in self._subject.plan.skipped:
+        for measurement in self._setup.plan.skipped:
             if measurement.id not in measured_ids:
                 self._study.record(Measured(measurement=measurement))
 
     def _search(self, scratch: Path) -> SearchLoop:
         from platform.search.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
-        study, place = self._study, self._place
-        leftovers.write_note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
+        study, handle = self._study, self._handle
+        leftovers.write_note(study.path, tune.note_of(is_local=handle.is_local, scratch=scratch))
         if self._leftover and (remark := tune.sweep(self._leftover)):
             print_line(remark)
         state = scratch / "recorder.json"
         with (
             ends_when_interrupted(self._stuck),
-            head.watched(place.head, place.raylet, self._leave_lost_cluster),
+            head.watched(handle.head, handle.raylet, self._leave_lost_cluster),
             tune.recorder(study.journal, state) as recorder,
         ):
             loop = self._loop = self._make_loop(recorder)
-            num_layouts = len(self._subject.plan.candidates)
+            num_layouts = len(self._setup.plan.candidates)
             with (
                 sampled(study.path),
                 followed(*study.follow(), loop.spending, total=num_layouts),
                 start_timeout.starts(loop.running_id, state, self._leave_lost_cluster),
             ):
-                tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
+                tune.run(loop, driver_ip=handle.driver_ip, scratch=scratch)
         return loop
 
     def _make_loop(self, recorder: str) -> SearchLoop:
-        subject, place = self._subject, self._place
+        setup, handle = self._setup, self._handle
         return SearchLoop(
             study=self._study,
-            candidates=subject.plan.candidates,
-            searcher=searchers.create(subject.request.searcher, subject.problem),
+            candidates=setup.plan.candidates,
+            searcher=searchers.create(setup.request.searcher, setup.problem),
             budget=self._budget,
             settings=TrialSettings(
-                cluster=subject.cluster,
-                cpus_per_worker=place.cpus_per_worker,
+                cluster=setup.cluster,
+                cpus_per_worker=handle.cpus_per_worker,
                 recorder=recorder,
                 commit=checkout.commit(),
-                nodes=tuple(node.id for node in place.nodes) if place.left_out else (),
-                cap_gib=subject.cap_gib,
-                timing=subject.timing,
-                rules=subject.rules,
-                hang_floor_s=subject.space.hang_floor_s,
-                first_step_s=subject.space.first_step_s,
+                nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
+                cap_gib=setup.cap_gib,
+                timing=setup.timing,
+                rules=setup.rules,
+                hang_floor_s=setup.space.hang_floor_s,
+                first_step_s=setup.space.first_step_s,
             ),
             spent_s=time.monotonic() - self._began_s,
             shared_s=self._connect_s,

@@ -134,16 +134,16 @@ def common_knowledge(
     commit: str,
 ) -> Knowledge:
     """Returns what holds of all studies, by `applicable_knowledge`; the newest study decides on a point of several."""
-    each = [
+    per_study = [
         applicable_knowledge(study, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
         for study in old.studies
     ]
     points: dict[str, dict[int, Measurement]] = {}
-    for knowledge in each:
+    for knowledge in per_study:
         for earlier in knowledge.earlier:
             rungs: dict[int, Any] = {result.batch.micro_batch: result for result in earlier.results}
             points.setdefault(earlier.candidate.key, {}).update(rungs)
-    sentences = [sentence for knowledge in each for sentence in knowledge.sentences]
+    sentences = [sentence for knowledge in per_study for sentence in knowledge.sentences]
     if old.unusable:
         sentences.append(f"Nothing is learned from {len(old.unusable)} of the studies: {'; '.join(old.unusable)}.")
     return Knowledge(
@@ -185,7 +185,10 @@ def applicable_knowledge(
 
 
 def _earlier(measured: Sequence[Measurement]) -> Earlier[Candidate]:
-    rungs = {each.batch.micro_batch: each for each in sorted(measured, key=lambda each: each.batch.micro_batch)}
+    rungs = {
+        measurement.batch.micro_batch: measurement
+        for measurement in sorted(measured, key=lambda measurement: measurement.batch.micro_batch)
+    }
     first = measured[0]
     return Earlier(
         candidate=Candidate(recipe=first.recipe, layout=first.layout, micro_batches=tuple(rungs)),
@@ -206,7 +209,7 @@ def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: 
         )
     if old.num_unread:
         sentences.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
-    if others := [each for each in commits if each != commit]:
+    if others := [other for other in commits if other != commit]:
         sentences.append(f"It was measured at commit {', '.join(others)}, here is {commit}: it is used all the same.")
     return tuple(sentences)
 
@@ -246,6 +249,6 @@ def _other_versions(measured: Measurement, header: StudyHeader, versions: Mappin
     """Returns which packages have other versions; where a measurement states none, those of its study count."""
     old_versions = measured.conditions.versions if measured.conditions else header.versions
     used = (*PACKAGES, *measured.layout.rules.packages, *packages_of(measured.recipe, measured.layout))
-    differ = [(each, old_versions.get(each, "unknown"), versions.get(each, "missing")) for each in used]
+    differ = [(package, old_versions.get(package, "unknown"), versions.get(package, "missing")) for package in used]
     differences = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
     return f"with {', '.join(differences)}" if differences else ""

@@ -44,7 +44,7 @@ class StudyOptions:
             space = _absolute(space)
         if old is not None and is_path(old):
             old = _absolute(old)
-        layout, data = (each and _absolute(each) for each in (self.layout, self.data))
+        layout, data = (path and _absolute(path) for path in (self.layout, self.data))
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
 
     def files(self) -> tuple[Path, ...]:

@@ -91,7 +91,10 @@ def make_plan(
     cap, and orders the rest by its prediction, with the figures of `probe`.
     """
     planned: list[Candidate] = []
-    skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
+    skipped = [
+        _skip(rejected_layout.recipe, rejected_layout.layout, 1, rejected_layout.reason, cap_gib)
+        for rejected_layout in rejected
+    ]
     limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
     for candidate in candidates:
         recipe, layout = candidate.recipe, candidate.layout

@@ -249,7 +249,9 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path
             micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
         )
     for space in (named_space, named_space.miniature):
-        if space is not None and identity(recipe.model) in {identity(each.model) for each in space.recipes}:
+        if space is not None and identity(recipe.model) in {
+            identity(space_recipe.model) for space_recipe in space.recipes
+        }:
             return dataclasses.replace(space, recipe=recipe, further_recipes=(), assumed=(), miniature=None)
     raise InputError(
         f"space {named_space.name} trains {named_space.recipe.model.name}, got a layout file with a recipe of another"

@@ -106,18 +106,18 @@ class StudySetup:
         """The recipes, each with a winner of its own, the space's reference first; named points may leave that one
         out.
         """
-        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
+        used = {entry.recipe: None for entry in (*self.plan.candidates, *self.plan.skipped)}
         return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
-def setup_of(request: SearchRequest, place: ClusterHandle, probe: Probe | None) -> StudySetup:
-    """Returns the subject of the request on the cluster of `place`.
+def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None) -> StudySetup:
+    """Returns the subject of the request on the cluster of `handle`.
 
     Raises:
         InputError: nothing of it can run there.
     """
     space = request.space
-    if not place.has_gpus and space.miniature is not None:
+    if not handle.has_gpus and space.miniature is not None:
         try:
             space = space.miniature.with_changes(request.changes)
         except ValueError as error:
@@ -129,12 +129,12 @@ def setup_of(request: SearchRequest, place: ClusterHandle, probe: Probe | None) 
         space = space.on_workers(request.num_devices)
     num_devices = dataclasses.replace(request, space=space).wanted_devices
     try:
-        cluster = part_of(place.cluster, num_devices or place.cluster.num_devices)
+        cluster = part_of(handle.cluster, num_devices or handle.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
     candidates, rejected = request.on(space, cluster.num_devices)
     cap_gib = request.cap_gib or space.device_memory_gib
-    subject = StudySetup(
+    setup = StudySetup(
         request=request,
         space=space,
         cluster=cluster,
@@ -143,13 +143,13 @@ def setup_of(request: SearchRequest, place: ClusterHandle, probe: Probe | None) 
         probe=probe,
     )
     if request.old is None:
-        return subject
+        return setup
     knowledge = common_knowledge(
         request.old,
-        recipes=subject.recipes,
+        recipes=setup.recipes,
         cluster=cluster,
         cap_gib=cap_gib,
         versions=checkout.versions(),
         commit=checkout.commit(),
     )
-    return dataclasses.replace(subject, knowledge=knowledge)
+    return dataclasses.replace(setup, knowledge=knowledge)

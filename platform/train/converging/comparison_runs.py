@@ -49,8 +49,8 @@ def _log(compared: ComparisonFacts, verdict: StrategyVerdict, uri: str) -> str:
         tags = run.data.tags
         if tags.get("role") != "training" or tags.get("strategy") not in verdict.marks:
             continue
-        of = verdict.marks[tags["strategy"]]
-        marks = of.get(int(run.data.params.get("seed", -1)))
+        mark_by_seed = verdict.marks[tags["strategy"]]
+        marks = mark_by_seed.get(int(run.data.params.get("seed", -1)))
         if marks is not None:
             _log_scalars(client, run.info.run_id, _scalars(marks) | _spread(verdict, tags["strategy"]))
     comparison_run = next((run for run in runs if run.data.tags.get("role") == "comparison"), None)

@@ -62,7 +62,7 @@ class ComparisonSession:
         self.comparison_id = identity(str(out))
         """Id by which the comparison's runs in MLflow are looked up."""
         self._clusters = contextlib.ExitStack()
-        self._place: ClusterHandle | None = None
+        self._handle: ClusterHandle | None = None
 
     def check(self) -> None:
         """Checks that every strategy can be trained, and creates the folder.
@@ -89,12 +89,12 @@ class ComparisonSession:
             yield
 
     def _connected(self) -> ClusterHandle:
-        if self._place is None:
-            most = max(strategy.layout.world_size for strategy in self._strategies)
-            self._place = self._clusters.enter_context(connected(self._options.address, cpu_workers=most))
+        if self._handle is None:
+            largest = max(strategy.layout.world_size for strategy in self._strategies)
+            self._handle = self._clusters.enter_context(connected(self._options.address, cpu_workers=largest))
             for strategy in self._strategies:
-                check_layouts(self._plan(strategy, strategy.recipe.learning_rate, self.tokens), self._place.cluster)
-        return self._place
+                check_layouts(self._plan(strategy, strategy.recipe.learning_rate, self.tokens), self._handle.cluster)
+        return self._handle
 
     def rate(self, strategy: Strategy) -> Rate:
         """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
@@ -108,8 +108,8 @@ class ComparisonSession:
             plans = {rate: self._plan(strategy, rate, short) for rate in rates}
             return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
 
-        first, most = self._strategies[0], self._options.rates
-        rate = rate_of(first, strategy, tokens=self.tokens, most=most, losses_of=losses_of)
+        first, limit = self._strategies[0], self._options.rates
+        rate = rate_of(first, strategy, tokens=self.tokens, limit=limit, losses_of=losses_of)
         rates.decide(strategy, rate)
         print_line(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
         return rate
@@ -133,9 +133,14 @@ class ComparisonSession:
 
     def _leader_sentence(self, complete: int) -> str:
         """Returns an interrupted comparison's last sentence: how many trainings are complete, and how to go on."""
-        of = len(self._strategies)
-        sentence = f"{complete} of {of * self._options.seeds} trainings are complete: the same command resumes the rest"
-        return f"{sentence}, with --seeds {complete // of} it answers by these." if complete >= of else f"{sentence}."
+        num_strategies = len(self._strategies)
+        num_trainings = num_strategies * self._options.seeds
+        sentence = f"{complete} of {num_trainings} trainings are complete: the same command resumes the rest"
+        return (
+            f"{sentence}, with --seeds {complete // num_strategies} it answers by these."
+            if complete >= num_strategies
+            else f"{sentence}."
+        )
 
     def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
         folder = self.out / strategy.folder

@@ -85,9 +85,9 @@ def to_object(verdict: StrategyVerdict, rates: Mapping[str, Rate], lines: Sequen
                 "learning_rate": rates[name].value,
                 "learning_rate_source": rates[name].source,
                 "spread": verdict.spread(name),
-                "seeds": {str(seed): dataclasses.asdict(each) for seed, each in of.items()},
+                "seeds": {str(seed): dataclasses.asdict(mark) for seed, mark in mark_by_seed.items()},
             }
-            for name, of in verdict.marks.items()
+            for name, mark_by_seed in verdict.marks.items()
         },
         "left_out": dict(verdict.left_out),
         "answer": list(lines),

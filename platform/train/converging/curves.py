@@ -57,9 +57,9 @@ def curves_of(records: Sequence[Record]) -> Curves:
         tokens=tuple(tokens),
         hours=tuple(hours),
         losses=tuple(losses),
-        val_tokens=tuple(float(each.tokens) for each in validated),
-        val_hours=tuple(each.train_s / 3600 for each in validated),
-        val_losses=tuple(each.loss for each in validated),
+        val_tokens=tuple(float(validation.tokens) for validation in validated),
+        val_hours=tuple(validation.train_s / 3600 for validation in validated),
+        val_losses=tuple(validation.loss for validation in validated),
     )
 
 

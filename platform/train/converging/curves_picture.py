@@ -30,8 +30,18 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
 
     drawing = Figure(figsize=(11, 8), dpi=130, layout="constrained")
     panels = drawing.subplots(2, 2, sharey="row")
-    curves_by_name = {name: list(of.values()) for name, of in trainings.items() if of}
-    longest_h = max((each.hours[-1] for of in curves_by_name.values() for each in of if each.hours), default=0.0)
+    curves_by_name = {
+        name: list(curves_by_seed.values()) for name, curves_by_seed in trainings.items() if curves_by_seed
+    }
+    longest_h = max(
+        (
+            seed_curves.hours[-1]
+            for strategy_curves in curves_by_name.values()
+            for seed_curves in strategy_curves
+            if seed_curves.hours
+        ),
+        default=0.0,
+    )
     times = "hours" if longest_h > 1 else "minutes"
     for (row, held_out), (column, unit) in (
         (r, c) for r in enumerate((True, False)) for c in enumerate(("tokens", times))
@@ -54,9 +64,9 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
 
 def _draw_panel(axes: "Axes", curves_by_name: Mapping[str, list[Curves]], *, held_out: bool, unit: str) -> None:
     shown: list[float] = []
-    for number, (name, of) in enumerate(curves_by_name.items()):
+    for number, (name, strategy_curves) in enumerate(curves_by_name.items()):
         color = LINES[number % len(LINES)]
-        curves = [_curve(each, held_out=held_out, unit=unit) for each in of]
+        curves = [_curve(seed_curves, held_out=held_out, unit=unit) for seed_curves in strategy_curves]
         curves = [(xs, ys) for xs, ys in curves if xs]
         if not curves:
             continue
@@ -73,11 +83,11 @@ def _draw_panel(axes: "Axes", curves_by_name: Mapping[str, list[Curves]], *, hel
         axes.set_ylim(min(shown) - room, max(shown) + room)  # the panel of hours shares it
 
 
-def _curve(each: Curves, *, held_out: bool, unit: str) -> tuple[list[float], list[float]]:
+def _curve(curves: Curves, *, held_out: bool, unit: str) -> tuple[list[float], list[float]]:
     factor = 60.0 if unit == "minutes" else 1.0
-    of_tokens, of_hours = (each.val_tokens, each.val_hours) if held_out else (each.tokens, each.hours)
+    of_tokens, of_hours = (curves.val_tokens, curves.val_hours) if held_out else (curves.tokens, curves.hours)
     xs = list(of_tokens) if unit == "tokens" else [factor * hours for hours in of_hours]
-    ys = list(each.val_losses if held_out else each.losses)
+    ys = list(curves.val_losses if held_out else curves.losses)
     if held_out:
         return xs, ys
     of_each = max(1, len(xs) // _SMOOTHED)

@@ -53,17 +53,17 @@ def short_tokens(strategy: Strategy, tokens: int) -> int | None:
     return None if least > tokens else max(least, round(tokens * _SHARE))
 
 
-def search_rate(rule: float, most: int, losses_of: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, int]:
-    """Returns the best of at most `most` rates around the rule's, and how many were tried. `losses_of` trains with each
-    rate of a list and returns their losses.
+def search_rate(rule: float, limit: int, losses_of: Callable[[Sequence[float]], Sequence[float]]) -> tuple[float, int]:
+    """Returns the best of at most `limit` rates around the rule's, and how many were tried. `losses_of` trains with
+    each rate of a list and returns their losses.
 
     If the best rate lies at the edge, the next one is tried as well. If no rate learns, the rule's is returned.
     """
-    factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, most)]
+    factors = (1.0, 1 / _RATE_RATIO, _RATE_RATIO)[: max(1, limit)]
     loss_by_rate = dict(
         zip((rule * factor for factor in factors), losses_of([rule * factor for factor in factors]), strict=True)
     )
-    while len(loss_by_rate) < most:
+    while len(loss_by_rate) < limit:
         best = min(loss_by_rate, key=lambda rate: loss_by_rate[rate])
         further = {min(loss_by_rate): best / _RATE_RATIO, max(loss_by_rate): best * _RATE_RATIO}.get(best)
         if further is None or not math.isfinite(loss_by_rate[best]):
@@ -101,7 +101,7 @@ def rate_of(
     strategy: Strategy,
     *,
     tokens: int,
-    most: int,
+    limit: int,
     losses_of: Callable[[Sequence[float]], Sequence[float]],
 ) -> Rate:
     """Returns the strategy's rate: search_rate, or by the rule where the user chose it or the budget is too short."""
@@ -110,17 +110,17 @@ def rate_of(
     words = (
         "the first's" if same else f"the first's rate times {figure(rule / first.recipe.learning_rate)}, by the rule"
     )
-    if not most:
+    if not limit:
         return Rate(value=rule, source=f"{words} (--rates 0 tries none)")
     if short_tokens(strategy, tokens) is None:
         steps = tokens // strategy.recipe.tokens_per_step
         return Rate(value=rule, source=f"{words}: no rates are tried in so few steps ({steps})")
-    best, number = search_rate(rule, most, losses_of)
+    best, number = search_rate(rule, limit, losses_of)
     steps = -(-(short_tokens(strategy, tokens) or 0) // strategy.recipe.tokens_per_step)
     return Rate(value=best, source=f"the best of {number} in {steps} steps each")
 
 
-def try_rates(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[float]:
+def try_rates(handle: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[float]:
     """Returns the last held-out loss of each plan, run one after another as Ray Tune trials; infinity for a failed one.
 
     Raises:
@@ -130,13 +130,13 @@ def try_rates(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder:
 
     from trainers.training.rate_trial import run_rate
 
-    jobs = _jobs(place, plans, folder)
+    jobs = _jobs(handle, plans, folder)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    nodes = [node.id for node in place.nodes] if place.left_out else []
+    nodes = [node.id for node in handle.nodes] if handle.left_out else []
     storage = folder / "tune"
     tuner = ray.tune.Tuner(
-        ray.tune.with_resources(run_rate, {"CPU": 0, f"node:{place.driver_ip}": 0.001}),
+        ray.tune.with_resources(run_rate, {"CPU": 0, f"node:{handle.driver_ip}": 0.001}),
         param_space={
             "index": ray.tune.grid_search(list(range(len(jobs)))),
             "jobs": jobs,
@@ -160,7 +160,7 @@ def try_rates(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder:
     return [losses.get(index, math.inf) for index in range(len(jobs))]
 
 
-def _jobs(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[Any]:
+def _jobs(handle: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Path) -> list[Any]:
     """Returns the job of each plan as JSON values, each with an empty folder of its own."""
     jobs: list[Any] = []
     for rate, plan in plans.items():
@@ -173,8 +173,8 @@ def _jobs(place: ClusterHandle, plans: Mapping[float, TrainingPlan], folder: Pat
             folder=str(path),
             attempt=training_folder.next_attempt(),
             layout=plan.phases[0].layout,
-            cluster=place.cluster,
-            cpus_per_worker=place.cpus_per_worker,
+            cluster=handle.cluster,
+            cpus_per_worker=handle.cpus_per_worker,
             keep=1,
         )
         jobs.append(to_json(job))

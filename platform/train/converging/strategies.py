@@ -87,7 +87,7 @@ def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy
     if target.recipe is None:
         raise InputError(f"{text} holds a layout without a recipe: give the layout.json of a search, or a study")
     batch = target.batch or BatchPoint.of(target.recipe, target.layout, 1)
-    has_own_rate = any(target.recipe.learning_rate != each.recipe.learning_rate for each in first)
+    has_own_rate = any(target.recipe.learning_rate != strategy.recipe.learning_rate for strategy in first)
     return Strategy(
         name=target.name, recipe=target.recipe, layout=target.layout, batch=batch, has_own_rate=has_own_rate
     )

@@ -86,10 +86,10 @@ class StrategyVerdict:
         reached = [loss for loss in losses if loss is not None]
         return statistics.stdev(reached) if len(reached) > 1 else None
 
-    def ratio(self, name: str, of: Callable[[CurvePoints], float | None]) -> Ratio | None:
+    def ratio(self, name: str, figure_of: Callable[[CurvePoints], float | None]) -> Ratio | None:
         """Returns the strategy's figure over the first strategy's, seed by seed; None where either is missing."""
         first = next(iter(self.marks.values()))
-        pairs = [(of(each), of(first[seed])) for seed, each in self.marks[name].items() if seed in first]
+        pairs = [(figure_of(mark), figure_of(first[seed])) for seed, mark in self.marks[name].items() if seed in first]
         logs = [math.log(a / b) for a, b in pairs if a and b]
         if not logs:
             return None
@@ -102,33 +102,40 @@ class StrategyVerdict:
 
 def compare(trainings: Mapping[str, Mapping[int, Curves]], tokens: float) -> StrategyVerdict:
     """Compares trainings of about `tokens` tokens: strategy -> seed -> curves."""
-    learned = {name: of for name, of in trainings.items() if of and all(each.has_learned for each in of.values())}
+    learned = {
+        name: curves_by_seed
+        for name, curves_by_seed in trainings.items()
+        if curves_by_seed and all(curves.has_learned for curves in curves_by_seed.values())
+    }
     left_out = {
         name: "it did not learn: its loss is not finite, or no lower than at the beginning"
         for name in trainings
         if name not in learned
     }
-    of_all = [each for of in learned.values() for each in of.values()]
+    of_all = [curves for curves_by_seed in learned.values() for curves in curves_by_seed.values()]
     if not of_all:
         return StrategyVerdict(target_loss=None, equal_tokens=tokens, equal_hours=0.0, marks={}, left_out=left_out)
-    target = max(each.val_losses[-1] for each in of_all)
-    equal_tokens = min(tokens, *(each.val_tokens[-1] for each in of_all))
-    equal_hours = min(each.val_hours[-1] for each in of_all)
+    target = max(curves.val_losses[-1] for curves in of_all)
+    equal_tokens = min(tokens, *(curves.val_tokens[-1] for curves in of_all))
+    equal_hours = min(curves.val_hours[-1] for curves in of_all)
 
-    def marks(each: Curves) -> CurvePoints:
+    def marks(curves: Curves) -> CurvePoints:
         return CurvePoints(
-            tokens_per_s=each.tokens_per_s,
-            tokens_to_loss=reached_at(each.val_tokens, each.val_losses, target),
-            hours_to_loss=reached_at(each.val_hours, each.val_losses, target),
-            loss_at_equal_tokens=loss_at(each.val_tokens, each.val_losses, equal_tokens),
-            loss_at_equal_hours=loss_at(each.val_hours, each.val_losses, equal_hours),
+            tokens_per_s=curves.tokens_per_s,
+            tokens_to_loss=reached_at(curves.val_tokens, curves.val_losses, target),
+            hours_to_loss=reached_at(curves.val_hours, curves.val_losses, target),
+            loss_at_equal_tokens=loss_at(curves.val_tokens, curves.val_losses, equal_tokens),
+            loss_at_equal_hours=loss_at(curves.val_hours, curves.val_losses, equal_hours),
         )
 
     return StrategyVerdict(
         target_loss=target,
         equal_tokens=equal_tokens,
         equal_hours=equal_hours,
-        marks={name: {seed: marks(each) for seed, each in of.items()} for name, of in learned.items()},
+        marks={
+            name: {seed: marks(curves) for seed, curves in curves_by_seed.items()}
+            for name, curves_by_seed in learned.items()
+        },
         left_out=left_out,
     )
 
@@ -139,7 +146,7 @@ def sentences(verdict: StrategyVerdict) -> list[str]:
     if verdict.target_loss is None or not verdict.marks:
         return [*lines, "There is nothing to compare."]
     names = list(verdict.marks)
-    seeds = max(len(of) for of in verdict.marks.values())
+    seeds = max(len(mark_by_seed) for mark_by_seed in verdict.marks.values())
     basis = f"95 % intervals over {seeds} seeds" if seeds > 1 else "one seed, without an interval: --seeds 3 gives one"
     if others := names[1:]:
         lines.append(f"Beside {names[0]}, to the held-out loss {verdict.target_loss:.3f} that all reached ({basis}):")
@@ -151,9 +158,9 @@ def sentences(verdict: StrategyVerdict) -> list[str]:
 
 
 def _compared(verdict: StrategyVerdict, name: str) -> str:
-    speed = verdict.ratio(name, lambda each: each.tokens_per_s)
-    tokens = verdict.ratio(name, lambda each: each.tokens_to_loss)
-    hours = verdict.ratio(name, lambda each: each.hours_to_loss)
+    speed = verdict.ratio(name, lambda mark: mark.tokens_per_s)
+    tokens = verdict.ratio(name, lambda mark: mark.tokens_to_loss)
+    hours = verdict.ratio(name, lambda mark: mark.hours_to_loss)
     if speed is None or tokens is None or hours is None:
         return f"{name}: reached that loss before its first step was timed."
     return (
@@ -162,12 +169,12 @@ def _compared(verdict: StrategyVerdict, name: str) -> str:
 
 
 def _sentence_on(verdict: StrategyVerdict, name: str) -> str:
-    of = verdict.marks[name].values()
-    tokens = [each.loss_at_equal_tokens for each in of if each.loss_at_equal_tokens is not None]
-    hours = [each.loss_at_equal_hours for each in of if each.loss_at_equal_hours is not None]
+    marks = verdict.marks[name].values()
+    tokens = [mark.loss_at_equal_tokens for mark in marks if mark.loss_at_equal_tokens is not None]
+    hours = [mark.loss_at_equal_hours for mark in marks if mark.loss_at_equal_hours is not None]
     spread = verdict.spread(name)
     spread_text = "" if spread is None else f", standard deviation {figure(spread)} over {plural(len(tokens), 'seed')}"
-    at_tokens, at_hours = (f"{statistics.fmean(each):.3f}" if each else "not reached" for each in (tokens, hours))
+    at_tokens, at_hours = (f"{statistics.fmean(losses):.3f}" if losses else "not reached" for losses in (tokens, hours))
     return f"{name}: {at_tokens} and {at_hours}{spread_text}."
 
 
@@ -175,8 +182,8 @@ def best_by_time(verdict: StrategyVerdict) -> str | None:
     """Returns the strategy with the fewest hours to the target loss, averaged over seeds; None where none is known."""
     means = {
         name: statistics.fmean(hours)
-        for name, of in verdict.marks.items()
-        if (hours := [each.hours_to_loss for each in of.values() if each.hours_to_loss is not None])
+        for name, mark_by_seed in verdict.marks.items()
+        if (hours := [mark.hours_to_loss for mark in mark_by_seed.values() if mark.hours_to_loss is not None])
     }
     return min(means, key=lambda name: means[name], default=None)
 

@@ -87,8 +87,8 @@ def run_torchrun(out: Path, steps: int, device: Device) -> TimedRun:
     records = steps_of(TrainingFolder(out).read_records())
     newest = [record for record in records if record.attempt == records[-1].attempt]
     return TimedRun(
-        losses=tuple(loss for each in newest for loss in each.losses),
-        seconds=tuple(each.steps_s / len(each.losses) for each in newest for _ in each.losses),
+        losses=tuple(loss for record in newest for loss in record.losses),
+        seconds=tuple(record.steps_s / len(record.losses) for record in newest for _ in record.losses),
     )
 
 

@@ -70,7 +70,7 @@ def _encoded(texts: Iterable[_Text], encode: Encode) -> Generator[tuple[Tokens, 
 
 
 def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
-    lengths = np.array([len(each) for each in ids], np.int64)
+    lengths = np.array([len(document_ids) for document_ids in ids], np.int64)
     starts = np.cumsum(lengths) - lengths
     return Tokens(ids=np.concatenate(ids) if ids else np.zeros(0, np.uint8), document_starts=starts[lengths > 0])
 
@@ -156,8 +156,8 @@ def _rows(piece: Piece, path: Path) -> Generator[_Text]:
             for text in batch.column(0).to_pylist():
                 row_bytes += share
                 if text is not None and len(text) > MAX_DOCUMENT_BYTES:
-                    most = f"at most {MAX_DOCUMENT_BYTES:,} are read: cut it"
-                    raise InputError(f"a row of {path} holds {len(text):,} characters, {most}")
+                    limit_words = f"at most {MAX_DOCUMENT_BYTES:,} are read: cut it"
+                    raise InputError(f"a row of {path} holds {len(text):,} characters, {limit_words}")
                 yield text or "", int(row_bytes)
                 row_bytes -= int(row_bytes)
 

@@ -86,10 +86,16 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
         if path.is_dir():
             if out == path or path in out.parents:
                 raise InputError(f"--out {out} lies in the input folder {path}: give a folder outside of it")
-            files = sorted(each for each in path.rglob("[!.]*") if each.suffix in SUFFIXES and each.is_file())
+            files = sorted(
+                file_path for file_path in path.rglob("[!.]*") if file_path.suffix in SUFFIXES and file_path.is_file()
+            )
             if not files:
                 raise InputError(f"the folder {path} holds no file with a suffix {', '.join(SUFFIXES)}")
-            files = [each for each in files if each.suffix != ".idx" or each.with_suffix(".bin") not in files]
+            files = [
+                file_path
+                for file_path in files
+                if file_path.suffix != ".idx" or file_path.with_suffix(".bin") not in files
+            ]
         elif path.suffix not in SUFFIXES:
             raise InputError(f"the kind of {path} is unknown: its suffix must be one of {', '.join(SUFFIXES)}")
         else:

@@ -56,10 +56,10 @@ class Pair:
         needed, size = _HEADER.size + 12 * num_sequences + 8 * num_bounds, index.stat().st_size
         if size < needed or not num_bounds:
             raise InputError(f"{index} is cut short: it has {size:,} bytes, its header asks for {needed:,}")
-        at = _HEADER.size
-        self._lengths = _mapped(index, "<i4", at, num_sequences)
-        self._places = _mapped(index, "<i8", at + 4 * num_sequences, num_sequences)
-        self._documents = _mapped(index, "<i8", at + 12 * num_sequences, num_bounds)
+        offset = _HEADER.size
+        self._lengths = _mapped(index, "<i4", offset, num_sequences)
+        self._places = _mapped(index, "<i8", offset + 4 * num_sequences, num_sequences)
+        self._documents = _mapped(index, "<i8", offset + 12 * num_sequences, num_bounds)
         if self._documents[0] != 0 or self._documents[-1] != num_sequences:
             raise InputError(f"{index} is damaged: its documents are not all of its {num_sequences:,} sequences")
         self._path, self._index, self._num_sequences = path, index, num_sequences
@@ -106,7 +106,9 @@ class Pair:
         if np.array_equal(firsts[1:], firsts[:-1] + lengths[:-1]):
             ids = tokens[firsts[0] : firsts[0] + sums[-1]] if len(firsts) else tokens[:0]
         else:
-            ids = np.concatenate([tokens[at : at + length] for at, length in zip(firsts, lengths, strict=True)])
+            ids = np.concatenate(
+                [tokens[first : first + length] for first, length in zip(firsts, lengths, strict=True)]
+            )
         if len(ids) and not 0 <= ids.min() <= ids.max() < 2**31:
             raise InputError(f"{self._path} holds {ids.min()} to {ids.max()}, and token ids lie in 0 to 2^31 - 1")
         return Tokens(ids=ids.astype(self.id_type), document_starts=sums[:-1][np.diff(sums) > 0])

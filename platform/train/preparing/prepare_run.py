@@ -126,7 +126,7 @@ def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
     """Writes the plan into a new folder; refuses a folder with another plan."""
     path = folder / PLAN_NAME
     if not path.exists():
-        others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
         if others:
             raise InputError(f"the folder --out {folder} holds other files, such as {others[0]}: give a new one")
         with replacing(path) as part:
@@ -189,7 +189,7 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
 
 def _raise_first(finished: set[Future[None]]) -> None:
     """Raises the error of the first failed shard, in the order of the input."""
-    failures = [error for each in finished if (error := each.exception()) is not None]
+    failures = [error for future in finished if (error := future.exception()) is not None]
     if failures:
         raise failures[0]
 

@@ -61,7 +61,9 @@ def after(*entries: Measurement | GateCurves) -> History:
     return History(dataclasses.replace(line, at="2026-11-22T08:00:00+00:00") for line in (header(), *lines))
 
 
-def finals(rules: ConfirmationRules = RULES, candidates: tuple[Candidate, ...] = CANDIDATES) -> ConfirmationScheduler:
+def confirmation(
+    rules: ConfirmationRules = RULES, candidates: tuple[Candidate, ...] = CANDIDATES
+) -> ConfirmationScheduler:
     """Returns the final trials of a session that has not begun any."""
     return ConfirmationScheduler(candidates, rules)
 
@@ -85,43 +87,45 @@ def kind(trial: ConfirmationTrial | None) -> str:
     ],
 )
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
-    assert kind(finals().next(after(ran()), left_s, COSTS)) == expected
-    assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
+    assert kind(confirmation().next(after(ran()), left_s, COSTS)) == expected
+    assert kind(confirmation().next(after(ran()))) == "run with gate", "without a budget always"
 
 
 def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:
     """Checks a winner whose time was not derived, so that nothing but the gate asks for another run."""
     history = after(dataclasses.replace(ran(), step_time_derived=False))
-    assert kind(finals().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
-    assert kind(finals().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
-    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
-    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
+    assert kind(confirmation().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
+    assert kind(confirmation().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
+    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
+    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
 
 
 def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
-    leave_s = [trial.leave_s for s in (ENOUGH_S, RUN_S) if (trial := finals().next(after(ran()), s, COSTS))]
+    leave_s = [trial.leave_s for s in (ENOUGH_S, RUN_S) if (trial := confirmation().next(after(ran()), s, COSTS))]
     assert leave_s == pytest.approx([80.0 + 1.1 * REFERENCE_S, 80.0])
 
 
 def test_a_reference_is_given_only_where_it_fits() -> None:
     history = after(ran(), curves(), ran(repeat=1))
-    assert kind(finals().next(history, 1.1 * REFERENCE_S, COSTS)) == "the reference"
-    assert kind(finals().next(history, 1.1 * REFERENCE_S - 1, COSTS)) == "nothing"
+    assert kind(confirmation().next(history, 1.1 * REFERENCE_S, COSTS)) == "the reference"
+    assert kind(confirmation().next(history, 1.1 * REFERENCE_S - 1, COSTS)) == "nothing"
     cut = after(ran(), curves())
-    assert kind(finals().next(cut, 1.1 * REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
-    assert kind(finals().next(cut, 1.1 * REFERENCE_S - 1, COSTS)) == "run"
+    assert kind(confirmation().next(cut, 1.1 * REFERENCE_S, COSTS)) == "the reference", (
+        "before the run, which it was cut for"
+    )
+    assert kind(confirmation().next(cut, 1.1 * REFERENCE_S - 1, COSTS)) == "run"
 
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     history = after(ran(), ran(PLAIN, speed=SPEED / 2))
-    assert kind(finals().next(history, ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
-    assert kind(finals().next(history, ENOUGH_S - 1.1 * 26, COSTS)) == "run"
+    assert kind(confirmation().next(history, ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
+    assert kind(confirmation().next(history, ENOUGH_S - 1.1 * 26, COSTS)) == "run"
 
 
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
     history = after(ran(), ran(repeat=1))
-    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
-    session = finals()
+    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
+    session = confirmation()
     trial = session.next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)
     assert trial and (kind(trial), trial.layout) == (" with gate", FUSED)
     session.started(trial)
@@ -142,17 +146,17 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
     ],
 )
 def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, reserve_s: float) -> None:
-    assert finals(candidates=ALONE).reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
-    assert finals(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before any measurement"
+    assert confirmation(candidates=ALONE).reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
+    assert confirmation(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before any measurement"
 
 
 def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
-    assert finals().reserve_s(after(ran()), COSTS, 3000.0) == 0.0
-    assert finals().reserve_s(after(ran(), ran(recipe=OTHER)), COSTS, 3000.0) > RUN_S
+    assert confirmation().reserve_s(after(ran()), COSTS, 3000.0) == 0.0
+    assert confirmation().reserve_s(after(ran(), ran(recipe=OTHER)), COSTS, 3000.0) > RUN_S
 
 
 def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_tried() -> None:
-    every = finals(dataclasses.replace(RULES, finalists=None), ALONE)
+    every = confirmation(dataclasses.replace(RULES, finalists=None), ALONE)
     assert every.reserve_s(after(ran()), COSTS, 3000.0) == 0.0
     assert every.reserve_s(after(ran(), ran(PLAIN, speed=SPEED / 2)), COSTS, 3000.0) > RUN_S
 
@@ -160,15 +164,17 @@ def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_t
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
     """Checks a study whose reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
-    assert finals(candidates=ALONE).next(passed) is None
-    assert finals(candidates=ALONE).reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+    assert confirmation(candidates=ALONE).next(passed) is None
+    assert confirmation(candidates=ALONE).reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
 
 
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
-    assert finals(rules, ALONE).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
-    assert finals(rules, ALONE).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+    assert confirmation(rules, ALONE).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
+    assert confirmation(rules, ALONE).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(
+        closing_s + 10
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,27 +191,27 @@ def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float
     """Checks that, where there is no time for the gate anyway, only the winner's last run has to fit after a
     finalist's.
     """
-    assert kind(finals(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == expected
+    assert kind(confirmation(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == expected
 
 
 def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
     history = after(ran(), ran(recipe=OTHER))
-    assert kind(finals().next(history, ENOUGH_S + RUN_S, COSTS)) == "run with gate"
-    assert kind(finals().next(history, ENOUGH_S + RUN_S - 1, COSTS)) == "run"
+    assert kind(confirmation().next(history, ENOUGH_S + RUN_S, COSTS)) == "run with gate"
+    assert kind(confirmation().next(history, ENOUGH_S + RUN_S - 1, COSTS)) == "run"
 
 
 def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
-    finals_of_two = finals(candidates=CANDIDATES[:2])
-    assert finals_of_two.left_out(after(ran()), COSTS, 14.0) == (
+    confirmation_of_two = confirmation(candidates=CANDIDATES[:2])
+    assert confirmation_of_two.left_out(after(ran()), COSTS, 14.0) == (
         "the winner's last run with the numerics gate (about 410 s more)"  # 14 + 128 + 1.2 x 223
     )
-    sentence = finals_of_two.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+    sentence = confirmation_of_two.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
     assert sentence == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
-    sentence = finals_of_two.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
+    sentence = confirmation_of_two.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
     assert sentence == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
-    cut = finals_of_two.left_out(after(ran(), curves()), COSTS, 14.0)
+    cut = confirmation_of_two.left_out(after(ran(), curves()), COSTS, 14.0)
     assert cut == "the reference of the numerics gate and the winner's last run (about 350 s more)"  # and 128
-    bare = finals(ConfirmationRules(repeats=0), CANDIDATES[:2])
+    bare = confirmation(ConfirmationRules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
     behind = after(ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
@@ -215,10 +221,10 @@ def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
 
 def test_no_winner_is_profiled_before_its_gate() -> None:
     rules = dataclasses.replace(RULES, profile=True)
-    assert finals(rules).profile(after(ran(), ran(repeat=1))) is None
+    assert confirmation(rules).profile(after(ran(), ran(repeat=1))) is None
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
-    assert finals(rules).profile(passed) is not None
-    assert finals(ConfirmationRules(repeats=0, profile=True)).profile(after(ran())) is not None, (
+    assert confirmation(rules).profile(passed) is not None
+    assert confirmation(ConfirmationRules(repeats=0, profile=True)).profile(after(ran())) is not None, (
         "without a gate it needs none"
     )
 

@@ -52,17 +52,17 @@ def _session(
     """Runs one session of the study, to its last line; its gates have these `losses`, its rungs the results of
     `play`.
     """
-    subject = setup_of(request, PLACE, None)
+    setup = setup_of(request, PLACE, None)
     if study.follow()[1].header is None:
-        study.record(header(study.name, recipes=subject.recipes, cluster=subject.cluster))
+        study.record(header(study.name, recipes=setup.recipes, cluster=setup.cluster))
     loop = SearchLoop(
         study=study,
-        candidates=subject.plan.candidates,
-        searcher=searchers.create(request.searcher, subject.problem),
+        candidates=setup.plan.candidates,
+        searcher=searchers.create(request.searcher, setup.problem),
         budget=Budget(max_trials=max_trials),
         settings=TrialSettings(
-            cluster=subject.cluster, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=subject.cap_gib,
-            timing=subject.timing, rules=subject.rules,
+            cluster=setup.cluster, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=setup.cap_gib,
+            timing=setup.timing, rules=setup.rules,
         ),
     )  # fmt: skip
     backend = Backend(study, Clock(), play)

@@ -106,17 +106,17 @@ class TestBudget:
     def test_a_dry_run_counts_the_confirming_run_and_tells_of_the_budget(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        subject = _subject()
-        show_dry_run(subject, Budget(time_s=10.0, of_space=True), History(), as_object=False)
+        setup = _subject()
+        show_dry_run(setup, Budget(time_s=10.0, of_space=True), History(), as_object=False)
         output = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
         expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
-        assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
+        assert setup.plan.expected_s(candidates(), CLUSTER, setup.timing, setup.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in output
         assert "3 trials with up to 9 rungs and up to 2 final runs" in output
         assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in output
-        show_dry_run(subject, Budget(gpu_s=20.0), History(), as_object=False)
+        show_dry_run(setup, Budget(gpu_s=20.0), History(), as_object=False)
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
     def test_a_dry_run_of_a_study_tells_what_is_left_of_it(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,9 +132,9 @@ class TestBudget:
         assert f"{2 * expected_s:.0f} device seconds" in output
 
     def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
-        subject = _subject()
-        assert subject.problem.costs.device == "worker"
-        assert dataclasses.replace(subject, cluster=ONE_NODE).problem.costs.device == "GPU"
+        setup = _subject()
+        assert setup.problem.costs.device == "worker"
+        assert dataclasses.replace(setup, cluster=ONE_NODE).problem.costs.device == "GPU"
 
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
         rules = ConfirmationRules(repeats=3)

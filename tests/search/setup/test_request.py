@@ -61,9 +61,9 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str, 
 def test_the_file_s_recipe_runs_and_says_whether_it_is_a_miniature(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Cluster, argv: tuple[str, ...], recipe: Recipe
 ) -> None:
-    subject = _subject(tmp_path, cluster, recipe, *argv)
-    assert subject.recipes == (recipe,)
-    header = header_of("made-up", subject, searcher="sweep", uri="")
+    setup = _subject(tmp_path, cluster, recipe, *argv)
+    assert setup.recipes == (recipe,)
+    header = header_of("made-up", setup, searcher="sweep", uri="")
     assert header.miniature == (recipe.model.miniature_of is not None)
     assert "cannot be measured here" not in capsys.readouterr().err, "nothing stands in for a file's own recipe"
 
@@ -72,9 +72,9 @@ def test_the_file_s_recipe_runs_and_says_whether_it_is_a_miniature(
 def test_a_layout_alone_runs_the_space_s_recipe_or_its_miniature_s(
     tmp_path: Path, cluster: Cluster, model: str
 ) -> None:
-    subject = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
-    assert [(recipe.model.name, recipe.seq_len) for recipe in subject.recipes] == [(model, 128), (model, 256)]
-    header = header_of("made-up", subject, searcher="sweep", uri="")
+    setup = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
+    assert [(recipe.model.name, recipe.seq_len) for recipe in setup.recipes] == [(model, 128), (model, 256)]
+    header = header_of("made-up", setup, searcher="sweep", uri="")
     assert header.miniature == (cluster is CPU)
 
 
@@ -99,10 +99,10 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
 
 def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began_with(tmp_path: Path) -> None:
     at, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
-    subject = _subject(tmp_path, GPU, recipe)
-    begun = dataclasses.replace(header_of("made-up", subject, searcher="sweep", uri=""), at=at)
+    setup = _subject(tmp_path, GPU, recipe)
+    begun = dataclasses.replace(header_of("made-up", setup, searcher="sweep", uri=""), at=at)
     history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
-    check_same(history, subject)
+    check_same(history, setup)
     slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
     with pytest.raises(InputError, match=r"now give another recipe than at its start \(bloom-7b1"):
         check_same(history, _subject(tmp_path, GPU, slower))
@@ -130,8 +130,8 @@ class TestAConfigurationOnEightDevices:
         self, config: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=8)
-        subject = self._subject(config, h200)
-        planned = [candidate.layout for candidate in subject.plan.candidates]
+        setup = self._subject(config, h200)
+        planned = [candidate.layout for candidate in setup.plan.candidates]
         assert {each.world_size for each in planned} == {8}
         degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in planned}
         assert {
@@ -147,18 +147,18 @@ class TestAConfigurationOnEightDevices:
         plain = [each for each in planned if each.model_parallel == 1]
         for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
             assert len({getattr(each, axis) for each in plain}) == values, axis
-        show_dry_run(subject, Budget(), History(), as_object=False)
+        show_dry_run(setup, Budget(), History(), as_object=False)
         output = capsys.readouterr().out
         assert f"{len(planned)} trials with up to" in output
         assert all(f"  would run  {each.label}, micro-batch" in output for each in planned)
 
     def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
         on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
-        subject = self._subject(config, on_eight)
-        layouts = [candidate.layout for candidate in subject.plan.candidates]
+        setup = self._subject(config, on_eight)
+        layouts = [candidate.layout for candidate in setup.plan.candidates]
         degrees = {(layout.data_parallel, layout.cp, layout.tp, layout.pp) for layout in layouts}
-        assert subject.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
-        assert subject.space.time_budget_s == 2 * 4 * TIME_BUDGET_S
+        assert setup.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
+        assert setup.space.time_budget_s == 2 * 4 * TIME_BUDGET_S
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ class TestAConfigurationOnEightDevices:
 def test_a_gate_of_longer_sequences_has_fewer_of_them(devices: int, lengths: str, sequences: int) -> None:
     request = read_request(parse(["llama3_8b", "--set", f"seq_len={lengths}", "--set", "state_precision=bf16"]))
     h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=devices)
-    subject = setup_of(request, ClusterHandle(cluster=h200, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
-    assert subject.rules.gate == GateSize(steps=20, sequences=sequences)
+    setup = setup_of(request, ClusterHandle(cluster=h200, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    assert setup.rules.gate == GateSize(steps=20, sequences=sequences)
 
 
 class TestLearning:
@@ -188,12 +188,10 @@ class TestLearning:
 
     def test_the_old_measurements_reach_the_searcher_s_problem(self, studies: Path) -> None:
         options = parse(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
-        subject = setup_of(
-            read_request(options), ClusterHandle(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None
-        )
-        (earlier,) = subject.problem.earlier
+        setup = setup_of(read_request(options), ClusterHandle(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
+        (earlier,) = setup.problem.earlier
         assert earlier.candidate.layout == ON_TWO and earlier.candidate.micro_batches == (1,)
-        assert "1 of 1 measurement holds" in subject.knowledge.sentences[0]
+        assert "1 of 1 measurement holds" in setup.knowledge.sentences[0]
 
     def test_the_journal_keeps_what_was_learned_from(self, studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(studies)
@@ -221,14 +219,12 @@ class TestLearning:
                     )
                     study.record(Measured(measurement=measured))
         options = parse(["bloom7b", "--studies", str(studies), "--learn-from", f"{studies}/"])
-        subject = setup_of(
-            read_request(options), ClusterHandle(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None
-        )
-        (earlier,) = subject.problem.earlier
+        setup = setup_of(read_request(options), ClusterHandle(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
+        (earlier,) = setup.problem.earlier
         assert earlier.candidate.micro_batches == (1, 2) and {result.tokens_per_s for result in earlier.results} == {
             5e4
         }
-        *of_each, unusable = subject.knowledge.sentences
+        *of_each, unusable = setup.knowledge.sentences
         learned = [each.split(" (")[0] for each in of_each if each.startswith("Learns from")]
         assert learned == ["Learns from old-1", "Learns from newer-1"]
         assert unusable.startswith("Nothing is learned from 1 of the studies: other-1: space bloom7b trains")
@@ -249,12 +245,12 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=4
     )
     request = read_request(parse(["bloom7b_kinds", "--all"]))
-    subject = setup_of(request, ClusterHandle(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
-    searcher = searchers.create(request.searcher, subject.problem)
+    setup = setup_of(request, ClusterHandle(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    searcher = searchers.create(request.searcher, setup.problem)
     keys: list[str] = []
     while (each := searcher.suggest()) is not None:
         keys.append(each.key)
         searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
-    assert len(keys) == len(subject.plan.candidates) == 22
+    assert len(keys) == len(setup.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
         read_request(parse(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

@@ -118,7 +118,7 @@ def test_contenders_run_in_turn_and_back_again() -> None:
     measurements = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), *runs(THREE, 4843)]
     letters = {ONE: "A", TWO: "B", THREE: "C"}
     order: list[tuple[str, int]] = []
-    while (run := contenders_run(contenders(measurements), after=1, most=3)) is not None:
+    while (run := contenders_run(contenders(measurements), after=1, most_rounds=3)) is not None:
         assert isinstance(run, ConfirmationRun)
         order.append((letters[run.point.layout], run.repeat))
         measurements += runs(run.point.layout, 2000, first=run.repeat)
@@ -129,5 +129,5 @@ def test_contenders_run_in_turn_and_back_again() -> None:
 
 def test_one_that_joins_late_begins_with_the_round_of_the_others() -> None:
     measurements = [*runs(ONE, 5000, 2211, 2000, 2000, 2000), *runs(TWO, 4855)]
-    run = contenders_run(contenders(measurements), after=1, most=6)
+    run = contenders_run(contenders(measurements), after=1, most_rounds=6)
     assert run is not None and (run.point.layout, run.repeat) == (TWO, 4)

@@ -58,11 +58,11 @@ def test_a_short_training_has_enough_steps():
 
 def test_what_was_done_is_said():
     common: dict[str, Any] = {"tokens": TOKENS, "losses_of": bowl(0.03)}
-    assert rate_of(FIRST, ADAFACTOR, most=5, **common).source == "the best of 4 in 200 steps each"
-    rule = rate_of(FIRST, LARGE, most=5, tokens=TOKENS // 50, losses_of=bowl(1.0))
+    assert rate_of(FIRST, ADAFACTOR, limit=5, **common).source == "the best of 4 in 200 steps each"
+    rule = rate_of(FIRST, LARGE, limit=5, tokens=TOKENS // 50, losses_of=bowl(1.0))
     source = "the first's rate times 4.00, by the rule: no rates are tried in so few steps (1)"
     assert rule == Rate(value=RECIPE.learning_rate * 4, source=source)
-    assert "--rates 0" in rate_of(FIRST, FIRST, most=0, **common).source
+    assert "--rates 0" in rate_of(FIRST, FIRST, limit=0, **common).source
 
 
 def test_what_was_decided_is_read_back_for_equal_mathematics(tmp_path: Path):
