@@ -53,7 +53,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
 ) -> None:
     if subprocess.run(["make", "--question", ".venv/.installed"], cwd=ROOT).returncode:
         monkeypatch.chdir(tmp_path)  # where the printed command is `mlflow ui`: `make` would install
-    write_group(studies / "seen", StudyGroup(counts=(2, 4), argv=()))  # of which efficiency is known
+    write_group(studies / "seen", StudyGroup(counts=(2, 4)))  # of which efficiency is known
     with Study.create(studies, "seen-4gpu") as study:
         h200 = dataclasses.replace(CLUSTER, device="NVIDIA H200", device_memory_gib=139.8)  # which the cost model knows
         study.record(header("seen-4gpu", price_per_gpu_h=2.5, cluster=h200))
