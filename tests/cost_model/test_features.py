@@ -246,11 +246,15 @@ def test_what_fits_on_one_device_by_offload_alone_is_planned(capsys: pytest.Capt
 def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() -> None:
     space = search_spaces.load("gpt2").with_changes(["engine=ddp", "checkpointing=budget_75,budget_50,budget_25"])
     best = best_plan(space, space.recipe, find_cluster("1xH200"), top=100).best
-    assert {predicted.layout.checkpointing for predicted in best} == {"budget_75", "budget_50", "budget_25"}
+    assert {predicted_layout.layout.checkpointing for predicted_layout in best} == {
+        "budget_75",
+        "budget_50",
+        "budget_25",
+    }
     compiled_space = search_spaces.load("gpt2").with_changes(["compute_precision=fp32", "compile=model"])
     assert {
-        predicted.layout.compile
-        for predicted in best_plan(compiled_space, compiled_space.recipe, find_cluster("1xH200"), top=100).best
+        predicted_layout.layout.compile
+        for predicted_layout in best_plan(compiled_space, compiled_space.recipe, find_cluster("1xH200"), top=100).best
     } == {"model"}
 
 
@@ -338,8 +342,10 @@ def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_ou
     monkeypatch.setitem(engines._COSTS, "ddp", None)  # pyright: ignore[reportPrivateUsage]
     assert lower_bound_gib(recipe, layout, batch) == 0
     assert known_columns([candidate], cluster, None) is None
-    assert [planned.micro_batches for planned in make_plan([candidate], (), cluster, None).candidates] == [(1,)]
+    assert [
+        planned_candidate.micro_batches for planned_candidate in make_plan([candidate], (), cluster, None).candidates
+    ] == [(1,)]
     space = search_spaces.load("gpt2")
     plan = best_plan(space, space.recipe, find_cluster("8xH100"), top=1000)
-    assert {predicted.layout.engine for predicted in plan.best} == {"fsdp", "deepspeed"}
+    assert {predicted_layout.layout.engine for predicted_layout in plan.best} == {"fsdp", "deepspeed"}
     assert "the cost model does not know engine ddp" in dict(plan.skipped)

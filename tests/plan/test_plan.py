@@ -350,5 +350,5 @@ def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
     space = search_spaces.load("bloom7b")
     planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
     cluster = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
-    assert len(planned) > 200 and len({predicted.layout.compile for predicted in planned}) > 1
-    assert {refusal(space.recipe, predicted.layout, cluster) for predicted in planned} == {None}
+    assert len(planned) > 200 and len({predicted_layout.layout.compile for predicted_layout in planned}) > 1
+    assert {refusal(space.recipe, predicted_layout.layout, cluster) for predicted_layout in planned} == {None}

@@ -189,7 +189,7 @@ class TestLearning:
 
     def test_peaks_above_the_predicted_ones_lower_the_chance_of_fitting(self) -> None:
         first, second = Guided(PLANNED), Guided(PLANNED)
-        candidate = next(planned for planned in BLOOM if planned.layout.checkpointing == "full")
+        candidate = next(space_candidate for space_candidate in BLOOM if space_candidate.layout.checkpointing == "full")
         points = make_points(PLANNED)
         place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == candidate.key)
         for searcher, factor in ((first, 1.0), (second, 1.15)):
@@ -297,19 +297,21 @@ class TestPruning:
 
     def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
         candidate = next(
-            planned for planned in BLOOM if planned.layout.engine == "deepspeed" and planned.layout.zero_stage == 2
+            space_candidate
+            for space_candidate in BLOOM
+            if space_candidate.layout.engine == "deepspeed" and space_candidate.layout.zero_stage == 2
         )
         full = next(
-            planned
-            for planned in BLOOM
-            if planned.layout == dataclasses.replace(candidate.layout, checkpointing="full")
+            space_candidate
+            for space_candidate in BLOOM
+            if space_candidate.layout == dataclasses.replace(candidate.layout, checkpointing="full")
         )
         out = self.heavier(full, 2)
         assert (full.key, 4) in out and (full.key, 1) not in out
         assert (candidate.key, 2) in out and (candidate.key, 8) in out and (candidate.key, 1) not in out, (
             "without recomputation"
         )
-        by_key = {planned.key: planned.layout for planned in BLOOM}
+        by_key = {space_candidate.key: space_candidate.layout for space_candidate in BLOOM}
         assert {by_key[key].engine for key, _ in out} == {"deepspeed"}, "no engine rules out another"
         assert {by_key[key].zero_stage for key, _ in out} == {0, 1, 2}, "stage 3 shards more"
         assert all(rung >= 2 for _, rung in out)
@@ -341,7 +343,7 @@ class TestPruning:
                 if choice.outcome is Outcome.OOM:
                     errors += 1
                     out = [cell.choices[index] for index in pruning.ruled_out(place)]
-                    assert not [ruled_out for ruled_out in out if ruled_out.outcome is Outcome.OK]
+                    assert not [excluded_choice for excluded_choice in out if excluded_choice.outcome is Outcome.OK]
         assert errors >= 8
 
     def test_another_kernel_is_not_ruled_out(self) -> None:

@@ -99,8 +99,8 @@ def problem(candidates: Sequence[Candidate], seed: int = 0) -> Problem[Candidate
 
 def exhausted(searcher: Searcher[Candidate], answer: Answer, max_suggestions: int = 100) -> list[Candidate]:
     """Returns all suggestions of a searcher. Each must lie in the space, and none may repeat."""
-    within = {known.key: known for known in MANY}
-    settled = {known.key: set[int]() for known in MANY}
+    within = {space_candidate.key: space_candidate for space_candidate in MANY}
+    settled = {space_candidate.key: set[int]() for space_candidate in MANY}
     suggestions: list[Candidate] = []
     while (suggested := searcher.suggest()) is not None:
         suggestions.append(suggested)
@@ -176,7 +176,9 @@ class TestContract:
         standing = searcher.suggest()
         assert standing is not None
         other = next(
-            untried for untried in MANY if untried.key not in (standing.key, *(defaults.key for defaults in EARLIER))
+            untried_candidate
+            for untried_candidate in MANY
+            if untried_candidate.key not in (standing.key, *(defaults.key for defaults in EARLIER))
         )
         searcher.update(other, speed(other))
         assert rungs_of(exhausted(searcher, speed)) == rungs_of(MANY) - rungs_of((*EARLIER, other))

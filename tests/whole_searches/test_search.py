@@ -117,7 +117,7 @@ class TestAWholeSearch:
         for measurement in printed["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(measurement)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(measurement)
-        assert [skipped["layout"]["cp"] for skipped in printed["skipped"]] == [2, 2]
+        assert [skipped_point["layout"]["cp"] for skipped_point in printed["skipped"]] == [2, 2]
         assert printed["gpu_s"] == pytest.approx(finished.history.gpu_s) and printed["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, finished: Run) -> None:
@@ -321,7 +321,7 @@ class TestNothingFits:
         printed = session_end.object
         assert printed["miniature"] is True and printed["winner"] is None and printed["measurements"] == []
         assert len(printed["skipped"]) >= 12 and all(
-            "a device has 1 MiB" in skipped["reason"] for skipped in printed["skipped"]
+            "a device has 1 MiB" in skipped_point["reason"] for skipped_point in printed["skipped"]
         )
         assert not (folder / "studies" / "nothing" / "layout.json").exists()
 
