@@ -59,8 +59,8 @@ def measurement(
     figures: dict[str, Any] = {"outcome": Outcome.OK, "trial_id": "t1", "conditions": CONDITIONS}
     if tokens_per_s is not None:
         step_s = recipe.tokens_per_step / tokens_per_s
-        each = tokens_per_s / on.world_size
-        model_tflops = each * recipe.model.flops_per_token(recipe.seq_len) / 1e12
+        tokens_per_s_per_gpu = tokens_per_s / on.world_size
+        model_tflops = tokens_per_s_per_gpu * recipe.model.flops_per_token(recipe.seq_len) / 1e12
         figures |= {
             "measured_grad_accum": batch.grad_accum,
             "step_time_s": step_s,
@@ -69,7 +69,7 @@ def measurement(
             "windows_s": (step_s, step_s * 0.99, step_s * 1.01),
             "steps_per_window": 2,
             "tokens_per_s": tokens_per_s,
-            "tokens_per_s_per_gpu": each,
+            "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
             "model_tflops_per_gpu": model_tflops,
             "hardware_tflops_per_gpu": model_tflops,
             "matmul_peak_tflops": 700.0,
@@ -113,11 +113,11 @@ def skipped(**fields: Any) -> Measurement:
     return measurement(**{**defaults, **fields})
 
 
-def profile(of: Measurement | None = None, **fields: Any) -> Profile:
+def profile(measured: Measurement | None = None, **fields: Any) -> Profile:
     """Returns a profile of `measurement()`, or of another one: 40 of a step's 100 ms in products, 10 in each other
     part.
     """
-    of = of or measurement()
+    measured = measured or measurement()
     sums = Sums(
         matmul_s=0.040,
         **{f"{name}_s": 0.010 for name in ("attention", "loss", "optimizer", "other", "communication_exposed", "idle")},
@@ -132,7 +132,7 @@ def profile(of: Measurement | None = None, **fields: Any) -> Profile:
         "trace": "trace-t2.json.gz",
         "trace_mib": 5.25,
     }
-    return Profile(recipe=of.recipe, layout=of.layout, batch=of.batch, **{**defaults, **fields})
+    return Profile(recipe=measured.recipe, layout=measured.layout, batch=measured.batch, **{**defaults, **fields})
 
 
 def header(name: str = "made-up", **fields: Any) -> StudyHeader:
@@ -149,8 +149,8 @@ def header(name: str = "made-up", **fields: Any) -> StudyHeader:
 
 def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> StudyResult:
     """Returns the result of a study of the recipes that were measured, with further lines of its journal."""
-    measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=each) for each in measurements]
-    recipes = tuple(dict.fromkeys(each.measurement.recipe for each in measured))
+    measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=point) for point in measurements]
+    recipes = tuple(dict.fromkeys(line.measurement.recipe for line in measured))
     defaults: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
     first = header(**{**defaults, **fields})
     return StudyResult.of(History([first, *measured, *lines]))

@@ -33,7 +33,7 @@ def test_intervals_hold_more_the_wider_they_are_and_never_what_is_far_off() -> N
         for i, (run, s) in enumerate(zip(runs, times, strict=True))
     ]
     every = intervals(odd)
-    assert max(each.held for each in every if each.half_width <= 0.2) == pytest.approx(
+    assert max(interval.held for interval in every if interval.half_width <= 0.2) == pytest.approx(
         np.mean([i % 2 for i in range(len(odd))])
     )
-    assert min(each.half_width for each in every) < 0.05 < max(each.half_width for each in every)
+    assert min(interval.half_width for interval in every) < 0.05 < max(interval.half_width for interval in every)

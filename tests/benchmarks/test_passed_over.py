@@ -11,12 +11,12 @@ TABLE = TABLES / "tr3m_1b3.csv"
 
 def test_parts_are_drawn_from_the_large_cells() -> None:
     drawn = list(passed_over.parts(TABLE, 4, seed=0))
-    assert drawn and {each.name for each in drawn} <= {
+    assert drawn and {part.name for part in drawn} <= {
         read_cell.name for read_cell in passed_over.read_cells([TABLE])[0]
     }
-    assert all(2 <= len(each.choices) <= 0.7 * 17 for each in drawn)
+    assert all(2 <= len(part.choices) <= 0.7 * 17 for part in drawn)
     again = list(passed_over.parts(TABLE, 4, seed=0))
-    assert [each.runs for each in drawn] == [each.runs for each in again]
+    assert [part.runs for part in drawn] == [part.runs for part in again]
 
 
 def test_each_share_has_a_column_and_the_constant_stays(capsys: pytest.CaptureFixture[str]) -> None:

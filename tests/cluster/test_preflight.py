@@ -58,7 +58,7 @@ def test_system_libraries_in_place_of_torch_s_own_are_named(tmp_path: Path, monk
     (remark,) = remarks(
         [_node(), _node("10.0.0.2", replaced_libraries=["/cuda/libcudnn.so.9", "/cuda/libcublas.so.13"])]
     )
-    assert remark.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in place of")
+    assert remark.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in handle of")
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     assert handle_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
     handle = handle_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
     assert (handle.cpus_per_worker, handle.cluster.num_devices, handle.left_out) == (0.4, 2, True)
-    gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
+    gpus = [dataclasses.replace(gpu_node, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for gpu_node in two]
     assert handle_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
 
 
@@ -124,7 +124,7 @@ def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     ],
 )
 def test_all_workers_without_gpus_fit_on_whole_nodes(cpus: tuple[float, ...], num_workers: int, share: float) -> None:
-    nodes = [dataclasses.replace(_node(), num_cpus=each) for each in cpus]
+    nodes = [dataclasses.replace(_node(), num_cpus=num_cpus) for num_cpus in cpus]
     assert handle_of(nodes, cpu_workers=num_workers, driver_ip="10.0.0.1").cpus_per_worker == share
 
 

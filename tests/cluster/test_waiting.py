@@ -13,9 +13,9 @@ from platform.study.folder import default_folder, in_a_copy
 HEAD = {"resources": {"CPU": 8}}
 
 
-def config(most: int = 4, **types: dict[str, Any]) -> dict[str, Any]:
+def config(max_workers: int = 4, **types: dict[str, Any]) -> dict[str, Any]:
     """Returns a cluster file as the autoscaler has it."""
-    return {"max_workers": most, "head_node_type": "head", "available_node_types": {"head": HEAD, **types}}
+    return {"max_workers": max_workers, "head_node_type": "head", "available_node_types": {"head": HEAD, **types}}
 
 
 def gpu(number: int = 8, kind: str = "A100", **workers: int) -> dict[str, Any]:

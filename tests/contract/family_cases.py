@@ -61,7 +61,7 @@ def quick() -> list[MeshCase]:
     """Returns the cases and faults that run at every change."""
     plain = {**_DDP, "dp_replicate": 4, "attention": "sdpa"}
     return [
-        *(_case(*each) for each in _QUICK),
+        *(_case(*arguments) for arguments in _QUICK),
         *(_case(family, "fp32", plain, fault) for fault, family in FAULTS.items()),
     ]
 

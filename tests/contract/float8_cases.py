@@ -51,7 +51,7 @@ FAULTS: Mapping[str, str] = {
 
 def cases() -> list[MeshCase]:
     """Returns cases of each engine and scale, with checkpointing, accumulation and compiled blocks; then the faults."""
-    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in _QUICK]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*row[:2]), layout=Layout(**row[2])) for row in _QUICK]
     faulty = [
         MeshCase(recipe=float8_recipe("llama", precision), layout=Layout(**_STAGE_3), fault=fault)
         for fault, precision in FAULTS.items()
@@ -65,14 +65,14 @@ def wide_cases() -> list[MeshCase]:
     therefore agree.
     """
     families: list[tuple[str, str, dict[str, Any]]] = [
-        each
+        row
         for name in FAMILIES
-        for each in (
+        for row in (
             (name, "fp8_tensorwise", {**_STAGE_3, "dp_replicate": 2}),
             (name, "fp8_rowwise", {**_DDP, "dp_replicate": 4, "checkpointing": "selective"}),
         )
     ]
-    mesh_cases = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
+    mesh_cases = [MeshCase(recipe=float8_recipe(*row[:2]), layout=Layout(**row[2])) for row in (*_SPLIT, *families)]
     return [*mesh_cases, dataclasses.replace(mesh_cases[0], fault="scale of a shard alone")]
 
 

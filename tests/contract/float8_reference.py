@@ -68,7 +68,11 @@ def expected(case: MeshCase, stepped: Mapping[str, torch.Tensor]) -> Trained:
                 of_step.append(loss.detach())
         norms.append(torch.nn.utils.clip_grad_norm_(master.parameters(), chosen.grad_clip).item())
         if not step:
-            gradients = {name: each.grad.clone() for name, each in master.named_parameters() if each.grad is not None}
+            gradients = {
+                name: parameter.grad.clone()
+                for name, parameter in master.named_parameters()
+                if parameter.grad is not None
+            }
         optimizer.step()
         losses.append(torch.stack(of_step).mean().item())
         if not step:
@@ -122,7 +126,7 @@ class _Attention:
         rank = self._of_thread.rank
         query, *self._inputs[rank] = query.bfloat16(), key.bfloat16(), value.bfloat16()
         self._all_met.wait()
-        keys, values = (torch.cat(each, 2) for each in zip(*self._inputs, strict=True))
+        keys, values = (torch.cat(tensors, 2) for tensors in zip(*self._inputs, strict=True))
         self._all_met.wait()  # before the next layer writes over what was given
         visible = self._places[rank][:, None] >= torch.cat(self._places)
         grouped = keys.shape[1] != query.shape[1]
@@ -197,11 +201,13 @@ def _start(chosen: Recipe) -> str:
 
 def _cast_all(_module: torch.nn.Module, *inputs: Any) -> Any:
     """Returns a call's arguments with every fp32 tensor cast to bf16."""
-    return tree_map_only(torch.Tensor, lambda each: each.bfloat16() if each.dtype is torch.float32 else each, inputs)
+    return tree_map_only(
+        torch.Tensor, lambda tensor: tensor.bfloat16() if tensor.dtype is torch.float32 else tensor, inputs
+    )
 
 
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name(chosen.float8_scaling), emulate=True)
     start = _start(chosen)
     convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name.startswith(start))
-    return {name: each for name, each in model.named_modules() if isinstance(each, float8_linear.Float8Linear)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, float8_linear.Float8Linear)}

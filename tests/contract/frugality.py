@@ -27,7 +27,7 @@ MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_si
 """A model of 76 M parameters, 0.28 GiB in fp32, whose largest unit is a twenty-fourth of it."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
 PADDED = ModelSpec.from_config({**GPT2.to_config(), "pad_token_id": 3}, name="padded")
-WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, transformers))
+WATCHED = tuple(str(Path(str(package.__file__)).parent) for package in (trainers, transformers))
 
 
 def start_gib(layout: Layout) -> float:
@@ -85,7 +85,7 @@ class _Reads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             library = str(Path(torch.__file__).parent)
-            caller = next(each for each in reversed(traceback.extract_stack()[:-1]) if library not in each.filename)
+            caller = next(frame for frame in reversed(traceback.extract_stack()[:-1]) if library not in frame.filename)
             if caller.filename.startswith(WATCHED):
                 self.watched.append(f"{caller.filename}:{caller.lineno}")
         return func(*args, **(kwargs or {}))

@@ -32,24 +32,24 @@ def labels_of(tokens: torch.Tensor) -> torch.Tensor:
     return torch.where(tokens[:, 1:] < _FLAG, tokens[:, 1:], -100)
 
 
-def dense_logits(model: torch.nn.Module, tokens: torch.Tensor, of: Recipe) -> torch.Tensor:
+def dense_logits(model: torch.nn.Module, tokens: torch.Tensor, trained_recipe: Recipe) -> torch.Tensor:
     """Returns the logits of [batch, seq_len] flagged tokens under the recipe's attention mask."""
-    if of.attention_mask == "causal":
+    if trained_recipe.attention_mask == "causal":
         return model(tokens).logits
-    return torch.cat([_dense_sequence(model, row, of) for row in tokens])
+    return torch.cat([_dense_sequence(model, row, trained_recipe) for row in tokens])
 
 
-def _dense_sequence(model: Any, row: torch.Tensor, of: Recipe) -> torch.Tensor:
+def _dense_sequence(model: Any, row: torch.Tensor, trained_recipe: Recipe) -> torch.Tensor:
     places = (row >= _FLAG).nonzero().flatten().tolist()
     ids = (row % _FLAG)[None]
-    if of.attention_mask == "document":
+    if trained_recipe.attention_mask == "document":
         borders = [0, *places, len(row)]
         documents = (ids[:, start:stop] for start, stop in itertools.pairwise(borders))
         return torch.cat([model(document).logits for document in documents], dim=1)
     allowed = torch.ones(len(row), len(row), dtype=torch.bool).tril()
     allowed[: len(places), : len(places)] = True
     added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)[None, None]
-    if of.model.position == "alibi":  # transformers wants a mask of padding there
+    if trained_recipe.model.position == "alibi":  # transformers wants a mask of padding there
         with mock.patch.object(modeling_bloom, "create_causal_mask", lambda **_: added):
             return model(ids).logits
     return model(ids, attention_mask=added).logits

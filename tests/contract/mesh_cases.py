@@ -102,8 +102,8 @@ def pairwise() -> list[MeshCase]:
     while missing:
         pair = min(missing, key=repr)
         tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(pair)} for _ in range(40)]
-        built = [(set(itertools.combinations(each.items(), 2)), case(each)) for each in tries]
-        pairs, best = max(built, key=lambda each: len(each[0] & missing) if each[1] is not None else -1)
+        built = [(set(itertools.combinations(values.items(), 2)), case(values)) for values in tries]
+        pairs, best = max(built, key=lambda entry: len(entry[0] & missing) if entry[1] is not None else -1)
         missing -= {pair} if best is None else pairs
         chosen_cases += [] if best is None else [best]
     return chosen_cases
@@ -125,9 +125,12 @@ def product() -> list[MeshCase]:
     """Returns a case of every model, data parallelism, degrees and checkpointing not refused; losses alternate."""
     plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     names = ("model", "data parallel", "degrees", "checkpointing")
-    chosen = (dict(zip(names, each, strict=True)) for each in itertools.product(*(VALUES[name] for name in names)))
-    built = (case({**plain, **each, "loss": VALUES["loss"][place % 2]}) for place, each in enumerate(chosen))
-    return [each for each in built if each is not None]
+    chosen = (
+        dict(zip(names, combination, strict=True))
+        for combination in itertools.product(*(VALUES[name] for name in names))
+    )
+    built = (case({**plain, **values, "loss": VALUES["loss"][place % 2]}) for place, values in enumerate(chosen))
+    return [mesh_case for mesh_case in built if mesh_case is not None]
 
 
 def compiled() -> list[MeshCase]:
@@ -147,8 +150,8 @@ def compiled() -> list[MeshCase]:
             "precision": "bf16",
         },
     )
-    built = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
-    return [each for each in built if each is not None]
+    built = [case({**plain, **values, "compile": "block"}, world_size=2) for values in chosen]
+    return [mesh_case for mesh_case in built if mesh_case is not None]
 
 
 def faulty() -> list[MeshCase]:
@@ -159,4 +162,4 @@ def faulty() -> list[MeshCase]:
         fault: case({**same, "model": model, "degrees": degrees}, world_size=2)
         for fault, (model, degrees) in FAULTS.items()
     }
-    return [dataclasses.replace(each, fault=fault) for fault, each in built.items() if each is not None]
+    return [dataclasses.replace(mesh_case, fault=fault) for fault, mesh_case in built.items() if mesh_case is not None]

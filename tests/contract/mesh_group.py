@@ -286,7 +286,11 @@ def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimiz
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip).item())
         if not step:
-            gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+            gradients = {
+                name: parameter.grad.clone()
+                for name, parameter in model.named_parameters()
+                if parameter.grad is not None
+            }
         optimizer.step()
         stepped = stepped or {name: weight.detach().clone() for name, weight in model.named_parameters()}
         losses.append(loss.item())

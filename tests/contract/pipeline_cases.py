@@ -57,7 +57,7 @@ def _case(model: str, precision: str, layout: Mapping[str, Any], fault: str = ""
 def quick() -> list[MeshCase]:
     """Returns the cases and faults that run at every change."""
     faulty = [_case(model, "fp32", layout, fault) for fault, (model, layout) in FAULTS.items()]
-    return [*(_case(*each) for each in _QUICK), *faulty]
+    return [*(_case(*arguments) for arguments in _QUICK), *faulty]
 
 
 def product() -> list[MeshCase]:

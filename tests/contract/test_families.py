@@ -14,7 +14,7 @@ from trainers.spec import architectures
 pytestmark = pytest.mark.contract
 
 QUICK = quick()
-_NAMES = [each.name for each in QUICK]
+_NAMES = [case.name for case in QUICK]
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def _result(index: int) -> dict[str, Any]:
 def test_every_family_has_a_case() -> None:
     with_contracts_of_their_own = {"bloom", "gpt2", "gpt_neox", "llama"}
     assert set(FAMILIES) | with_contracts_of_their_own == set(architectures.names())
-    assert {each.recipe.model.architecture for each in QUICK if not each.fault} == set(FAMILIES)
+    assert {case.recipe.model.architecture for case in QUICK if not case.fault} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("index", range(len(QUICK) - len(FAULTS)), ids=_NAMES[: -len(FAULTS)])

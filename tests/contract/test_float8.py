@@ -85,7 +85,7 @@ def test_a_planted_fault_is_seen(index: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("index", range(len(WIDE) - 1), ids=[each.name for each in WIDE[:-1]])
+@pytest.mark.parametrize("index", range(len(WIDE) - 1), ids=[case.name for case in WIDE[:-1]])
 def test_every_family_and_split_trains_as_the_emulation(index: int) -> None:
     result = _result(index, wide=True)
     assert differences(result["trained"], WIDE[index]) == []

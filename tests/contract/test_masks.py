@@ -21,7 +21,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def _all(*, faulty: bool) -> list[Any]:
-    return [pytest.param(i, id=each.name) for i, each in enumerate(QUICK) if bool(each.fault) == faulty]
+    return [pytest.param(i, id=case.name) for i, case in enumerate(QUICK) if bool(case.fault) == faulty]
 
 
 def _result(index: int) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
 
 
 def _each(cases: list[MeshCase]) -> list[Any]:
-    return [pytest.param(i, id=each.name) for i, each in enumerate(cases)]
+    return [pytest.param(i, id=case.name) for i, case in enumerate(cases)]
 
 
 def _result(index: int, world_size: int = WORLD_SIZE) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def test_generated_code_loses_no_gradient() -> None:
     """
     results = run_group(run_generated, COMPILED, 2)
     wrong = [
-        each.get("error") or differences(each["trained"], case.recipe)
-        for case, each in zip(COMPILED, results, strict=True)
+        result.get("error") or differences(result["trained"], case.recipe)
+        for case, result in zip(COMPILED, results, strict=True)
     ]
     assert wrong == [[]] * len(COMPILED)
 
@@ -113,11 +113,11 @@ def test_generated_code_loses_no_gradient() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("model", MODELS)
 def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_model(model: str) -> None:
-    assert wrong_in([each for each in product() if each.recipe.model.name == model]) == {}
+    assert wrong_in([case for case in product() if case.recipe.model.name == model]) == {}
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
-    undivided = [i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain"]
+    undivided = [i for i, case in enumerate(CASES) if case.layout.tp == 1 and case.layout.loss == "plain"]
     assert all(_result(i)["whole_logits"] for i in undivided)
 
 

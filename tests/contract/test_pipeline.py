@@ -33,7 +33,7 @@ from trainers.spec.layout import Layout
 pytestmark = pytest.mark.contract
 
 QUICK = quick()
-PRODUCT = {model: [each for each in product() if each.recipe.model.name == model] for model in MODELS}
+PRODUCT = {model: [case for case in product() if case.recipe.model.name == model] for model in MODELS}
 
 
 def _run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:

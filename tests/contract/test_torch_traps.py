@@ -102,7 +102,7 @@ def _errors(waits: bool) -> dict[str, float]:
         model.embedding.register_forward_hook(_waiting)
     _loss(model).backward()
     expected = dict(reference.named_parameters())
-    return {name: _error(each.grad, expected[name].grad) for name, each in model.named_parameters()}
+    return {name: _error(parameter.grad, expected[name].grad) for name, parameter in model.named_parameters()}
 
 
 def _waiting(_module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:

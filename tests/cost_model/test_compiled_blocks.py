@@ -90,7 +90,7 @@ def _row(precision: Any, **layout: Any) -> Any:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8_tensorwise"])
 def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(precision: str) -> None:
-    saved = sum(each.nbytes for each in _saved(float8=precision != "bf16", gathered=False))
+    saved = sum(tensor.nbytes for tensor in _saved(float8=precision != "bf16", gathered=False))
     predicted, _, _ = _block_bytes(_row(precision, engine="ddp"))
     # Beside it: rotary tables, the largest of attention, the norms' scales; in FP8 one cast input.
     assert predicted < saved < 1.08 * predicted
@@ -98,9 +98,9 @@ def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(p
 
 def test_fsdp_blocks_in_fp8_save_the_feed_forward_weights_laid_out_anew() -> None:
     by_column = [
-        each
-        for each in _saved(float8=True, gathered=True)
-        if each.dtype is torch.float8_e4m3fn and FFN in each.shape and each.stride()[0] == 1
+        tensor
+        for tensor in _saved(float8=True, gathered=True)
+        if tensor.dtype is torch.float8_e4m3fn and FFN in tensor.shape and tensor.stride()[0] == 1
     ]
     predicted = _saved_again(_row("fp8_tensorwise", engine="fsdp", zero_stage=2))
-    assert sum(each.nbytes for each in by_column) == predicted == 3 * FFN * HIDDEN
+    assert sum(tensor.nbytes for tensor in by_column) == predicted == 3 * FFN * HIDDEN

@@ -45,14 +45,19 @@ def test_squeezing_pays_where_links_are_slow() -> None:
     """Checks that compression shortens a step over the 10 Gbit/s of a p3.8xlarge node, and lengthens communication over
     the 3,600 Gbit/s of a node of eight H200.
     """
-    slow = [float(step_time(columns(each, "4xp3.8xlarge")).total_s[0]) for each in ("none", "bf16", "powersgd_4")]
+    slow = [
+        float(step_time(columns(compression, "4xp3.8xlarge")).total_s[0])
+        for compression in ("none", "bf16", "powersgd_4")
+    ]
     assert slow[0] > slow[1] > slow[2]
-    fast = [float(step_time(columns(each, "2x8xH200")).data_s[0]) for each in ("none", "powersgd_4")]
+    fast = [float(step_time(columns(compression, "2x8xH200")).data_s[0]) for compression in ("none", "powersgd_4")]
     assert fast[0] < fast[1]
 
 
 def test_error_feedback_is_a_whole_gradient_more() -> None:
-    plain, factored = (peak_memory(columns(each, "2x8xH200")).allocated_gib[0] for each in ("none", "powersgd_4"))
+    plain, factored = (
+        peak_memory(columns(compression, "2x8xH200")).allocated_gib[0] for compression in ("none", "powersgd_4")
+    )
     gradient_gib = GPT2.num_parameters * 4 / 2**30
     assert factored - plain == pytest.approx(gradient_gib, rel=1e-3)
     recipe = dataclasses.replace(RECIPE, compression="powersgd_4")

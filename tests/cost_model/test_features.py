@@ -131,8 +131,8 @@ def test_rows_made_together_are_those_made_alone() -> None:
     ]
     cluster = find_cluster("4x8xH100")
     together = from_points(points, cluster)
-    for row, each in enumerate(points):
-        assert values_of(together, row) == values_of(from_points([each], cluster), 0), each
+    for row, point_of_row in enumerate(points):
+        assert values_of(together, row) == values_of(from_points([point_of_row], cluster), 0), point_of_row
 
 
 _PIPELINE = {"engine": "fsdp", "zero_stage": 2, "pp": 4}
@@ -229,7 +229,7 @@ def _predicted(space: Space, recipe: Recipe, spec: ClusterSpec) -> list[tuple[La
 def test_every_axis_counts_in_a_plan(base: tuple[str, ...], change: str, capsys: pytest.CaptureFixture[str]) -> None:
     def best(*changes: str) -> tuple[float, float]:
         arguments = ["bloom7b", "--cluster", "2x8xH100", "--top", "1", "--json"]
-        assert main([*arguments, *(part for each in changes for part in ("--set", each))]) == 0
+        assert main([*arguments, *(part for axis_change in changes for part in ("--set", axis_change))]) == 0
         layout = json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]
         return layout["needed_gib"], layout["step_time_s"]
 
@@ -246,11 +246,15 @@ def test_what_fits_on_one_device_by_offload_alone_is_planned(capsys: pytest.Capt
 def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() -> None:
     space = search_spaces.load("gpt2").with_changes(["engine=ddp", "checkpointing=budget_75,budget_50,budget_25"])
     best = best_plan(space, space.recipe, find_cluster("1xH200"), top=100).best
-    assert {each.layout.checkpointing for each in best} == {"budget_75", "budget_50", "budget_25"}
+    assert {predicted_layout.layout.checkpointing for predicted_layout in best} == {
+        "budget_75",
+        "budget_50",
+        "budget_25",
+    }
     compiled_space = search_spaces.load("gpt2").with_changes(["compute_precision=fp32", "compile=model"])
     assert {
-        each.layout.compile
-        for each in best_plan(compiled_space, compiled_space.recipe, find_cluster("1xH200"), top=100).best
+        predicted_layout.layout.compile
+        for predicted_layout in best_plan(compiled_space, compiled_space.recipe, find_cluster("1xH200"), top=100).best
     } == {"model"}
 
 
@@ -338,8 +342,10 @@ def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_ou
     monkeypatch.setitem(engines._COSTS, "ddp", None)  # pyright: ignore[reportPrivateUsage]
     assert lower_bound_gib(recipe, layout, batch) == 0
     assert known_columns([candidate], cluster, None) is None
-    assert [each.micro_batches for each in make_plan([candidate], (), cluster, None).candidates] == [(1,)]
+    assert [
+        planned_candidate.micro_batches for planned_candidate in make_plan([candidate], (), cluster, None).candidates
+    ] == [(1,)]
     space = search_spaces.load("gpt2")
     plan = best_plan(space, space.recipe, find_cluster("8xH100"), top=1000)
-    assert {each.layout.engine for each in plan.best} == {"fsdp", "deepspeed"}
+    assert {predicted_layout.layout.engine for predicted_layout in plan.best} == {"fsdp", "deepspeed"}
     assert "the cost model does not know engine ddp" in dict(plan.skipped)

@@ -37,7 +37,7 @@ def test_compiled_fp8_is_predicted_faster_than_bf16_and_uncompiled_slower_than_c
 def test_attention_and_head_stay_at_the_rate_of_bf16() -> None:
     float8 = dataclasses.replace(BF16, compute_precision="fp8_tensorwise")
     batch = BatchPoint.of(BF16, COMPILED, 4)
-    row, plain = (from_points([(each, COMPILED, batch)], find_cluster("8xH200")) for each in (float8, BF16))
+    row, plain = (from_points([(recipe, COMPILED, batch)], find_cluster("8xH200")) for recipe in (float8, BF16))
     assert row.flash_flops == pytest.approx(plain.flash_flops)
     assert row.matmul_flops / row.head_slowdown == pytest.approx(plain.matmul_flops)
     assert row.matmul_flops / plain.matmul_flops == pytest.approx(2 * 0.9, rel=0.01)
@@ -50,12 +50,15 @@ def test_fsdp_gathers_a_byte_of_a_weight_with_a_scale_for_each_tensor_and_two_of
     recipe = dataclasses.replace(BF16, compute_precision=precision)
     stays_gathered = dataclasses.replace(COMPILED, zero_stage=2, checkpointing="selective")  # blocks stay gathered
     row, plain = (
-        from_points([(each, stays_gathered, BatchPoint.of(each, stays_gathered, 4))], find_cluster("8xH200"))
-        for each in (recipe, BF16)
+        from_points(
+            [(compared_recipe, stays_gathered, BatchPoint.of(compared_recipe, stays_gathered, 4))],
+            find_cluster("8xH200"),
+        )
+        for compared_recipe in (recipe, BF16)
     )
     assert row.gathered_bytes == gathered
     weights = BF16.model.num_layers * BF16.model.parameters_per_layer
-    (more,), (bf16,) = (list(Fsdp().copies(each, [(np.zeros(1), np.zeros(1))])) for each in (row, plain))
+    (more,), (bf16,) = (list(Fsdp().copies(columns, [(np.zeros(1), np.zeros(1))])) for columns in (row, plain))
     assert bf16.at_loss - more.at_loss == pytest.approx(weights * (2.0 - gathered))
 
 

@@ -75,7 +75,7 @@ def test_constants_by_architecture_name_those_of_the_catalogue() -> None:
     architectures = {device["architecture"] for device in catalogue["devices"].values()}
     stated = {*kernels.EXPONENTIAL_WIDTH, *kernels.FLASH_HALF_LENGTH, *features.HALF_DEPTH} - {"other"}
     ratios = [stack.get(name, {}) for stack in stacks.table()["stacks"].values() for name in _RATIOS]
-    assert stated | {each for ratio in ratios for each in ratio.get("value", {})} <= architectures
+    assert stated | {architecture for ratio in ratios for architecture in ratio.get("value", {})} <= architectures
 
 
 @pytest.mark.parametrize(

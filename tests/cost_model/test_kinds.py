@@ -43,7 +43,9 @@ def test_what_lies_on_the_host_is_not_on_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", [FSDP, dataclasses.replace(FSDP, grad_sync="every"), ZERO_3, ZERO_2, ZERO_1], ids=lambda each: each.label
+    "layout",
+    [FSDP, dataclasses.replace(FSDP, grad_sync="every"), ZERO_3, ZERO_2, ZERO_1],
+    ids=lambda layout: layout.label,
 )
 def test_the_floor_stays_below_with_offload(layout: Layout) -> None:
     recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=32)
@@ -59,8 +61,8 @@ def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
     lean: dict[str, Any] = {"dp_shard": 2, "attention": "flex", "loss": "chunked", "compile": "block"}
     recipe, batch = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=512), BatchPoint(micro_batch=2, grad_accum=128)
     first, two = (
-        float(step_time(from_points([(recipe, dataclasses.replace(each, **lean), batch)], TWO_H200)).total_s[0])
-        for each in (ZERO_1, ZERO_2)
+        float(step_time(from_points([(recipe, dataclasses.replace(layout, **lean), batch)], TWO_H200)).total_s[0])
+        for layout in (ZERO_1, ZERO_2)
     )
     assert two - first == pytest.approx(57.7 - 45.6, rel=0.2)
 
@@ -74,7 +76,7 @@ def test_zero_2_reduces_whole_buckets_at_each_micro_step() -> None:
         (Layout(engine="deepspeed", zero_stage=3, grad_sync="every", offload="all"), 149, 28.6),
         (Layout(engine="fsdp", zero_stage=3, grad_sync="every", offload="all", compile="block"), 1260, 25.2),
     ],
-    ids=lambda each: each.label if isinstance(each, Layout) else "",
+    ids=lambda value: value.label if isinstance(value, Layout) else "",
 )
 def test_offloaded_bloom_on_two_h200(layout: Layout, step_s: float, gib: float) -> None:
     """Compares `bloom7b_kinds` at 2 x 128 with its measurements (docs/lab/2026-11-22.md)."""
@@ -91,7 +93,7 @@ def test_blocks_gathered_ahead_stand_in_memory() -> None:
     scores of eager attention are recomputed.
     """
     lean = {"loss": "chunked", "checkpointing": "full", "grad_sync": "every"}
-    first, four = (gib(FSDP, 16, prefetch=each, **lean) for each in (1, 4))
+    first, four = (gib(FSDP, 16, prefetch=prefetch, **lean) for prefetch in (1, 4))
     assert four - first == pytest.approx(3 * BLOCK_GIB, rel=0.01)
     assert gib(ZERO_3, prefetch=1) < gib(ZERO_3, prefetch=8)
 

@@ -243,7 +243,10 @@ def test_a_copy_of_attentions_output_is_saved_for_more_than_one_sequence() -> No
     row |= {"tp": "1", "dp": "32", "iter_time_s": "3", "activation_ckpt": "none", "notes": "", "software": "nanotron"}
     for micro_batch in (1, 2):
         values = interpret({**row, "micro_batch": f"{micro_batch}", "grad_accum": f"{16 // micro_batch}"}).values
-        more = [peak_parts(from_rows([{**values, "copies_attention": each}])).activations[0] for each in (1.0, 0.0)]
+        more = [
+            peak_parts(from_rows([{**values, "copies_attention": copies_attention}])).activations[0]
+            for copies_attention in (1.0, 0.0)
+        ]
         tokens = micro_batch * values["seq_len"] * values["layers"]
         copies = 2 * tokens * values["attention_width"] / 2**30 * (micro_batch > 1)
         assert more[0] - more[1] == pytest.approx(copies)

@@ -134,7 +134,7 @@ def test_a_compiled_block_keeps_no_whole_sum_under_selective_checkpointing(monke
     forward, _ = _passes(layout, monkeypatch)
     outputs: Any = list(forward.graph.nodes)[-1].args[0]
     saved = [output for output in outputs[1:] if isinstance(output, torch.fx.Node) and output.op != "placeholder"]
-    saved_bytes = sum(each.meta["val"].nbytes for each in saved) + MICRO_BATCH * SEQ_LEN * HIDDEN * 4 // RANKS
+    saved_bytes = sum(output.meta["val"].nbytes for output in saved) + MICRO_BATCH * SEQ_LEN * HIDDEN * 4 // RANKS
     predicted = float(_block_bytes(_columns(layout))[0][0])
     # Beside it: the largest values of attention.
     assert predicted < saved_bytes < 1.05 * predicted

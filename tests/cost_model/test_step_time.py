@@ -74,13 +74,15 @@ def test_an_odd_vocabulary_is_slow_unless_it_is_padded_or_compiled() -> None:
     columns = point(Layout(engine="ddp"), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=16)
     padded, even = changed(columns, vocab=50304.0), changed(columns, vocab=50258.0)
     compiled = changed(columns, logit_bytes=LOGIT_BYTES["compiled"], pads_vocabulary=1.0)
-    heads = [sum(float(part[0]) for part in head_s(each)) for each in (columns, even, padded)]
+    heads = [sum(float(part[0]) for part in head_s(these_columns)) for these_columns in (columns, even, padded)]
     assert heads[0] - heads[2] == pytest.approx(0.0255, rel=0.2)
     assert heads[0] > 1.3 * heads[1] > 1.3 * heads[2]
     assert sum(float(part[0]) for part in head_s(compiled)) < heads[2]
     chunked = changed(columns, logit_bytes=LOGIT_BYTES["chunked"], pads_vocabulary=1.0, chunked_loss=1.0)
     even_chunks = changed(chunked, vocab=50304.0)
-    seconds, even_seconds = (sum(float(part[0]) for part in head_s(each)) for each in (chunked, even_chunks))
+    seconds, even_seconds = (
+        sum(float(part[0]) for part in head_s(these_columns)) for these_columns in (chunked, even_chunks)
+    )
     assert seconds == pytest.approx(even_seconds, rel=0.01), "chunks pad the table"
     assert total(columns) - total(padded) == pytest.approx(heads[0] - heads[2], rel=0.1)
 
@@ -122,7 +124,8 @@ def test_smaller_tiles_fill_the_last_wave() -> None:
 def test_metrics_of_the_trainer_read_the_logits_again() -> None:
     columns = point(fsdp(), cluster="1xA100", model=GPT2, seq_len=1024, micro_batch=16)
     plain, logged = (
-        sum(float(part[0]) for part in head_s(each)) for each in (columns, changed(columns, metric_losses=2.0))
+        sum(float(part[0]) for part in head_s(these_columns))
+        for these_columns in (columns, changed(columns, metric_losses=2.0))
     )
     assert logged - plain == pytest.approx(2 * 14 * 16 * 1024 * 50257 / (2039e9 * 0.85), rel=1e-6)
 

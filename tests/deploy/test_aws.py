@@ -72,7 +72,7 @@ class Aws:
     def instances(self, *, alive: bool = True) -> list[dict[str, Any]]:
         """Returns the instances that are pending, running or stopped; with `alive=False`, all that were launched."""
         all_instances = [
-            each for part in self.client().describe_instances()["Reservations"] for each in part["Instances"]
+            instance for part in self.client().describe_instances()["Reservations"] for instance in part["Instances"]
         ]
         return [
             all_instance
@@ -167,7 +167,7 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
     (head,) = aws.instances(alive=False)  # no GPU node: those a search asks for
     assert f"ubuntu@{head['PublicIpAddress']}" in aws.log.read_text()
     assert head["InstanceType"] == "m7i.2xlarge"
-    tags = {each["Key"]: each["Value"] for each in head["Tags"]}
+    tags = {tag["Key"]: tag["Value"] for tag in head["Tags"]}
     assert (tags["ray-cluster-name"], tags["ray-node-type"]) == ("layout-search", "head")
     (group,) = head["SecurityGroups"]
     assert group["GroupName"] == "layout-search"
@@ -186,8 +186,8 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
 def _only_ssh_from_one_network(aws: Aws, group: str) -> None:
     ec2 = aws.client()
     (security_group,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    open_to = [each for rule in security_group["IpPermissions"] for each in rule["IpRanges"]]
-    assert [each["CidrIp"] for each in open_to] == ["203.0.113.7/32"]
+    open_to = [ip_range for rule in security_group["IpPermissions"] for ip_range in rule["IpRanges"]]
+    assert [ip_range["CidrIp"] for ip_range in open_to] == ["203.0.113.7/32"]
     (ssh,) = [rule for rule in security_group["IpPermissions"] if rule["IpRanges"]]
     assert (ssh["FromPort"], ssh["ToPort"]) == (22, 22)
     for rules in (security_group["IpPermissions"], security_group["IpPermissionsEgress"]):  # EFA wants both
@@ -249,6 +249,10 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
     assert [card["InterfaceType"] for card in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
     group = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
     assert all(card["Groups"] == group and card["SubnetId"].startswith("subnet-") for card in cards)
-    (tags,) = [each["Tags"] for each in request["TagSpecifications"] if each["ResourceType"] == "instance"]
+    (tags,) = [
+        specification["Tags"]
+        for specification in request["TagSpecifications"]
+        if specification["ResourceType"] == "instance"
+    ]
     assert {"Key": "ray-cluster-name", "Value": "layout-search"} in tags
     assert {instance["InstanceType"] for instance in aws.instances()} == {"p4d.24xlarge"}

@@ -47,12 +47,12 @@ def test_ray_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "instance"), [("p5e", "p5e.48xlarge"), ("g5", "g5.12xlarge"), ("p3", "p3.8xlarge")])
 def test_ray_accepts_each_commented_node_type(name: str, instance: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {each for each, _ in COMMENTED} == {"p5e", "g5", "p3"}
+    assert {node_type for node_type, _ in COMMENTED} == {"p5e", "g5", "p3"}
     prepared = _prepared(_cluster(name), monkeypatch)["available_node_types"][name]
     assert prepared["node_config"]["InstanceType"] == instance
     assert prepared["min_workers"] == 0 < prepared["max_workers"]
     if name == "p3":
-        assert all("constraints-v100.txt" in each for each in prepared["worker_setup_commands"])
+        assert all("constraints-v100.txt" in command for command in prepared["worker_setup_commands"])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_ray_refuses_what_is_wrong(
 ) -> None:
     cluster = _cluster()
     inner = cluster
-    for each in place:
-        inner = inner[each]
+    for step in place:
+        inner = inner[step]
     inner[key] = value
     with pytest.raises(Exception, match=sentence):
         _prepared(cluster, monkeypatch)
@@ -92,7 +92,7 @@ def test_the_head_has_no_gpu_and_serves_mlflow_to_itself_from_a_folder_that_outl
     cluster = _cluster()
     head = cluster["available_node_types"]["head"]["node_config"]
     assert head["InstanceType"] == "m7i.2xlarge"
-    (server,) = [each for each in cluster["head_start_ray_commands"] if "mlflow" in each]
+    (server,) = [command for command in cluster["head_start_ray_commands"] if "mlflow" in command]
     script, folder, artifacts, *options = server.split("bash ")[1].split(" >> ")[0].split()
     assert (ROOT / script.removeprefix("/home/ray/layout-search/")).exists()
     assert artifacts.startswith("s3://") and options == ["--host", "127.0.0.1", "--port", "5000"]
@@ -135,7 +135,7 @@ def test_every_node_is_in_the_group_that_is_prepared_since_ray_s_own_opens_port_
     for commented in ("", "p5e", "g5", "p3"):
         for name, node_type in _cluster(commented)["available_node_types"].items():
             node = node_type["node_config"]
-            groups = [node.get("SecurityGroupIds")] + [each["Groups"] for each in node.get("NetworkInterfaces", ())]
+            groups = [node.get("SecurityGroupIds")] + [card["Groups"] for card in node.get("NetworkInterfaces", ())]
             assert [group for group in groups if group] == [["sg-00000000000000001"]] * max(1, len(groups) - 1), name
 
 
@@ -198,7 +198,7 @@ def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     locked = [re.fullmatch(r"([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
     assert all(locked), "a line a package: name, version and hash"
-    versions = {each[1]: each[2] for each in locked if each}
+    versions = {requirement[1]: requirement[2] for requirement in locked if requirement}
     pinned = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in _pins().items()}
     assert {name: versions.get(name) for name in pinned} == {**pinned, "torch": pinned["torch"] + torch}
     assert any(name.startswith("nvidia-cudnn") for name in versions) == (not torch)

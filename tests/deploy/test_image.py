@@ -109,14 +109,18 @@ def image() -> Iterator[Built]:
         (base / "etc" / "pip.conf").write_text(
             "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
         )
-        for each in (Path("/", CERTIFICATES), *(Path(path) for path in settings.get("constraint", "").split())):
-            copied_path = base / each.relative_to("/")
+        for needed_path in (Path("/", CERTIFICATES), *(Path(path) for path in settings.get("constraint", "").split())):
+            copied_path = base / needed_path.relative_to("/")
             copied_path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(each, copied_path)
-        places = [each for value in settings.values() for each in value.split()]
+            shutil.copy(needed_path, copied_path)
+        places = [place for value in settings.values() for place in value.split()]
         # An index in a folder refers to files beside it.
         folders = {Path(place.removeprefix("file://")).parent if "://" in place else Path(place) for place in places}
-        mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if each.is_dir()]
+        mounts = [
+            f"--volume={mounted_folder}:{mounted_folder}:ro"
+            for mounted_folder in sorted(folders)
+            if mounted_folder.is_dir()
+        ]
         container = _checked([*buildah_command, "from", "scratch"]).strip()
         _checked([*buildah_command, "add", "--quiet", container, str(base), "/"])
         _checked([*buildah_command, "commit", "--quiet", "--rm", container, "localhost/base"])
@@ -155,12 +159,12 @@ def test_a_stopped_search_has_its_study_on_the_mounted_folder_and_the_same_comma
     assert first.returncode == 130 and "Interrupted. What was measured is kept" in first.stderr, first.stderr
     assert "no bytecode" not in first.stderr
     before = Tail(journal).read()
-    assert [each.exit_code for each in before if isinstance(each, End)] == [130]
+    assert [line.exit_code for line in before if isinstance(line, End)] == [130]
     second = image.run(command, f"{tmp_path}:/studies")
     assert second.returncode == 0 and "of 8 layouts tried for miniature" in second.stdout, second.stderr
     after = Tail(journal).read()
     assert list(after[: len(before)]) == list(before)
-    assert [each for each in after[len(before) :] if isinstance(each, Resume)]
+    assert [line for line in after[len(before) :] if isinstance(line, Resume)]
     assert json.loads((tmp_path / "bloom7b" / "layout.json").read_text())
     assert (tmp_path / "mlflow.db").exists()
     assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {USER}

@@ -29,10 +29,10 @@ def schema(name: str) -> dict[str, Any]:
 
 def _strict(part: Any) -> Any:
     if isinstance(part, list):
-        return [_strict(each) for each in part]
+        return [_strict(item) for item in part]
     if not isinstance(part, dict):
         return part
-    changed: dict[str, Any] = {key: _strict(each) for key, each in part.items()}
+    changed: dict[str, Any] = {key: _strict(value) for key, value in part.items()}
     is_object = isinstance(changed.get("properties"), dict) and changed.get("type") == "object"
     if is_object and not changed.get("x-kubernetes-preserve-unknown-fields"):
         changed.setdefault("additionalProperties", False)
@@ -93,7 +93,7 @@ def test_a_search_waits_for_the_nodes_that_the_manifest_starts(file: str) -> Non
     head, worker = containers(cluster)
     (group,) = cluster["workerGroupSpecs"]
     gpus = worker["resources"]["limits"]["nvidia.com/gpu"]
-    stated = {each["name"]: each["value"] for each in head["env"]}["LAYOUT_SEARCH_NODES"]
+    stated = {variable["name"]: variable["value"] for variable in head["env"]}["LAYOUT_SEARCH_NODES"]
     assert stated == f"{group['maxReplicas']}x{gpus}"
     assert worker["resources"]["requests"] == worker["resources"]["limits"]
     assert "nvidia.com/gpu" not in head["resources"]["limits"]
@@ -106,14 +106,14 @@ def test_nothing_is_open_without_a_token_and_pods_have_shared_memory_and_the_pin
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     assert f"ray=={cluster['rayVersion']}" in pins
     for container in containers(cluster):
-        assert "/dev/shm" in [each["mountPath"] for each in container["volumeMounts"]]
+        assert "/dev/shm" in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_studies_outlive_the_cluster_and_gpus_do_not(file: str) -> None:
     claim = yaml.safe_load((FOLDER / "studies.yaml").read_text())["metadata"]["name"]
     cluster = cluster_of(file)
-    volumes = {each["name"]: each for each in cluster["headGroupSpec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in cluster["headGroupSpec"]["template"]["spec"]["volumes"]}
     assert volumes["studies"]["persistentVolumeClaim"]["claimName"] == claim
     spec = manifest(file)["spec"]
     if file == "search-job.yaml":

@@ -146,7 +146,7 @@ def documented() -> set[int]:
     """Returns the ports that docs/clusters.md lists."""
     page = (ROOT / "docs" / "clusters.md").read_text()
     rows = re.findall(r"^\| (.*?) \|", page.partition("## Ports")[2].partition("\n## ")[0], re.MULTILINE)
-    ranges = [each for row in rows for each in re.findall(r"\b(\d{2,5})(?: to (\d{4,5}))?\b", row)]
+    ranges = [port_range for row in rows for port_range in re.findall(r"\b(\d{2,5})(?: to (\d{4,5}))?\b", row)]
     return {port for first, last in ranges for port in range(int(first), int(last or first) + 1)}
 
 
@@ -185,9 +185,9 @@ def test_from_ray_up_to_ray_down(
     all_three: tuple[Machine, ...], folder: Path, outside: subprocess.Popen[bytes]
 ) -> None:
     # First of all: `ray stop` within a machine sees nothing outside of it.
-    for each in all_three:
-        assert str(outside.pid) not in each.run("ps", "-eo", "pid", "--no-headers").split()
-        assert "gcs_server" not in each.run("ps", "-eo", "args")
+    for machine in all_three:
+        assert str(outside.pid) not in machine.run("ps", "-eo", "pid", "--no-headers").split()
+        assert "gcs_server" not in machine.run("ps", "-eo", "args")
     head, other, mine = all_three
     cluster, file = Cluster(mine, folder), str(folder / "cluster.yaml")
 
@@ -221,7 +221,7 @@ def test_from_ray_up_to_ray_down(
 
     cluster.ray("down", "--yes", file)
     until_s = time.monotonic() + 300  # other hosts end their Ray a minute after they have lost the head
-    while "raylet" in (processes := "".join(each.run("ps", "-eo", "args") for each in all_three)):
+    while "raylet" in (processes := "".join(machine.run("ps", "-eo", "args") for machine in all_three)):
         assert time.monotonic() < until_s, processes
         time.sleep(0.5)
     assert outside.poll() is None, "a process outside was ended"

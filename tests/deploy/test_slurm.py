@@ -199,7 +199,7 @@ def test_the_same_line_goes_on_after_the_time_limit_and_nothing_runs_twice(
     assert ended == "COMPLETED 0", output
     measured = submitted.of(Measured)
     assert measured[: len(before)] == before
-    points = [each.measurement.id for each in measured if isinstance(each, Measured)]
+    points = [line.measurement.id for line in measured if isinstance(line, Measured)]
     assert len(points) == len(set(points))
     # Nothing of a job is left on either node.
     for machine in slurm:

@@ -47,12 +47,12 @@ def members() -> dict[str, list[Any]]:
 def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, members: dict[str, list[Any]]) -> None:
     layout = LAYOUTS[name]
     for rank, mine in enumerate(members[name]):
-        at = layout.coordinates(rank)
+        coordinates = layout.coordinates(rank)
         for axes, ranks in mine["groups"].items():
             expected = [
                 other
                 for other in range(8)
-                if all(layout.coordinates(other)[axis] == at[axis] for axis in at if axis not in axes)
+                if all(layout.coordinates(other)[axis] == coordinates[axis] for axis in coordinates if axis not in axes)
             ]
             assert ranks == expected
         assert mine["total"] == sum(mine["groups"]["dp_shard", "cp"])

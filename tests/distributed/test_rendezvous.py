@@ -61,7 +61,8 @@ def test_ranks_of_one_host_meet_in_a_folder_of_this_user_s_and_stay_on_loopback(
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [
-        (each["world_rank"], each["init_method"], each["backend"], each["timeout_s"]) for each in workers.groups_made
+        (group["world_rank"], group["init_method"], group["backend"], group["timeout_s"])
+        for group in workers.groups_made
     ] == [
         (0, f"file://{folder}/store", "gloo", 9),
         (1, f"file://{folder}/store", "gloo", 9),

@@ -118,8 +118,10 @@ class Accounts:
         groups = self._groups()
         for trial_id, held in self.held.items():
             if trial_id != but:
-                leaked = {each for each in held if each.is_left(groups)}
-                self.leaked += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(leaked, key=lambda e: e.id)]
+                leaked = {resource for resource in held if resource.is_left(groups)}
+                self.leaked += [
+                    f"{trial_id} left {resource.kind} {resource.id}" for resource in sorted(leaked, key=lambda e: e.id)
+                ]
                 held -= leaked  # said once
 
     def _now(self) -> set[Held]:
@@ -130,9 +132,11 @@ class Accounts:
         for actor in actors:
             with contextlib.suppress(psutil.NoSuchProcess):
                 family |= set(actor.children(recursive=True))
-        resources = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
-        resources |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
-        resources |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
+        resources = {
+            Held(kind="process", id=f"{process.pid} ({_name(process)})", process=process) for process in family
+        }
+        resources |= {Held(kind="shared memory", id=str(segment)) for segment in shared_memory(family)}
+        resources |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(process.pid) for process in family}}
         return resources | {Held(kind="placement group", id=group) for group in groups}
 
 
@@ -174,9 +178,9 @@ def _is_tune_s(group: dict[str, Any]) -> bool:
 
 
 def _addresses(session: Session) -> Iterable[str]:
-    for each in session.family():
+    for process in session.family():
         with contextlib.suppress(psutil.Error):
-            yield from (word.partition("=")[2] for word in each.cmdline() if word.startswith("--gcs-address="))
+            yield from (word.partition("=")[2] for word in process.cmdline() if word.startswith("--gcs-address="))
 
 
 def _name(process: psutil.Process) -> str:
@@ -196,7 +200,7 @@ def _gpu_pids() -> set[str]:
         return pids
     for index in range(pynvml.nvmlDeviceGetCount()):
         running: Any = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
-        pids |= {str(each.pid) for each in running if each.usedGpuMemory}
+        pids |= {str(process.pid) for process in running if process.usedGpuMemory}
     return pids
 
 
@@ -204,7 +208,7 @@ def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:
     """Returns whether all of them end in that time."""
     until_s = time.monotonic() + within_s
     waiting = list(processes)
-    while waiting := [each for each in waiting if lives(each)]:
+    while waiting := [process for process in waiting if lives(process)]:
         if time.monotonic() > until_s:
             return False
         time.sleep(0.1)

@@ -75,9 +75,9 @@ class MemoryGroup:
         another.
         """
         commands: dict[psutil.Process, str] = {}
-        for each in among:
+        for process in among:
             with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
-                commands[each] = each.cmdline()[0]
+                commands[process] = process.cmdline()[0]
         usage = int((self.path / self._usage).read_text())
         limit = self.path / self._limit
         limit.write_text(str(usage + _ROOM_MIB * 2**20))
@@ -101,6 +101,6 @@ def _first_to_end(commands: Mapping[psutil.Process, str]) -> str:
     """Returns the command of the process that ends first; "" where none ends in time."""
     until_s = time.monotonic() + _LONGEST_S
     while time.monotonic() < until_s:
-        if gone := [command for each, command in commands.items() if not lives(each)]:
+        if gone := [command for process, command in commands.items() if not lives(process)]:
             return gone[0]
     return ""

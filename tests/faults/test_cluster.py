@@ -71,7 +71,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
             return {group_id for group_id, group in table.items() if group["state"] != "REMOVED"}
 
         def workers(kinds: Sequence[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
-            return [each for each in of_session(ray_session) if any(kind in _title(each) for kind in kinds)]
+            return [process for process in of_session(ray_session) if any(kind in _title(process) for kind in kinds)]
 
         def again(number: int, *argv: str) -> Session:
             return start(folder, "ill", number, *argv, address=address, environment=OPEN)
@@ -91,9 +91,9 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
             before = num_rungs(Run(path=session.journal.parent, sessions=()).lines())
             session.wait_for("a rung", lambda lines: num_rungs(lines) > before)
             bystander_lives = others in groups()
-            for each in of_session(ray_session):
-                if each.name() in ("gcs_server", "raylet"):
-                    each.kill()
+            for process in of_session(ray_session):
+                if process.name() in ("gcs_server", "raylet"):
+                    process.kill()
             third = session.end()
     return Ill(
         path=folder / "studies" / "ill",
@@ -183,6 +183,6 @@ class TestHeadDead:
     def test_the_journal_has_its_end_and_what_was_measured(self, ill: Ill) -> None:
         lines = _of(ill, 3)
         assert isinstance(lines[-1], End) and lines[-1].exit_code == 3
-        assert all(each.outcome in RAN for each in ill.measured) and ill.measured
+        assert all(measurement.outcome in RAN for measurement in ill.measured) and ill.measured
         assert (ill.path / "layout.json").exists()
         assert (ill.path / NOTE).exists(), "the next session looks what it left"

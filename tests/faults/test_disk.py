@@ -49,8 +49,8 @@ def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     again = Backend(study, Clock())
     again.run(make())
     assert outcomes(study)[: len(before)] == before
-    assert sorted({each for each, _ in backend.order + again.order}, key=str) == sorted(
-        {each for each, _ in ALL_RUNGS}, key=str
+    assert sorted({layout for layout, _ in backend.order + again.order}, key=str) == sorted(
+        {layout for layout, _ in ALL_RUNGS}, key=str
     )
     assert len(outcomes(study)) == len(set(outcomes(study))) * len(ALL_RUNGS)  # every point once
 

@@ -112,7 +112,7 @@ class TestCutShort:
 
     def test_exit_codes(self, cut: Cut) -> None:
         *cut_short, last = cut.sessions
-        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in ANSWERED, last.err
+        assert [session.code for session in cut_short] == [130, -signal.SIGKILL] and last.code in ANSWERED, last.err
 
     def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Cut) -> None:
         first, _, _ = sessions_of(cut.lines())
@@ -162,7 +162,7 @@ class TestCutShort:
 
     def test_the_last_session_shows_all_of_it(self, cut: Cut) -> None:
         out = cut.sessions[2].out
-        count = sum(not each.repeat for each in cut.measured)
+        count = sum(not measurement.repeat for measurement in cut.measured)
         assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and shows_a_result(out)
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:

@@ -37,7 +37,7 @@ def test_late_slow_and_lost_nodes_cost_no_measurement() -> None:
                 assert created[3].address not in used
                 search.wait_for(lambda: len(search.of(RungStart)) > 1)
                 before = search.of(Measured)
-                leaves = next(each for each in created[1:3] if each.address in used)
+                leaves = next(host for host in created[1:3] if host.address in used)
                 leaves.kill()
                 gone(cluster, 3)
                 assert search.end() in ANSWERED, search.output  # four workers on few cores may leave two layouts tied

@@ -86,10 +86,10 @@ def test_a_link_cut_for_20_s_costs_a_trial_at_most_and_nothing_measured(cluster:
         assert search.end() == 0, search.output
     nothing_left(cluster)
     # Whether Ray's own connection outlives the cut is the kernel's to decide: where it does not, the layout runs again.
-    assert [each.state for each in search.of(TrialEnd)][:2] in (["done"], ["done", "done"], ["interrupted", "done"])
-    points = [each.measurement.batch.micro_batch for each in search.of(Measured) if not each.measurement.repeat]
+    assert [end.state for end in search.of(TrialEnd)][:2] in (["done"], ["done", "done"], ["interrupted", "done"])
+    points = [line.measurement.batch.micro_batch for line in search.of(Measured) if not line.measurement.repeat]
     assert points == [1, 2]
-    assert {each.measurement.outcome for each in search.of(Measured)} <= RAN
+    assert {line.measurement.outcome for line in search.of(Measured)} <= RAN
 
 
 @pytest.mark.heavy
@@ -117,7 +117,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
     assert "cluster fault: 3 trials in a row ended without a message from their workers" in search.output
     assert f"on node {second.address}" in search.output
     assert "go on with" in search.output and "Traceback" not in search.output
-    ends = [(each.state, each.fault) for each in search.of(TrialEnd)]
+    ends = [(end.state, end.fault) for end in search.of(TrialEnd)]
     assert ("interrupted", "node lost") in ends and set(ends) <= {
         ("interrupted", "node lost"),
         ("done", ""),
@@ -142,8 +142,8 @@ def test_preflight_leaves_out_a_slow_node(cluster: RayHosts) -> None:
         assert search.end() == 0, search.output
     shown = rf"^Left out: device \d on node \d \({second.address}\): (\w+ products|copies) at .* below the median of "
     assert re.search(shown, search.output, re.MULTILINE), search.output
-    assert {each.measurement.outcome for each in search.of(Measured)} <= RAN
-    assert [set(each.nodes) for each in search.of(Peak)] == [{cluster.hosts[0].address}]
+    assert {line.measurement.outcome for line in search.of(Measured)} <= RAN
+    assert [set(peak.nodes) for peak in search.of(Peak)] == [{cluster.hosts[0].address}]
 
 
 @pytest.mark.heavy
@@ -155,7 +155,7 @@ def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: Ra
         cluster.hosts[1].cut()
         assert search.end() == 3, search.output
     nothing_left(cluster)
-    ends = [(each.state, each.fault) for each in search.of(TrialEnd)]
+    ends = [(end.state, end.fault) for end in search.of(TrialEnd)]
     assert ("interrupted", "node lost") in ends and set(ends) <= {
         ("interrupted", "node lost"),
         ("done", ""),
@@ -164,4 +164,4 @@ def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: Ra
     assert f"on node {cluster.hosts[1].address}" in search.output
     assert "go on with" in search.output and "Traceback" not in search.output
     assert search.of(Measured)[0].measurement.outcome is Outcome.OK
-    assert {each.measurement.outcome for each in search.of(Measured)} <= RAN
+    assert {line.measurement.outcome for line in search.of(Measured)} <= RAN

@@ -25,12 +25,12 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as driver:
         first: list[psutil.Process] = []
-        while not any("raylet" in name_of(each) for each in first):
+        while not any("raylet" in name_of(process) for process in first):
             assert driver.poll() is None
             first = [child for child in psutil.Process(driver.pid).children(recursive=True) if lives(child)]
             time.sleep(0.01)
-        next(each for each in first if "raylet" in name_of(each)).suspend()
-        while any(lives(each) for each in first):  # a raylet that stands still does not end by itself
+        next(process for process in first if "raylet" in name_of(process)).suspend()
+        while any(lives(process) for process in first):  # a raylet that stands still does not end by itself
             assert driver.poll() is None
             time.sleep(0.1)
         out, err = driver.communicate(timeout=900)

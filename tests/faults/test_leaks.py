@@ -60,17 +60,17 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
             assert accounts.leaked == []
             _begin(study, 2)
             accounts.look()
-        kinds = {each.kind for each in accounts.held["t1"]} | {"process"}
+        kinds = {resource.kind for resource in accounts.held["t1"]} | {"process"}
         assert kinds == {"process", "shared memory", "placement group"} or planted
-        leaks = [each.rpartition(" left ")[2] for each in accounts.leaked]
+        leaks = [leak.rpartition(" left ")[2] for leak in accounts.leaked]
         expected = [f"shared memory {entry}", f"process {child.pid}", "placement group a1b2"]
         assert len(leaks) == (3 if planted else 0), leaks
         assert all(any(leak.startswith(want) for leak in leaks) for want in expected) == planted
     finally:
         entry.unlink(missing_ok=True)
-        for each in (worker, child):
+        for process in (worker, child):
             with contextlib.suppress(psutil.NoSuchProcess):  # that was reaped just now
-                each.kill()
+                process.kill()
         worker.wait()
 
 
@@ -95,8 +95,8 @@ def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None
         _begin(study, 1)
         for _ in range(3):
             accounts.look()
-        assert {each.id for each in accounts.held["t1"]} == {"first"}
-        assert {each.id for each in accounts.held["t2"]} == {"second"}
+        assert {resource.id for resource in accounts.held["t1"]} == {"first"}
+        assert {resource.id for resource in accounts.held["t2"]} == {"second"}
         _begin(study, 3)
         accounts.look()
         assert accounts.leaked == ["t2 left placement group second"]

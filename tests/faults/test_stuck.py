@@ -62,22 +62,22 @@ def _kill_recorders(session: Session) -> None:
 
 
 def _kill_raylet(session: Session) -> None:
-    for each in _named(session, "raylet"):
-        each.kill()
+    for process in _named(session, "raylet"):
+        process.kill()
 
 
 def _stop_ray(session: Session) -> None:
-    for each in _named(session, "raylet", "gcs_server"):
-        each.suspend()
+    for process in _named(session, "raylet", "gcs_server"):
+        process.suspend()
     session.interrupt()
 
 
 def _named(session: Session, *names: str) -> list[psutil.Process]:
     processes: list[psutil.Process] = []
-    for each in session.family():
+    for process in session.family():
         with contextlib.suppress(psutil.Error):
-            if each.name() in names:
-                processes.append(each)
+            if process.name() in names:
+                processes.append(process)
     assert processes
     return processes
 
@@ -113,7 +113,7 @@ class TestSearch:
         for lines, session_end in zip(sessions, stuck.sessions, strict=True):
             assert [line.exit_code for line in lines if isinstance(line, End)] == [session_end.code]
         assert not any(session.state == "done" for session in sessions[0] if isinstance(session, TrialEnd))
-        assert stuck.measured and all(each.outcome in RAN for each in stuck.measured)
+        assert stuck.measured and all(measurement.outcome in RAN for measurement in stuck.measured)
 
 
 DEAD_LOCK = """

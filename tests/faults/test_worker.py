@@ -43,14 +43,16 @@ class DisturbedRun(Run):
 
     def of(self, name: str) -> list[Measurement]:
         """Returns the journal's measurements of the layout with that name in the space."""
-        measurements = [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
+        measurements = [
+            measurement for measurement in self.measured if _name(measurement.recipe.id, measurement.layout.id) == name
+        ]
         return [measurement for measurement in measurements if not measurement.repeat]
 
     def ends(self, name: str) -> list[TrialEnd]:
         """Returns the ends of the search's trials of that layout, without the winner's last run."""
         trials = [trial for trial in self.history.trials if trial.micro_batches and not trial.repeat]
-        of = {trial.trial_id for trial in trials if _name(trial.recipe.id, trial.layout.id) == name}
-        return [line for line in self.lines() if isinstance(line, TrialEnd) and line.trial_id in of]
+        trial_ids = {trial.trial_id for trial in trials if _name(trial.recipe.id, trial.layout.id) == name}
+        return [line for line in self.lines() if isinstance(line, TrialEnd) and line.trial_id in trial_ids]
 
 
 def _candidates() -> dict[tuple[str, str], Candidate]:
@@ -143,11 +145,11 @@ def _disturb(session: Session, points: Sequence[str], group: MemoryGroup | None)
             """
             (process,) = session.workers([TUNE])
             before: dict[Path, str] = {}
-            for each in session.family():
-                offer = Path(f"/proc/{each.pid}/oom_score_adj")
+            for family_member in session.family():
+                offer = Path(f"/proc/{family_member.pid}/oom_score_adj")
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ends just now
                     before[offer] = offer.read_text()
-                    offer.write_text("1000" if each == process else "0")
+                    offer.write_text("1000" if family_member == process else "0")
             run_out("memory of Tune's process")
             for offer, score in before.items():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -155,7 +157,7 @@ def _disturb(session: Session, points: Sequence[str], group: MemoryGroup | None)
 
         to_come.append(("memory of the host", RungStart, in_a_step(lambda _: run_out("memory of the host"))))
         to_come.append(("memory of Tune's process", RungStart, in_a_step(offer_tune)))
-    to_come = [each for each in to_come if each[0] in points]
+    to_come = [event for event in to_come if event[0] in points]
     names: dict[str, str] = {}
     read_lines: list[Line] = []
     while to_come:
@@ -164,10 +166,10 @@ def _disturb(session: Session, points: Sequence[str], group: MemoryGroup | None)
             if isinstance(line, TrialStart):
                 names[line.trial_id] = _name(line.recipe.id, line.layout.id)
             trial_id = line.measurement.trial_id if isinstance(line, Measured) else getattr(line, "trial_id", "")
-            for each in to_come:
-                name, kind, disturbance = each
+            for event in to_come:
+                name, kind, disturbance = event
                 if name == names.get(trial_id) and isinstance(line, kind):
-                    to_come.remove(each)
+                    to_come.remove(event)
                     disturbance(session.workers()[-1])
                     break
     return victims
@@ -207,7 +209,7 @@ class TestTheStudy:
         assert shows_a_result(session_end.out)
 
     def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, disturbed: DisturbedRun) -> None:
-        assert {_name(each.recipe.id, each.layout.id) for each in disturbed.measured} == {
+        assert {_name(measurement.recipe.id, measurement.layout.id) for measurement in disturbed.measured} == {
             "hang",
             "no import",
             "killed after a rung",
@@ -222,7 +224,7 @@ class TestTheStudy:
 
     def test_nothing_of_any_trial_is_left(self, disturbed: DisturbedRun) -> None:
         assert disturbed.accounts.leaked == []
-        kinds = [{each.kind for each in held} for held in disturbed.accounts.held.values()]
+        kinds = [{resource.kind for resource in held} for held in disturbed.accounts.held.values()]
         assert len(kinds) >= 4 and all("process" in kind for kind in kinds)
         assert all("placement group" in kind for kind in kinds)
 

@@ -62,8 +62,8 @@ def test_attention_gives_what_eager_attention_gives(name: str, kernel: str) -> N
     fused_loss, fused = loss_and_gradients(SPECS[name], tokens, attention=kernel)
     assert fused_loss == pytest.approx(loss, rel=1e-6)
     assert fused.keys() == gradients.keys()
-    for each, gradient in gradients.items():
-        torch.testing.assert_close(fused[each], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
+    for parameter_name, gradient in gradients.items():
+        torch.testing.assert_close(fused[parameter_name], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
 
 
 def test_the_seam_into_bloom_is_still_there() -> None:
@@ -135,9 +135,9 @@ def test_a_fused_feed_forward_block_gives_what_the_plain_one_gives(
     fused_loss, fused = loss_and_gradients(SPECS[name], tokens, attention="sdpa", mlp="quack", **options)
     assert fused_loss == pytest.approx(loss, rel=1e-6)
     assert fused.keys() == gradients.keys()
-    for each, gradient in gradients.items():
-        assert fused[each].stride() == gradient.stride()  # else autograd copies it into place
-        torch.testing.assert_close(fused[each], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
+    for parameter_name, gradient in gradients.items():
+        assert fused[parameter_name].stride() == gradient.stride()  # else autograd copies it into place
+        torch.testing.assert_close(fused[parameter_name], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
 
 
 def test_a_fused_feed_forward_block_keeps_one_tensor_of_inner_width() -> None:
@@ -147,7 +147,9 @@ def test_a_fused_feed_forward_block_keeps_one_tensor_of_inner_width() -> None:
     for mlp in ("plain", "quack"):
         model, _ = filled(SPECS["gpt2"], attention="sdpa", mlp=mlp)
         shapes = saved[mlp] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda each, to=shapes: to.append(each.shape) or each, _same):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, to=shapes: to.append(tensor.shape) or tensor, _same
+        ):
             head.loss_of(model.module, model.head, tokens)
     inner = {mlp: sum(shape.numel() == 2 * 22 * 4 * 48 for shape in shapes) for mlp, shapes in saved.items()}
     assert inner["quack"] == 3 and inner["plain"] > 6  # of three blocks
@@ -278,7 +280,7 @@ def test_layouts_tell_which_blocks_are_checkpointed() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_share_of_attention_is_the_same_by_flex_as_by_a_bias(rank: int) -> None:
     """Checks some heads at some positions, as tensor and context parallelism give them to a rank."""
-    orders = [order_of(each, 2, 512) for each in range(2)]
+    orders = [order_of(cp_rank, 2, 512) for cp_rank in range(2)]
     share = attention.Share(num_heads=6, heads=range(3, 6), queries=orders[rank], keys=torch.cat(orders))
     query, (key, value) = torch.randn(2, 3, 256, 16), torch.randn(2, 2, 3, 512, 16).unbind(0)
     mask = attention._block_mask(256, CPU, share)  # pyright: ignore[reportPrivateUsage]

@@ -165,8 +165,8 @@ def test_labels_left_out_have_no_loss_and_no_gradient_in_any_loss(monkeypatch: p
         return head.causal_lm_loss(rows @ table.t(), labels, num_labels)
 
     expected = run(chosen)
-    for each in (plain, chunked):
-        for actual, expected_value in zip(run(each), expected, strict=True):
+    for loss_of in (plain, chunked):
+        for actual, expected_value in zip(run(loss_of), expected, strict=True):
             torch.testing.assert_close(actual, expected_value, atol=1e-5, rtol=1e-4)
     losses = [part(hidden[1] @ weight.t(), labels[1].clamp(min=0)) for part in (head._part, head._fused_part)]  # pyright: ignore[reportPrivateUsage]
     torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-4)
@@ -205,7 +205,7 @@ class TestCosts:
         document = dataclasses.replace(causal, attention_mask="document", document_tokens=128)
         work = Workload.of(document)
         assert work.mask_density is not None
-        layouts = [Layout(engine="ddp", attention=each) for each in ("flex", "sdpa")]
+        layouts = [Layout(engine="ddp", attention=attention) for attention in ("flex", "sdpa")]
         points = [
             (recipe, layout, BatchPoint.of(recipe, layout, 2)) for recipe in (causal, document) for layout in layouts
         ]

@@ -180,7 +180,7 @@ def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collect
         AllocationChange(at_ns=70, thread=OURS, address=2, size=-5, held_bytes=100),
         AllocationChange(at_ns=80, thread=OURS, address=3, size=1, held_bytes=101),
     ]
-    assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
+    assert [change.held_bytes for change in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
 
 
 def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
@@ -192,4 +192,4 @@ def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
         AllocationChange(at_ns=30, thread=GLOO_S, address=3, size=-30, held_bytes=103),
         AllocationChange(at_ns=40, thread=OURS, address=4, size=4, held_bytes=107),
     ]
-    assert [each.held_bytes for each in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]
+    assert [change.held_bytes for change in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]

@@ -43,7 +43,7 @@ def test_one_point_has_the_growth_that_the_cost_model_foresees_as_far_as_it_is_s
 
 def test_rungs_without_head_room_are_said_to_be_misfits():
     on = Layout(engine="ddp")
-    rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8))
+    rungs = tuple(BatchPoint(micro_batch=micro_batch, grad_accum=1) for micro_batch in (4, 8))
     cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
     job = Job(trial_id="t", recorder="r", recipe=RECIPE, layout=on, rungs=rungs, cluster=cluster, cpus_per_worker=1.0)
     points = [point(1, 10.0, 5.0), point(2, 12.0, 5.0)]  # 16 at 4, 24 at 8
@@ -102,7 +102,7 @@ def test_a_confirming_run_stays_within_the_longest_step():
 
 def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
     """Checks that the smallest head-room of all ranks decides."""
-    rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8, 16))
+    rungs = tuple(BatchPoint(micro_batch=micro_batch, grad_accum=1) for micro_batch in (4, 8, 16))
     cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
     job = Job(
         trial_id="t", recorder="r", recipe=RECIPE, layout=Layout(engine="ddp"), rungs=rungs, cluster=cluster,
@@ -116,5 +116,5 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
     worker._record = written.append
     assert worker._fits([point(2, 10.0, 5.0)], rungs[0]) and not written
     assert not worker._fits([point(2, 10.0, 5.0)], rungs[1])
-    assert [each.batch for each in written] == [rungs[1], rungs[2]]
-    assert {each.outcome for each in written} == {Outcome.SKIPPED}
+    assert [result.batch for result in written] == [rungs[1], rungs[2]]
+    assert {result.outcome for result in written} == {Outcome.SKIPPED}

@@ -12,7 +12,8 @@ from trainers.measuring import matmul_peak
 
 def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {
-        shape: itertools.cycle((each, 3 * each, each)) for shape, each in (((1024, 1024), 2.0), ((2048, 512), 1.0))
+        shape: itertools.cycle((median_s, 3 * median_s, median_s))
+        for shape, median_s in (((1024, 1024), 2.0), ((2048, 512), 1.0))
     }
     factors: list[torch.Tensor] = []
 

@@ -45,7 +45,7 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
         full_weights = {key: weight.clone() for key, weight in engine.named_full_weights()}
         states_by_name[name] = {
             "whole": full_weights,
-            "saved": [each for each, _ in ranks],
+            "saved": [saved_parts for saved_parts, _ in ranks],
             "losses": [loss for _, loss in ranks],
         }
         engine.close()
@@ -67,7 +67,9 @@ def test_each_value_is_saved_once_where_it_stands_in_the_plain_model(name: str, 
                 shape, parts = saved.get(f"{kind}/{parameter}", (weight.shape, []))
                 assert tuple(shape) == tuple(weight.shape)
                 for offsets, values in parts:
-                    box = tuple(slice(at, at + size) for at, size in zip(offsets, values.shape, strict=True))
+                    box = tuple(
+                        slice(offset, offset + size) for offset, size in zip(offsets, values.shape, strict=True)
+                    )
                     assembled[box] = values
                     count[box] += 1
             assert torch.equal(count, torch.ones_like(count)), f"{kind} of {parameter}"

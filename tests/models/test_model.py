@@ -151,7 +151,7 @@ def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused
     config: dict[str, Any], field: str, counted: Any, other: Any
 ) -> None:
     def transformers_count(value: Any) -> int:
-        fields = {key: each for key, each in config.items() if key != "model_type"}
+        fields = {key: stated_value for key, stated_value in config.items() if key != "model_type"}
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
         return sum(parameter.numel() for parameter in model.parameters())

@@ -182,8 +182,10 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
     small = (*base, "--set", "pp=2", "--cluster", "64xjean-zay-v100-16")
     small = (*small, "--batch-rampup", "64:16,128:16,256:32,512:64")
-    rampups: list[Any] = [printed_json(capsys, *each)["batch_rampup"] for each in (large, small)]
-    layouts = [[(each["nodes"], each["global_batch"], each["micro_batch"]) for each in rampup] for rampup in rampups]
+    rampups: list[Any] = [printed_json(capsys, *arguments)["batch_rampup"] for arguments in (large, small)]
+    layouts = [
+        [(phase["nodes"], phase["global_batch"], phase["micro_batch"]) for phase in rampup] for rampup in rampups
+    ]
     assert layouts[0] == [(8, 32, 1), (16, 64, 1), (32, 128, 1)]
     assert layouts[1] == [(16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
 
@@ -272,7 +274,7 @@ def test_a_layout_s_words_are_read_on_a_narrow_terminal(
 
 def test_every_loser_is_counted_by_what_it_loses_by(capsys: pytest.CaptureFixture[str]) -> None:
     (recipe,) = printed_json(capsys, "gpt_76b", "--cluster", "64xdgx-a100", "--top", "1000")["recipes"]  # type: ignore[misc]
-    counts = collections.Counter(each["loses_by"] for each in recipe["layouts"] if each["loses_by"])
+    counts = collections.Counter(layout["loses_by"] for layout in recipe["layouts"] if layout["loses_by"])
     assert recipe["loses_by"] == dict(counts) and {"communication", "compute"} <= set(counts)
 
 
@@ -348,5 +350,5 @@ def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
     space = search_spaces.load("bloom7b")
     planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
     cluster = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
-    assert len(planned) > 200 and len({each.layout.compile for each in planned}) > 1
-    assert {refusal(space.recipe, each.layout, cluster) for each in planned} == {None}
+    assert len(planned) > 200 and len({predicted_layout.layout.compile for predicted_layout in planned}) > 1
+    assert {refusal(space.recipe, predicted_layout.layout, cluster) for predicted_layout in planned} == {None}

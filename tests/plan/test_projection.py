@@ -50,14 +50,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """Returns the plan of the narrow space's one recipe."""
-    axes = [word for each in NARROW for word in ("--set", each)]
+    axes = [word for change in NARROW for word in ("--set", change)]
     assert main(["bloom7b", *axes, *arguments, "--top", "500", "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)["recipes"][0]
 
 
 def times(plan: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the layouts of a plan by identity and micro-batch."""
-    return {(each["layout_id"], each["micro_batch"]): each for each in plan["layouts"]}
+    return {
+        (planned_layout["layout_id"], planned_layout["micro_batch"]): planned_layout
+        for planned_layout in plan["layouts"]
+    }
 
 
 def test_measured_points_have_the_measured_time_and_the_others_are_corrected(
@@ -65,8 +68,8 @@ def test_measured_points_have_the_measured_time_and_the_others_are_corrected(
 ) -> None:
     plain = times(planned(capsys, "--cluster", "4xH200"))
     taught = planned(capsys, "--cluster", "4xH200", "--learn-from", str(study))
-    both = [(plain[key], each) for key, each in times(taught).items() if key in plain]
-    assert {each["measured"] for _, each in both} == {True, False}
+    both = [(plain[key], planned_layout) for key, planned_layout in times(taught).items() if key in plain]
+    assert {planned_layout["measured"] for _, planned_layout in both} == {True, False}
     for before, after in both:
         ratio = after["step_time_s"] / before["step_time_s"]
         assert ratio == pytest.approx(1.2) if after["measured"] else 1.05 < ratio < 1.25
@@ -107,13 +110,17 @@ def test_on_a_larger_cluster_all_is_predicted_from_what_was_measured_with_wider_
     large = ("--cluster", "8x8xH200", "--set", "global_batch=512")
     plain, taught = planned(capsys, *large), planned(capsys, *large, "--learn-from", str(study))
     near = planned(capsys, "--cluster", "4xH200", "--learn-from", str(study))
-    both = [(times(plain)[key], each) for key, each in times(taught).items() if key in times(plain)]
-    assert both and not any(each["measured"] for _, each in both)
+    both = [(times(plain)[key], planned_layout) for key, planned_layout in times(taught).items() if key in times(plain)]
+    assert both and not any(planned_layout["measured"] for _, planned_layout in both)
     assert np.median([after["step_time_s"] / before["step_time_s"] for before, after in both]) > 1.03
     assert taught["learned"].endswith("every step time predicted; nothing between nodes was measured")
 
     def widths(plan: dict[str, Any]) -> list[float]:
-        return [each["step_time_high_s"] / each["step_time_s"] for each in plan["layouts"] if not each["measured"]]
+        return [
+            planned_layout["step_time_high_s"] / planned_layout["step_time_s"]
+            for planned_layout in plan["layouts"]
+            if not planned_layout["measured"]
+        ]
 
     assert np.median(widths(taught)) > np.median(widths(near))
 

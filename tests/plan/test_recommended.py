@@ -29,7 +29,7 @@ def recipe_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
 
 def test_layouts_that_surely_fit_come_first_and_a_faster_point_stands_apart(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = recipe_of(capsys, *EDGE, "--top", "500")
-    sure = [each["ok_probability"] >= SURE for each in recipe["layouts"]]
+    sure = [layout["ok_probability"] >= SURE for layout in recipe["layouts"]]
     assert sure == sorted(sure, reverse=True) and 0 < sum(sure) < len(sure)
     first, faster = recipe["layouts"][0], recipe["faster_if_it_fits"]
     assert faster["tokens_per_s"] > first["tokens_per_s"] and 0.5 < faster["ok_probability"] < SURE
@@ -75,7 +75,7 @@ def test_where_no_layout_can_stand_the_most_frequent_reasons_are_listed(capsys: 
 
 
 def test_where_nothing_surely_fits_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    least = min(recipe_of(capsys, *EDGE, "--top", "500")["layouts"], key=lambda each: each["needed_gib"])
+    least = min(recipe_of(capsys, *EDGE, "--top", "500")["layouts"], key=lambda layout: layout["needed_gib"])
     assert main([*EDGE, "--device-memory-gib", f"{least['needed_gib'] * 1.01:.2f}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "no layout fits with 90 % probability" in shown and "faster, but" not in shown

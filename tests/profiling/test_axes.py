@@ -71,7 +71,7 @@ def _sums(layout: Layout) -> Sums:
 def test_each_axis_has_its_own_communication() -> None:
     sums_by_axis = run_group(_profiled, LAYOUTS, 2)
     for axis, sums in sums_by_axis.items():
-        parts = {each: getattr(sums, f"exposed_{each}_s") for each in AXES}
+        parts = {exposed_axis: getattr(sums, f"exposed_{exposed_axis}_s") for exposed_axis in AXES}
         assert sum(parts.values()) == pytest.approx(sums.communication_exposed_s)
         assert parts[axis] > 0, (axis, sums_by_axis)
         others = {"tp", "cp", "pp"} - {axis}

@@ -61,8 +61,8 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def second_step(trace: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the three ranges of the second step, which is the one that counts."""
-    ranges = [each for each in trace["traceEvents"] if each.get("name") in (MICRO_STEP, OPTIMIZER_STEP)]
-    return sorted(ranges, key=lambda each: each["ts"])[3:]
+    ranges = [event for event in trace["traceEvents"] if event.get("name") in (MICRO_STEP, OPTIMIZER_STEP)]
+    return sorted(ranges, key=lambda event: event["ts"])[3:]
 
 
 @pytest.mark.slow
@@ -84,10 +84,10 @@ class TestARealTrace:
         ranges = second_step(eager)
         first_us, last_us = ranges[0]["ts"], ranges[-1]["ts"]
         products = [
-            each
-            for each in eager["traceEvents"]
-            if each.get("name") == "aten::mm" and first_us <= each["ts"] < last_us
-            if any(512 in shape for shape in each["args"]["Input Dims"])
+            event
+            for event in eager["traceEvents"]
+            if event.get("name") == "aten::mm" and first_us <= event["ts"] < last_us
+            if any(512 in shape for shape in event["args"]["Input Dims"])
         ]
         assert len(products) == 6, "three of each micro-step"
         head_s = sum(product["dur"] for product in products) / 1e6
@@ -98,7 +98,7 @@ class TestARealTrace:
 
         Nothing identifies eager attention's element-wise part in it.
         """
-        bare = {"traceEvents": [each for each in eager["traceEvents"] if each.get("name") not in (LOSS, ATTENTION)]}
+        bare = {"traceEvents": [event for event in eager["traceEvents"] if event.get("name") not in (LOSS, ATTENTION)]}
         with_names = step_sums(eager, grad_accum=2)
         by_name, by_shape = (step_sums(bare, grad_accum=2, head_widths=frozenset(w)) for w in ((), (512,)))
         assert by_name.loss_s < by_shape.loss_s <= with_names.loss_s
@@ -107,7 +107,7 @@ class TestARealTrace:
         assert by_shape.wall_s == pytest.approx(by_name.wall_s)
 
     def test_what_is_computed_again_is_named_too(self, eager: dict[str, Any]) -> None:
-        attention = [each for each in eager["traceEvents"] if each.get("name") == ATTENTION]
+        attention = [event for event in eager["traceEvents"] if event.get("name") == ATTENTION]
         assert len(attention) == 2 * 2 * 2 * SPEC.num_layers
 
     def test_a_chunked_loss_is_named_by_its_own_function(self, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ class TestARealTrace:
 
     def test_one_step_is_not_enough(self, eager: dict[str, Any]) -> None:
         first = second_step(eager)[0]["ts"]
-        cut = [each for each in eager["traceEvents"] if each.get("ts", 0) < first]
+        cut = [event for event in eager["traceEvents"] if event.get("ts", 0) < first]
         with pytest.raises(ValueError, match="holds 1 whole steps"):
             step_sums({"traceEvents": cut}, grad_accum=2)
 
@@ -160,24 +160,24 @@ class Device:
             self.events.append({"ph": end, "cat": "fwdbwd", "name": "fwdbwd", "id": number, "tid": tid, "ts": ts})
 
 
-def step_on(device: Device, at: float) -> None:
+def step_on(device: Device, start_us: float) -> None:
     """Adds a step of 100 us, whose kernels run 20 us behind their launches; another thread launches backward ones."""
-    device.host(MICRO_STEP, at, at + 40, "user_annotation")
-    device.host("aten::mm", at + 2, at + 4)
-    device.kernel("nvjet_tst", at + 3, at + 20, at + 40)
-    device.host(LOSS, at + 5, at + 8, "user_annotation")
-    device.host("aten::to", at + 6, at + 7)
-    device.kernel("elementwise", at + 6.5, at + 40, at + 45)
+    device.host(MICRO_STEP, start_us, start_us + 40, "user_annotation")
+    device.host("aten::mm", start_us + 2, start_us + 4)
+    device.kernel("nvjet_tst", start_us + 3, start_us + 20, start_us + 40)
+    device.host(LOSS, start_us + 5, start_us + 8, "user_annotation")
+    device.host("aten::to", start_us + 6, start_us + 7)
+    device.kernel("elementwise", start_us + 6.5, start_us + 40, start_us + 45)
     device.thread = 2
-    device.host("ToCopyBackward0", at + 10, at + 12, tid=2)
-    device.arrow((1, at + 6), (2, at + 10))
-    device.kernel("elementwise", at + 11, at + 45, at + 50)
-    device.kernel("ncclDevKernel_AllReduce", at + 13, at + 48, at + 70, stream=20)
-    device.kernel("triton_tem_fused_flex_attention_backward_1", at + 14, at + 50, at + 60)
+    device.host("ToCopyBackward0", start_us + 10, start_us + 12, tid=2)
+    device.arrow((1, start_us + 6), (2, start_us + 10))
+    device.kernel("elementwise", start_us + 11, start_us + 45, start_us + 50)
+    device.kernel("ncclDevKernel_AllReduce", start_us + 13, start_us + 48, start_us + 70, stream=20)
+    device.kernel("triton_tem_fused_flex_attention_backward_1", start_us + 14, start_us + 50, start_us + 60)
     device.thread = 1
-    device.host(OPTIMIZER_STEP, at + 40, at + 60, "user_annotation")
-    device.kernel("elementwise", at + 45, at + 75, at + 100)
-    device.kernel("ncclDevKernel_AllGather", at + 50, at + 100, at + 105, stream=20, description="tp")
+    device.host(OPTIMIZER_STEP, start_us + 40, start_us + 60, "user_annotation")
+    device.kernel("elementwise", start_us + 45, start_us + 75, start_us + 100)
+    device.kernel("ncclDevKernel_AllGather", start_us + 50, start_us + 100, start_us + 105, stream=20, description="tp")
 
 
 def test_a_device_s_time_line() -> None:

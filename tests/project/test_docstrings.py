@@ -41,7 +41,7 @@ def fragments(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 text = ast.get_docstring(node)
-                is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+                is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
                 if text and (FRAGMENT.match(text) or not (is_property or (VERB.match(text) and not NOUNS.match(text)))):
                     yield f"{node.lineno}: {text}"
             case ast.ClassDef() | ast.Module():
@@ -88,7 +88,7 @@ def test_docstrings_begin_with_their_subject_or_verb() -> None:
 
 
 def test_names_are_standard_terms() -> None:
-    assert [f"{path}:{each}" for path, tree in _trees(*ROOMS, "tests").items() for each in dialect(tree)] == []
+    assert [f"{path}:{finding}" for path, tree in _trees(*ROOMS, "tests").items() for finding in dialect(tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -116,5 +116,5 @@ def test_whole_sentences_and_phrases_pass() -> None:
 @pytest.mark.parametrize("word", sorted(DIALECT | VAGUE))
 @pytest.mark.parametrize("source", ["def {}(): ...", "def f({}): ...", "{} = 1", "class A:\n    {}: int = 1"])
 def test_a_word_of_our_own_is_seen_as_a_name_and_not_as_text(source: str, word: str) -> None:
-    assert [each.partition(": ")[2] for each in dialect(ast.parse(source.format(word)))] == [word]
+    assert [finding.partition(": ")[2] for finding in dialect(ast.parse(source.format(word)))] == [word]
     assert not list(dialect(ast.parse(f"text = '{word}'")))

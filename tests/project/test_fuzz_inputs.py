@@ -77,11 +77,11 @@ def changed(original: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     def change(replacements: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
         changed_copy = json.loads(json.dumps(original))
         for path, value in replacements:
-            at: Any = changed_copy
+            inner: Any = changed_copy
             for step in path[:-1]:
-                at = at.get(step) if isinstance(at, dict) else None
-            if isinstance(at, dict):
-                at[path[-1]] = value
+                inner = inner.get(step) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner[path[-1]] = value
         return changed_copy
 
     return st.lists(st.tuples(st.sampled_from(paths), values), min_size=1, max_size=3).map(change)

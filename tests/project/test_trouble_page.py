@@ -27,7 +27,7 @@ def test_every_sentence_that_it_quotes_exists() -> None:
     files = [file for folder in ("platform", "trainers") for file in (ROOT / folder).rglob("*.py")]
     software = "\n".join(text for file in files for text in _strings_of(file))
     rows = re.findall(r"^\| (.*?) \| ", PAGE.read_text(), re.MULTILINE)
-    quoted = [each for row in rows for each in re.findall(r"`([^`]*)`", row)]
+    quoted = [quotation for row in rows for quotation in re.findall(r"`([^`]*)`", row)]
     assert len(quoted) > 20
     for sentence in quoted:
         # Outcomes stand before a line's layout; capitals, and what differs, are no words of the software's.

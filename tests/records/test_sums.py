@@ -18,15 +18,15 @@ def by_millisecond(pieces: list[Busy], start: int, end: int) -> dict[str, int]:
     sums = dict.fromkeys(FIELDS, 0)
     for moment in range(start, end):
         at_once = [piece for piece in pieces if piece.start_s <= moment < piece.end_s]
-        kinds = {each.kind for each in at_once}
+        kinds = {piece.kind for piece in at_once}
         compute = next((kind for kind in COMPUTE if kind in kinds), None)
         if compute is not None:
             sums[f"{compute}_s"] += 1
             sums["communication_hidden_s"] += "communication" in kinds
         else:
             sums["communication_exposed_s" if "communication" in kinds else "idle_s"] += 1
-            axes = {each.axis for each in at_once}
-            for axis in [each for each in AXES if each in axes][:1]:
+            axes = {piece.axis for piece in at_once}
+            for axis in [ranked_axis for ranked_axis in AXES if ranked_axis in axes][:1]:
                 sums[f"exposed_{axis}_s"] += 1
     return sums
 

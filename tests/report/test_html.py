@@ -62,8 +62,8 @@ class Tags(html.parser.HTMLParser):
         if tag == "section":
             self.sections.append(attributes["id"] or "")
         # An SVG's own parts and the sections are referred to by "#".
-        of = (value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data"))
-        self.loaded += [value for value in of if not value.startswith("#")]
+        references = (value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data"))
+        self.loaded += [value for value in references if not value.startswith("#")]
         if tag not in self.VOID:
             self._open.append(tag)
 
@@ -83,10 +83,10 @@ def gates() -> list[GateCurves]:
     losses = {FASTEST.layout: (12.0, 11.0, 10.0), layout(dp_shard=4, checkpointing="full"): (12.0, 11.01, 10.02)}
     return [
         GateCurves(
-            at=AT, trial_id="t9", recipe=RECIPE, layout=on, steps=3, sequences=32, losses=of,
+            at=AT, trial_id="t9", recipe=RECIPE, layout=on, steps=3, sequences=32, losses=gate_losses,
             grad_norms=(3.0, 2.0, 1.0), is_reference=on != FASTEST.layout,
         )
-        for on, of in losses.items()
+        for on, gate_losses in losses.items()
     ]  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def test_a_study_that_has_measured_nothing_has_a_page():
 
 def on_devices(number: int, tokens_per_s: float) -> StudyResult:
     cluster = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=number)
-    each = measurement(on=layout(dp_shard=number), tokens_per_s=tokens_per_s)
-    lines = [header(f"s-{number}gpu", at=AT, cluster=cluster), Measured(at=AT, measurement=each)]
+    point = measurement(on=layout(dp_shard=number), tokens_per_s=tokens_per_s)
+    lines = [header(f"s-{number}gpu", at=AT, cluster=cluster), Measured(at=AT, measurement=point)]
     return StudyResult.of(History(lines))
 
 
@@ -189,7 +189,7 @@ def test_the_front_holds_what_no_other_point_beats():
     beaten = measurement(on=layout(prefetch=1), tokens_per_s=34000.0, peak_allocated_gib=31.0)
     equal = measurement(on=layout(prefetch=2), tokens_per_s=50000.0, peak_allocated_gib=70.0)
     best = front(points(FASTEST, LIGHT, beaten, equal))
-    assert [each.measurement for each in best] == [FASTEST, equal, LIGHT]  # equals do not beat each other
+    assert [point.measurement for point in best] == [FASTEST, equal, LIGHT]  # equals do not beat each other
     assert front([]) == []
 
 

@@ -99,7 +99,7 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
     history = History(
         [
             header("made-up", recipes=(RECIPE,), cluster=H200S, at="2026-11-21T00:00:00+00:00"),
-            *(Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, LARGER)),
+            *(Measured(measurement=point, at="2026-11-21T00:00:00+00:00") for point in (FAST, SLOW, LARGER)),
             TrialEnd(
                 trial_id="t0001", key="k", state="done", wall_s=43200, gpu_s=172800, at="2026-11-21T12:00:00+00:00"
             ),
@@ -112,20 +112,20 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
 
 def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
     other = dataclasses.replace(RECIPE, global_batch=256)
-    same = [dataclasses.replace(each, recipe=other) for each in (FAST, SLOW)]
+    same = [dataclasses.replace(point, recipe=other) for point in (FAST, SLOW)]
     history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
-    history.extend([Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, *same)])
+    history.extend([Measured(measurement=point, at="2026-11-21T00:00:00+00:00") for point in (FAST, SLOW, *same)])
     lines = lessons(StudyResult.of(history), Forecaster(cluster=H200S))
     first, second = lines.index(f"Of {RECIPE.label}:"), lines.index(f"Of {other.label}:")
-    assert [sum("faster" in each for each in part) for part in (lines[first:second], lines[second:])] == [1, 1]
+    assert [sum("faster" in line for line in part) for part in (lines[first:second], lines[second:])] == [1, 1]
     assert [line.startswith("Over 100B tokens ") for line in lines].count(True) == 2
     assert [line for line in lines if "The search cost" in line] == lines[-1:] and lines[-1].endswith(" GPU-days.")
 
 
 def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
     timed = [
-        dataclasses.replace(each, step_time_s=RECIPE.tokens_per_step / (each.tokens_per_s or 1))
-        for each in (FAST, SLOW)
+        dataclasses.replace(point, step_time_s=RECIPE.tokens_per_step / (point.tokens_per_s or 1))
+        for point in (FAST, SLOW)
     ]
     line = Forecaster(cluster=H200S).predictions_beside(timed[0], timed)
     assert line.startswith(" | predicted ") and "too " in line and "model's error so far " in line

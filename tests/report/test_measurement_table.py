@@ -48,7 +48,10 @@ def test_rows_come_back_as_they_were_and_layouts_stay_distinct(tmp_path: Path) -
         Layout(engine="ddp", dp_replicate=4),
         Layout(engine="deepspeed", dp_replicate=4),
     ]
-    measurements = [measurement(on=each, tokens_per_s=40000 / 3) for each in layouts] + [oom(), skipped()]
+    measurements = [measurement(on=tried_layout, tokens_per_s=40000 / 3) for tried_layout in layouts] + [
+        oom(),
+        skipped(),
+    ]
     rows = _rows(*measurements)
     path = tmp_path / "table.csv"
     write_csv(path, rows)

@@ -26,7 +26,7 @@ def _history(recipe: Recipe) -> History:
     measured = (measurement(recipe=recipe, on=on, micro_batch=size, tokens_per_s=1000.0 * size) for size in (1, 2))
     is_small = recipe.model.miniature_of is not None
     first = header(at=AT, recipes=(recipe,), cluster=WORKERS, price_per_gpu_h=2.0, miniature=is_small)
-    return History([first, *(Measured(at=AT, measurement=each) for each in measured)])
+    return History([first, *(Measured(at=AT, measurement=point) for point in measured)])
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -82,7 +82,7 @@ def test_a_few_layouts_that_never_ran_are_shown_and_the_others_counted(tmp_path:
     pictures.draw(result_of([*never, measurement(), crashed]).measured[0], CLUSTER, tmp_path)
     heat = drawn[1].axes[0]
     labels = [label.get_text() for label in heat.get_yticklabels()]
-    assert labels == [layout().label, crashed.layout.label, *(each.layout.label for each in never[:3])]
+    assert labels == [layout().label, crashed.layout.label, *(point.layout.label for point in never[:3])]
     assert "left out: 29 layouts that never ran" in _words(drawn[1])
 
 
@@ -90,7 +90,7 @@ def test_a_few_layouts_that_never_ran_are_shown_and_the_others_counted(tmp_path:
 def test_all_words_of_a_heat_map_stand_inside_of_it_and_apart(tmp_path: Path, drawn: list[Figure], number: int) -> None:
     wordy = {"checkpointing": "selective", "attention": "sdpa", "loss": "chunked", "compile": "block"}
     pictures.draw(
-        result_of([measurement(on=layout(prefetch=each, **wordy)) for each in range(number)]).measured[0],
+        result_of([measurement(on=layout(prefetch=prefetch, **wordy)) for prefetch in range(number)]).measured[0],
         CLUSTER,
         tmp_path,
     )

@@ -24,6 +24,8 @@ def test_nothing_is_said_of_other_layouts_and_where_a_step_is_too_short_why_only
 
 
 def test_the_table_of_runs_notes_the_stage_with_most_memory() -> None:
-    piped, plain = (measurement(each, 8, memory_rank=1) for each in (INTERLEAVED, Layout(engine="ddp", dp_replicate=2)))
+    piped, plain = (
+        measurement(layout, 8, memory_rank=1) for layout in (INTERLEAVED, Layout(engine="ddp", dp_replicate=2))
+    )
     rows = to_rows([piped, plain], cluster=CLUSTER, source="test")
     assert ["most memory on stages 1 and 5" in (row.notes or "") for row in rows] == [True, False]

@@ -20,14 +20,16 @@ AT = "2026-01-01T00:00:00+00:00"
 
 def result(*profiles: Profile, cluster: Cluster = CLUSTER) -> StudyResult:
     entries: list[Line] = [header(at=AT, cluster=cluster)]
-    entries += [Measured(at=AT, measurement=each) for each in (BEST, OTHER)]
-    return StudyResult.of(History([*entries, *(dataclasses.replace(each, at=AT) for each in profiles)]))
+    entries += [Measured(at=AT, measurement=point) for point in (BEST, OTHER)]
+    return StudyResult.of(
+        History([*entries, *(dataclasses.replace(trial_profile, at=AT) for trial_profile in profiles)])
+    )
 
 
 def test_the_parts_add_up_and_each_line_is_there() -> None:
     parts = {part.name: part for part in parts_of(profile())}
     counted = [part for part in parts.values() if not part.parent and not part.beside and part.name != "a step"]
-    assert sum(each.measured_s for each in counted) == pytest.approx(parts["a step"].measured_s) == pytest.approx(0.1)
+    assert sum(part.measured_s for part in counted) == pytest.approx(parts["a step"].measured_s) == pytest.approx(0.1)
     assert sum(part.measured_s for part in parts.values() if part.parent == "compute") == pytest.approx(
         parts["compute"].measured_s
     )

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 def _study(studies: Path, name: str, *measurements: Measurement) -> Path:
     with Study.create(studies, name) as study:
         study.record(header(name))
-        for each in measurements:
-            study.record(Measured(measurement=each))
+        for point in measurements:
+            study.record(Measured(measurement=point))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         return study.path
 

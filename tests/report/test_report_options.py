@@ -17,8 +17,8 @@ FIRST, SECOND = measurement(), measurement(on=layout(checkpointing="full"), toke
 def write(studies: Path, name: str, *measured: Measurement) -> None:
     with Study.create(studies, name) as study:
         study.record(header(name))
-        for each in measured:
-            study.record(Measured(measurement=each))
+        for point in measured:
+            study.record(Measured(measurement=point))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
 
 

@@ -31,7 +31,7 @@ AT = "2026-01-01T00:00:00+00:00"
 
 
 def _history(*measurements: Measurement, **fields: Any) -> History:
-    return History([header(at=AT, **fields), *(Measured(at=AT, measurement=each) for each in measurements)])
+    return History([header(at=AT, **fields), *(Measured(at=AT, measurement=point) for point in measurements)])
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from trainers.records.measurement import Measurement
 
 
 def _tables(*measurements: Measurement):
-    at = "2026-01-01T00:00:00+00:00"
+    timestamp = "2026-01-01T00:00:00+00:00"
     return tables(
-        StudyResult.of(History([header(at=at), *(Measured(at=at, measurement=each) for each in measurements)]))
+        StudyResult.of(
+            History([header(at=timestamp), *(Measured(at=timestamp, measurement=point) for point in measurements)])
+        )
     )
 
 

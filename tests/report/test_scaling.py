@@ -27,11 +27,16 @@ def _history(*measurements: Measurement, gate_losses: tuple[float, ...] = ()) ->
     cluster = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=on.world_size)
     lines: list[Line] = [header(f"s-{on.world_size}gpu", at=AT, cluster=cluster)]
     plain = layout(checkpointing="full", dp_shard=on.world_size)
-    for each, losses in ((plain, (12.0, 11.0)), (on, gate_losses)):
+    for gated_layout, losses in ((plain, (12.0, 11.0)), (on, gate_losses)):
         if gate_losses:
-            shown: dict[str, Any] = {"recipe": RECIPE, "layout": each, "losses": losses, "is_reference": each == plain}
+            shown: dict[str, Any] = {
+                "recipe": RECIPE,
+                "layout": gated_layout,
+                "losses": losses,
+                "is_reference": gated_layout == plain,
+            }
             lines.append(GateCurves(at=AT, trial_id="t1", steps=2, sequences=32, grad_norms=(3.0, 2.0), **shown))
-    return History([*lines, *(Measured(at=AT, measurement=each) for each in measurements)])
+    return History([*lines, *(Measured(at=AT, measurement=point) for point in measurements)])
 
 
 def _three() -> list[History]:
@@ -45,20 +50,20 @@ def _three() -> list[History]:
 def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scaling.show(tmp_path, [StudyResult.of(each) for each in _three()], as_object=True, width=200)
+    scaling.show(tmp_path, [StudyResult.of(history) for history in _three()], as_object=True, width=200)
     rows = json.loads(capsys.readouterr().out)["scaling"]
     assert [(row["gpus"], row["runs"], row["gate"]) for row in rows] == [
         (1, 0, None),
         (2, 0, "failed"),
         (4, 2, "passed"),
     ]
-    scaling.show(tmp_path, [StudyResult.of(each) for each in _three()], as_object=False, width=200)
+    scaling.show(tmp_path, [StudyResult.of(history) for history in _three()], as_object=False, width=200)
     shown = capsys.readouterr().out
     for line in (r"1 .* 100%  +-  +-  DDP", r"2 .* 110%  +-  +failed  FSDP2", r"4 .* 110%  +2  +passed  FSDP2"):
         assert re.search(rf"^ +{line}", shown, re.MULTILINE), line
     for note in ("~ derived", "runs: in fresh processes; -", "gate: - is a winner"):
         assert f"\n{note}" in shown
-    scaling.show(tmp_path, [StudyResult.of(each) for each in _three()[2:]], as_object=False, width=200)
+    scaling.show(tmp_path, [StudyResult.of(history) for history in _three()[2:]], as_object=False, width=200)
     assert "\nruns" not in (shown := capsys.readouterr().out) and "\ngate" not in shown and "\n~" not in shown
     assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
 
@@ -67,7 +72,7 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
 def test_the_table_fits_and_names_each_layout_in_full(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
-    scaling.show(tmp_path, [StudyResult.of(each) for each in _three()], as_object=False, width=width)
+    scaling.show(tmp_path, [StudyResult.of(history) for history in _three()], as_object=False, width=width)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if not line.startswith("  /")) <= width
     if width < 120:
@@ -86,7 +91,7 @@ def test_the_picture_holds_its_points_and_says_which_are_not_judged(
 
     monkeypatch.setattr(Figure, "savefig", keep)
     scaling.write_files(
-        tmp_path, scaling_rows.rows([StudyResult.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU"
+        tmp_path, scaling_rows.rows([StudyResult.of(history) for history in [*_three(), _history_of_nothing()]]), "GPU"
     )
     above, below = figures[0].axes
     assert below.get_xlabel() == (

@@ -22,9 +22,12 @@ FAST, SLOW = layout(checkpointing="full"), layout()
 
 
 def _history(*measurements: Measurement, recipes: tuple[Recipe, ...] = (RECIPE,)) -> History:
-    at = "2026-01-01T00:00:00+00:00"
-    entries: list[Line] = [header(at=at, recipes=recipes), Peak(at=at, device="d", precision="bf16", tflops=700.0)]
-    return History([*entries, *(Measured(at=at, measurement=each) for each in measurements)])
+    timestamp = "2026-01-01T00:00:00+00:00"
+    entries: list[Line] = [
+        header(at=timestamp, recipes=recipes),
+        Peak(at=timestamp, device="d", precision="bf16", tflops=700.0),
+    ]
+    return History([*entries, *(Measured(at=timestamp, measurement=point) for point in measurements)])
 
 
 def test_the_fastest_ok_point_wins_and_thrash_never() -> None:
@@ -93,7 +96,7 @@ def test_memory_that_other_processes_held_is_told_of_the_winner_and_of_all_measu
 def test_a_disturbed_point_has_the_memory_that_other_processes_held_in_the_search_and_in_its_runs() -> None:
     runs = [measurement(tokens_per_s=speed, repeat=n, others_gib=(0.0,)) for n, speed in ((1, 55e3), (2, 56e3))]
     output = verdicts(StudyResult.of(_history(measurement(others_gib=(20.0, 25.0)), *runs)))
-    assert any("(other processes held 22.5, then 0 GiB of a GPU)" in each for each in output), output
+    assert any("(other processes held 22.5, then 0 GiB of a GPU)" in verdict for verdict in output), output
 
 
 def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
@@ -101,10 +104,10 @@ def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() 
     has curves only as a reference, if any.
     """
     output = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
-    at = "2026-01-01T00:00:01+00:00"
-    end = End(at=at, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
+    timestamp = "2026-01-01T00:00:01+00:00"
+    end = End(at=timestamp, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
     curves = GateCurves(
-        at=at, trial_id="t2", recipe=RECIPE, layout=SLOW, steps=5, sequences=8, losses=(1.0,), grad_norms=(1.0,)
+        at=timestamp, trial_id="t2", recipe=RECIPE, layout=SLOW, steps=5, sequences=8, losses=(1.0,), grad_norms=(1.0,)
     )
     ends: list[tuple[bool, list[Line]]] = [
         (True, [end]),
@@ -147,9 +150,9 @@ def test_a_recipe_of_which_all_is_skipped_does_not_fit_although_a_budget_ended_t
     """Tells apart a recipe without layouts to try and one with some, of which nothing is known."""
 
     def verdict(*micro_batches: int) -> str:
-        history, at = _history(skipped(micro_batch=8)), "2026-01-01T00:00:01+00:00"
+        history, timestamp = _history(skipped(micro_batch=8)), "2026-01-01T00:00:01+00:00"
         planned = PlannedLayout(layout=skipped().layout, recipe=RECIPE.id, micro_batches=micro_batches)
-        history.extend([Planned(at=at, layouts=(planned,)), End(at=at, exit_code=1, wall_s=1, gpu_s=0)])
+        history.extend([Planned(at=timestamp, layouts=(planned,)), End(at=timestamp, exit_code=1, wall_s=1, gpu_s=0)])
         return verdicts(StudyResult.of(history))[0]
 
     assert verdict(8).startswith("Nothing fits")
@@ -196,7 +199,7 @@ def test_json_has_every_field_and_is_json_for_any_reader() -> None:
     assert set(promised) <= set(data)
     assert data["study"] == "made-up" and data["tie"] is None and data["miniature"] is False
     assert data["recipe"]["id"] == RECIPE.id and data["winner"]["id"] == measurement().id
-    assert [each["outcome"] for each in data["measurements"]] == ["ok", "diverged", "oom"]
+    assert [row["outcome"] for row in data["measurements"]] == ["ok", "diverged", "oom"]
     first = data["measurements"][0]
     for name in (
         "id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",

@@ -55,7 +55,7 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
 
 
 def test_a_memory_cap_stands_beside_the_devices() -> None:
-    capped = [dataclasses.replace(each, cap_gib=39.4) for each in MANY]
+    capped = [dataclasses.replace(point, cap_gib=39.4) for point in MANY]
     assert " GiB, held to 39.4)" in _render(*capped, width=200)
     assert "held to" not in _render(*MANY, width=200)
 
@@ -81,7 +81,7 @@ def test_narrow_says_what_it_left_out() -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_layouts_that_differ_look_different(width: int) -> None:
     on = [layout(), layout(prefetch=1), layout(attention="sdpa"), layout(zero_stage=2), layout(bucket_mib=25)]
-    text = _render(*(measurement(on=each, tokens_per_s=1000.0) for each in on), width=width)
+    text = _render(*(measurement(on=shown_layout, tokens_per_s=1000.0) for shown_layout in on), width=width)
     flat = " ".join(text.split())
     for word in ("prefetch 1", "sdpa", "buckets 25 MiB"):
         assert word in flat, word
@@ -187,7 +187,10 @@ def test_rows_that_were_stopped_as_slow_have_one_note_together() -> None:
 
 
 def test_rows_that_ran_beside_other_processes_are_named() -> None:
-    beside = [measurement(micro_batch=each, others_gib=(22.8,), tokens_per_s=1000.0 * each) for each in (2, 4)]
+    beside = [
+        measurement(micro_batch=micro_batch, others_gib=(22.8,), tokens_per_s=1000.0 * micro_batch)
+        for micro_batch in (2, 4)
+    ]
     flat = " ".join(_render(*beside, measurement(others_gib=(0.0,)), width=160).split())
     assert f"Other processes held memory of the GPUs: {layout().label}, MBS 4, 2 " in flat
     assert "Other processes" not in _render(measurement(others_gib=(0.0,)), width=160)

@@ -42,19 +42,19 @@ H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0
 def _planned(*, predicted: bool = True) -> Planned:
     prediction: dict[str, Any] = {"micro_batch": 2, "tokens_per_s": 24100.0, "step_time_s": 2.5, "peak_gib": 43.0}
     figures = prediction if predicted else {}
-    each = [
+    planned_layouts = [
         PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1, 2), **figures)
         for on in (TRIED, HALF, UNTRIED, HOPELESS)
     ]
-    return Planned(at=AT, layouts=tuple(each))
+    return Planned(at=AT, layouts=tuple(planned_layouts))
 
 
 def _history(*further: Line, plan: Planned | None = None) -> History:
     """Returns a history with one layout tried, one whose trial failed, one not tried, and one known not to run."""
     failed = measurement(on=HALF, tokens_per_s=None, outcome=Outcome.FAILED, reason="it broke")
-    hopeless = [skipped(on=HOPELESS, micro_batch=each) for each in (1, 2)]
+    hopeless = [skipped(on=HOPELESS, micro_batch=micro_batch) for micro_batch in (1, 2)]
     measurements = [measurement(on=TRIED), failed, skipped(on=UNTRIED, micro_batch=2), *hopeless]
-    lines = [header(at=AT), *([plan] if plan else []), *(Measured(at=AT, measurement=each) for each in measurements)]
+    lines = [header(at=AT), *([plan] if plan else []), *(Measured(at=AT, measurement=point) for point in measurements)]
     return History([*lines, *further])
 
 
@@ -102,8 +102,8 @@ def test_a_study_without_a_measurement_shows_its_plan(
     show(result, [], as_object=False)
     shown = capsys.readouterr().out
     assert shown.startswith(f"{RECIPE.label}, on 4 x Made-up GPU (80.0 GiB, held to 40)\nNot tried: 4 of 4 layouts.\n")
-    for each in (TRIED, HALF, UNTRIED, HOPELESS):
-        assert f"  {each.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in shown
+    for untried_layout in (TRIED, HALF, UNTRIED, HOPELESS):
+        assert f"  {untried_layout.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in shown
     assert "Nothing was measured for bloom-7b1" in " ".join(shown.split())
     assert len(as_json(result)["not_tried"]) == len(tables(result)["not_tried.json"]) == 4
 
@@ -117,7 +117,7 @@ def test_of_two_recipes_the_one_that_was_not_measured_shows_its_plan_too(capsys:
     line = Measured(at=AT, measurement=measurement(on=TRIED))
     show(StudyResult.of(History([header(at=AT, recipes=(RECIPE, other)), both, line])), [], as_object=False)
     shown = capsys.readouterr().out
-    places = [shown.index(each) for each in ("Not tried: 3 of 4 layouts", other.label, "Not tried: 1 of 1 layout (")]
+    places = [shown.index(words) for words in ("Not tried: 3 of 4 layouts", other.label, "Not tried: 1 of 1 layout (")]
     assert places == sorted(places)
 
 
@@ -148,11 +148,19 @@ def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None
     options = parse(["gpt2", "--set", "engine=ddp,fsdp", "--set", "micro_batch=4,8,16"])
     setup = setup_of(read_request(options), ClusterHandle(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None)
     layouts = planned(setup.plan).layouts
-    assert {each.layout for each in layouts} == {candidate.layout for candidate in setup.plan.candidates}
+    assert {planned_layout.layout for planned_layout in layouts} == {
+        candidate.layout for candidate in setup.plan.candidates
+    }
     assert len(layouts) == len(setup.plan.candidates) > 2
-    for each in layouts:
-        assert each.micro_batch in each.micro_batches and each.tokens_per_s and each.peak_gib
-        assert each.step_time_s == pytest.approx(setup.recipes[0].tokens_per_step / each.tokens_per_s)
+    for planned_layout in layouts:
+        assert (
+            planned_layout.micro_batch in planned_layout.micro_batches
+            and planned_layout.tokens_per_s
+            and planned_layout.peak_gib
+        )
+        assert planned_layout.step_time_s == pytest.approx(
+            setup.recipes[0].tokens_per_step / planned_layout.tokens_per_s
+        )
 
 
 class TestOlderJournals:

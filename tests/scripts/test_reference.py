@@ -77,7 +77,7 @@ def _cells() -> dict[str, dict[str, str]]:
         for values, *row in rows
         for value in values.split(",")
     }
-    assert {tuple(sorted(each)) for each in cells.values()} == {tuple(sorted(architectures.names()))}
+    assert {tuple(sorted(cell_by_name)) for cell_by_name in cells.values()} == {tuple(sorted(architectures.names()))}
     return cells
 
 

@@ -37,7 +37,7 @@ def test_no_named_point_is_lost_in_silence(num_devices: int) -> None:
     """
     space = search_spaces.load("bloom7b_kinds")
     candidates, rejected = space.candidates(num_devices)
-    names = [name for each in (*candidates, *rejected) for name in each.name.split(", ")]
+    names = [name for combination in (*candidates, *rejected) for name in combination.name.split(", ")]
     assert sorted(names) == sorted(point.name for point in space.points)
 
 

@@ -107,7 +107,7 @@ def test_gradient_sync_is_what_the_engine_can_do() -> None:
         "every",
     }
     alone, _ = search_spaces.load("bloom7b").candidates(1)
-    assert {each.layout.grad_sync for each in alone if each.layout.engine != "deepspeed"} == {"last"}
+    assert {candidate.layout.grad_sync for candidate in alone if candidate.layout.engine != "deepspeed"} == {"last"}
 
 
 def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
@@ -141,20 +141,20 @@ def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
 def test_degrees_that_do_not_divide_the_devices_are_rejected_with_the_reason() -> None:
     candidates, rejected = search_spaces.load("bloom7b").with_changes(["tp=1,16"]).candidates(8)
     assert {candidate.layout.tp for candidate in candidates} == {1}
-    assert {each.layout.tp for each in rejected} == {16}
-    assert {each.reason for each in rejected} == {"tp 16 takes 16 devices, there are 8"}
+    assert {rejection.layout.tp for rejection in rejected} == {16}
+    assert {rejection.reason for rejection in rejected} == {"tp 16 takes 16 devices, there are 8"}
     hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2", "tp=1", "pp=1"])
     candidates, rejected = hybrid.candidates(8)
     assert {(candidate.layout.engine, candidate.layout.dp_shard) for candidate in candidates} == {("fsdp", 4)}
-    assert {each.reason for each in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
+    assert {rejection.reason for rejection in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
 
 
 def test_a_space_that_splits_models_does_not_grow_on_one_device() -> None:
     space = search_spaces.load("bloom7b")
     assert len(space.candidates(1)[0]) == len(dataclasses.replace(space, model_parallel={}).candidates(1)[0])
     few, _ = space.with_changes(["compile=block"]).candidates(2)
-    assert {(each.layout.tp, each.layout.pp) for each in few} == {(1, 1), (2, 1), (1, 2)}
-    assert {each.layout.engine for each in few if each.layout.model_parallel > 1} == {"fsdp"}
+    assert {(candidate.layout.tp, candidate.layout.pp) for candidate in few} == {(1, 1), (2, 1), (1, 2)}
+    assert {candidate.layout.engine for candidate in few if candidate.layout.model_parallel > 1} == {"fsdp"}
 
 
 def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
@@ -257,7 +257,7 @@ def _kernels(layout: Layout) -> str:
 def _lines(space: Space, num_devices: int) -> list[str]:
     candidates, rejected = space.candidates(num_devices)
     lines = [f"{space.name} on {num_devices} devices: {len(candidates)} layouts"]
-    for kernels, group in itertools.groupby(candidates, lambda each: _kernels(each.layout)):
+    for kernels, group in itertools.groupby(candidates, lambda candidate: _kernels(candidate.layout)):
         members = list(group)
         # Each set of kernels has the same layouts: the first shows them.
         for member in members if kernels == _kernels(candidates[0].layout) or space.points else members[:1]:
@@ -266,7 +266,7 @@ def _lines(space: Space, num_devices: int) -> list[str]:
             lines.append(f"  {member.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
         if len(members) > 1:
             lines.append(f"    {len(members)} with {kernels}")
-    lines += [f"  rejected {each.layout.label} | {each.reason}" for each in rejected]
+    lines += [f"  rejected {rejection.layout.label} | {rejection.reason}" for rejection in rejected]
     return lines
 
 

@@ -63,8 +63,8 @@ class TestManyMeasurements:
         assert {50, 51, 52, 53, 54} <= set(taught), "the five nearest"
         assert {0, 49} <= set(taught), "the others from one end to the other"
         searcher = Guided(PLANNED)
-        for number, each in enumerate(BLOOM[:12]):
-            searcher.update(each, ran(each, 10.0 + number))
+        for number, candidate in enumerate(BLOOM[:12]):
+            searcher.update(candidate, ran(candidate, 10.0 + number))
         assert len(searcher._timing.posterior().index) == 10
         assert searcher.suggest() is not None
 
@@ -84,10 +84,10 @@ class TestOrder:
         """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first three of the plan
         are within 4 % of each other; the fourth is 8 % slower than the first, which others may beat.
         """
-        alone = [dataclasses.replace(each, micro_batches=each.micro_batches[:1]) for each in BLOOM]
+        alone = [dataclasses.replace(candidate, micro_batches=candidate.micro_batches[:1]) for candidate in BLOOM]
         problem = dataclasses.replace(PLANNED, candidates=alone, columns=known_columns(alone, H200S, None))
         points = make_points(problem)
-        place = {each.key: number for number, each in enumerate(alone)}
+        place = {candidate.key: number for number, candidate in enumerate(alone)}
         plan = np.argsort(-points.log_rank, kind="stable").tolist()
         searcher, suggested_places = Guided(problem), list[int]()
         for _ in range(4):
@@ -119,9 +119,16 @@ class TestLearning:
         problem = Problem(
             candidates=candidates(
                 layouts=[
-                    layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=each)
+                    layout(
+                        engine="ddp",
+                        zero_stage=0,
+                        dp_shard=1,
+                        dp_replicate=2,
+                        bucket_mib=mib,
+                        checkpointing=checkpointing,
+                    )
                     for mib in range(0, 80, 4)
-                    for each in ("none", "full")
+                    for checkpointing in ("none", "full")
                 ]
             )
         )
@@ -151,7 +158,7 @@ class TestLearning:
         best, other = BLOOM[:2]
         for searcher, outcome in ((ok, Outcome.OK), (slow, Outcome.SLOW)):
             searcher.update(best, ran(best, 10.0))
-            searcher.update(other, [dataclasses.replace(each, outcome=outcome) for each in ran(other, 60.0)])
+            searcher.update(other, [dataclasses.replace(result, outcome=outcome) for result in ran(other, 60.0)])
         everything = np.arange(len(ok._points), dtype=np.int64)
         for mine, theirs in zip(
             slow._timing.posterior().each(everything), ok._timing.posterior().each(everything), strict=True
@@ -182,7 +189,7 @@ class TestLearning:
 
     def test_peaks_above_the_predicted_ones_lower_the_chance_of_fitting(self) -> None:
         first, second = Guided(PLANNED), Guided(PLANNED)
-        candidate = next(each for each in BLOOM if each.layout.checkpointing == "full")
+        candidate = next(space_candidate for space_candidate in BLOOM if space_candidate.layout.checkpointing == "full")
         points = make_points(PLANNED)
         place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == candidate.key)
         for searcher, factor in ((first, 1.0), (second, 1.15)):
@@ -207,7 +214,7 @@ class TestHeldBack:
         searcher, suggestions = Guided(self.TIGHT), list[tuple[Candidate, int, float]]()
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None:
-            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            owner = next(p for p, candidate in enumerate(BLOOM) if candidate.key == suggested.key)
             results: list[Measurement] = []
             for rung in suggested.micro_batches:
                 (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
@@ -225,7 +232,7 @@ class TestHeldBack:
     def test_few_rungs_end_in_a_crash_and_the_others_are_told(self, more: float) -> None:
         searcher, suggestions = self.searched(more)
         crashes = sum(peak > self.SMALLER.device_memory_gib for _, _, peak in suggestions)
-        held = sum(len(searcher.deferred(each)) for each in BLOOM)
+        held = sum(len(searcher.deferred(candidate)) for candidate in BLOOM)
         assert crashes <= len(suggestions) / 10
         assert len(suggestions) > 20 and held > 5
         assert f"or is predicted to run out of it ({held} batch points)" in searcher.stopped_reason
@@ -238,7 +245,7 @@ class TestHeldBack:
         _, suggestions = self.searched(0.9)
         ran_anyway = 0
         for suggested, rung, _ in suggestions:
-            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            owner = next(p for p, candidate in enumerate(BLOOM) if candidate.key == suggested.key)
             (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
             ran_anyway += bool(points.log_needed[point] > 0)
         assert ran_anyway > 0
@@ -251,7 +258,7 @@ class TestHeldBack:
         searcher, held = Guided(dataclasses.replace(self.TIGHT, tokens=tokens)), list[bool]()
         points = make_points(self.TIGHT)
         while (suggested := searcher.suggest()) is not None and not any(held):
-            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            owner = next(p for p, candidate in enumerate(BLOOM) if candidate.key == suggested.key)
             waiting = searcher._held() & (points.owner == owner) & np.isin(points.micro_batch, suggested.micro_batches)
             held.append(bool(waiting.any()))
             assert not waiting.any() or not (searcher._alive & ~searcher._held()).sum() > len(points) / 2
@@ -275,7 +282,7 @@ class TestHeldBack:
 
     def test_before_anything_ran_nothing_is_held_back(self) -> None:
         searcher = Guided(self.TIGHT)
-        assert not any(searcher.deferred(each) for each in BLOOM)
+        assert not any(searcher.deferred(candidate) for candidate in BLOOM)
         points = make_points(self.TIGHT)
         assert (points.log_needed > 0).any()
 
@@ -283,22 +290,28 @@ class TestHeldBack:
 class TestPruning:
     def heavier(self, ran_out: Candidate, rung: int, all_of: Sequence[Candidate] = BLOOM) -> set[tuple[str, int]]:
         points = make_points(PLANNED if all_of is BLOOM else Problem(candidates=all_of))
-        pairs = [(each, r) for each in all_of for r in each.micro_batches]
-        place = next(p for p, (each, r) in enumerate(pairs) if each.key == ran_out.key and r == rung)
+        pairs = [(candidate, r) for candidate in all_of for r in candidate.micro_batches]
+        place = next(p for p, (candidate, r) in enumerate(pairs) if candidate.key == ran_out.key and r == rung)
         out = Pruning(all_of, points).ruled_out(place)
         return {(pairs[p][0].key, pairs[p][1]) for p in out}
 
     def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
-        candidate = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
+        candidate = next(
+            space_candidate
+            for space_candidate in BLOOM
+            if space_candidate.layout.engine == "deepspeed" and space_candidate.layout.zero_stage == 2
+        )
         full = next(
-            each for each in BLOOM if each.layout == dataclasses.replace(candidate.layout, checkpointing="full")
+            space_candidate
+            for space_candidate in BLOOM
+            if space_candidate.layout == dataclasses.replace(candidate.layout, checkpointing="full")
         )
         out = self.heavier(full, 2)
         assert (full.key, 4) in out and (full.key, 1) not in out
         assert (candidate.key, 2) in out and (candidate.key, 8) in out and (candidate.key, 1) not in out, (
             "without recomputation"
         )
-        by_key = {each.key: each.layout for each in BLOOM}
+        by_key = {space_candidate.key: space_candidate.layout for space_candidate in BLOOM}
         assert {by_key[key].engine for key, _ in out} == {"deepspeed"}, "no engine rules out another"
         assert {by_key[key].zero_stage for key, _ in out} == {0, 1, 2}, "stage 3 shards more"
         assert all(rung >= 2 for _, rung in out)
@@ -308,10 +321,16 @@ class TestPruning:
         model.
         """
         some = tuple(reversed(BLOOM))
-        three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
+        three = next(
+            candidate
+            for candidate in some
+            if candidate.layout.zero_stage == 3 and candidate.layout.checkpointing == "full"
+        )
         pruned = {key for key, _ in self.heavier(three, 1, some)}
-        less = [dataclasses.replace(three.layout, checkpointing=each) for each in ("none", "selective")]
-        assert pruned == {each.key for each in some if each.layout in (three.layout, *less)}
+        less = [
+            dataclasses.replace(three.layout, checkpointing=checkpointing) for checkpointing in ("none", "selective")
+        ]
+        assert pruned == {candidate.key for candidate in some if candidate.layout in (three.layout, *less)}
 
     def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
         """Checks every cell of this project's tables from H200s."""
@@ -323,24 +342,28 @@ class TestPruning:
             for place, choice in enumerate(cell.choices):
                 if choice.outcome is Outcome.OOM:
                     errors += 1
-                    out = [cell.choices[each] for each in pruning.ruled_out(place)]
-                    assert not [each for each in out if each.outcome is Outcome.OK]
+                    out = [cell.choices[index] for index in pruning.ruled_out(place)]
+                    assert not [excluded_choice for excluded_choice in out if excluded_choice.outcome is Outcome.OK]
         assert errors >= 8
 
     def test_another_kernel_is_not_ruled_out(self) -> None:
-        pair = candidates(layouts=[layout(dp_shard=2, attention=each) for each in ("sdpa", "eager")])
+        pair = candidates(layouts=[layout(dp_shard=2, attention=attention) for attention in ("sdpa", "eager")])
         assert self.heavier(pair[0], 1, pair) == {(pair[0].key, micro_batch) for micro_batch in pair[0].micro_batches}
 
     def test_the_search_leaves_out_what_is_ruled_out_and_says_how_much(self) -> None:
         searcher = Guided(Problem(candidates=BLOOM))
-        full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
+        full = next(
+            candidate
+            for candidate in BLOOM
+            if candidate.layout.checkpointing == "full" and candidate.layout.zero_stage == 3
+        )
         searcher.update(full, [oom(recipe=full.recipe, on=full.layout, micro_batch=1, rank=0)])
         suggestions: list[Candidate] = []
         while (suggested := searcher.suggest()) is not None:
             suggestions.append(suggested)
             searcher.update(suggested, ran(suggested, 1.0))
         without = dataclasses.replace(full.layout, checkpointing="none")
-        assert without in {each.layout for each in BLOOM}
+        assert without in {candidate.layout for candidate in BLOOM}
         assert without not in {suggestion.layout for suggestion in suggestions}
         assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.stopped_reason)
 
@@ -380,7 +403,10 @@ class TestKnowledgeKept:
     """Measurements of an earlier study, here slower than predicted by factors for the engine and the checkpointing."""
 
     def answer(self, suggested: Candidate) -> list[Measurement]:
-        points, place = make_points(PLANNED), next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+        points, place = (
+            make_points(PLANNED),
+            next(p for p, candidate in enumerate(BLOOM) if candidate.key == suggested.key),
+        )
         slower = {"fsdp": 1.5, "ddp": 1.3, "deepspeed": 1.0}[suggested.layout.engine]
         slower *= 1.4 if suggested.layout.checkpointing == "none" else 1.0
         results: list[Measurement] = []
@@ -447,32 +473,36 @@ class TestKnowledgeKept:
             assert not suggestions & rungs
             suggestions |= rungs
             searcher.update(suggested, ran(suggested, 1.0))
-        held = {(each.key, rung) for each in BLOOM for rung in searcher.deferred(each)}
-        assert suggestions | held == {(each.key, rung) for each in BLOOM for rung in each.micro_batches}
+        held = {(candidate.key, rung) for candidate in BLOOM for rung in searcher.deferred(candidate)}
+        assert suggestions | held == {(candidate.key, rung) for candidate in BLOOM for rung in candidate.micro_batches}
         assert len(suggestions) > 2 * len(held)
 
     def test_layouts_that_the_space_lacks_teach_and_are_not_suggested(self) -> None:
         """Checks old measurements whose only engine is not in the space now."""
-        old = [self.answer(each) for each in BLOOM if each.layout.engine == "deepspeed"]
-        now = [each for each in BLOOM if each.layout.engine == "fsdp"]
+        old = [self.answer(candidate) for candidate in BLOOM if candidate.layout.engine == "deepspeed"]
+        now = [candidate for candidate in BLOOM if candidate.layout.engine == "fsdp"]
         knowing = Guided(self.knowing(old, now))
         mean = [
             float(knowing._timing.posterior().each(np.array([knowing._first[place]], dtype=np.int64))[0][0])
             for checkpointing in ("none", "full")
-            for place, each in enumerate(now)
-            if each.layout.checkpointing == checkpointing
+            for place, candidate in enumerate(now)
+            if candidate.layout.checkpointing == checkpointing
         ]
         without, full = np.split(np.array(mean), 2)
         assert (without - full).min() > 0.2, "without recomputation all was 1.4 times slower than predicted"
         suggested = knowing.suggest()
-        assert suggested is not None and suggested.key in {each.key for each in now}
+        assert suggested is not None and suggested.key in {candidate.key for candidate in now}
 
     def test_an_old_error_prunes_nothing_and_what_ran_fits(self) -> None:
-        full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
+        full = next(
+            candidate
+            for candidate in BLOOM
+            if candidate.layout.checkpointing == "full" and candidate.layout.zero_stage == 3
+        )
         on: dict[str, Any] = {"recipe": full.recipe, "on": full.layout}
         tight = measurement(**on, micro_batch=1, peak_allocated_gib=139.0)
         searcher = Guided(self.knowing([[tight, oom(**on, micro_batch=2, rank=0)]]))
-        rows = sum(len(each.micro_batches) for each in BLOOM)
+        rows = sum(len(candidate.micro_batches) for candidate in BLOOM)
         assert searcher._alive[:rows].all() and not searcher._alive[rows:].any()
         first = searcher._first[searcher._place[full.key]]
         fits = searcher._fitting.chances(np.array([first, first + 1], dtype=np.int64))
@@ -485,7 +515,7 @@ class TestKnowledgeKept:
 
     def test_without_predictions_it_teaches_too(self) -> None:
         many = candidates()
-        slow_first = [ran(each, 1.0 + (place == 0)) for place, each in enumerate(many)]
+        slow_first = [ran(candidate, 1.0 + (place == 0)) for place, candidate in enumerate(many)]
         searcher = Guided(Problem(candidates=many, earlier=self.earlier(slow_first)))
         suggested = searcher.suggest()
         assert suggested is not None and suggested.key != many[0].key
@@ -512,7 +542,7 @@ class TestStopping:
 
     def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
         rungs, reason = self.stopped(1e8)
-        assert rungs < sum(len(each.micro_batches) for each in BLOOM) / 3
+        assert rungs < sum(len(candidate.micro_batches) for candidate in BLOOM) / 3
         words = r"stopped: (\S+) % more would save (\S+) GPU-days of (\S+); the next trial costs (\S+)"
         matched = re.fullmatch(words, reason)
         assert matched is not None, reason

@@ -46,9 +46,9 @@ MANY = candidates(
     layouts=[
         *(layout(zero_stage=stage, dp_shard=2) for stage in (2, 3)),
         *(
-            layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=each)
+            layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=checkpointing)
             for mib in (0, 64)
-            for each in CHECKPOINTING
+            for checkpointing in CHECKPOINTING
         ),
     ],
 )
@@ -97,14 +97,14 @@ def problem(candidates: Sequence[Candidate], seed: int = 0) -> Problem[Candidate
     return Problem(candidates=candidates, seed=seed)
 
 
-def exhausted(searcher: Searcher[Candidate], answer: Answer, most: int = 100) -> list[Candidate]:
+def exhausted(searcher: Searcher[Candidate], answer: Answer, max_suggestions: int = 100) -> list[Candidate]:
     """Returns all suggestions of a searcher. Each must lie in the space, and none may repeat."""
-    within = {each.key: each for each in MANY}
-    settled = {each.key: set[int]() for each in MANY}
+    within = {space_candidate.key: space_candidate for space_candidate in MANY}
+    settled = {space_candidate.key: set[int]() for space_candidate in MANY}
     suggestions: list[Candidate] = []
     while (suggested := searcher.suggest()) is not None:
         suggestions.append(suggested)
-        assert len(suggestions) <= most, "it suggests without end"
+        assert len(suggestions) <= max_suggestions, "it suggests without end"
         if suggested.key in within:
             candidate = within[suggested.key]
             assert dataclasses.replace(suggested, micro_batches=candidate.micro_batches) == candidate
@@ -163,8 +163,8 @@ class TestContract:
     def test_it_survives_that_nothing_fits(self, make: Make) -> None:
         """Checks that it tries every layout, except those that must need more memory than one that ran out of it."""
         suggestions = exhausted(make(problem(MANY)), no_room)
-        lightest = [each for each in MANY if each.layout.checkpointing == "full"]
-        assert {each.key for each in lightest} <= {suggestion.key for suggestion in suggestions}
+        lightest = [candidate for candidate in MANY if candidate.layout.checkpointing == "full"]
+        assert {candidate.key for candidate in lightest} <= {suggestion.key for suggestion in suggestions}
 
     def test_it_takes_what_it_did_not_suggest(self, make: Make) -> None:
         """Checks results that it did not ask for: a resumed study reports its earlier trials first, and a loop the
@@ -175,7 +175,11 @@ class TestContract:
             searcher.update(candidate, speed(candidate))
         standing = searcher.suggest()
         assert standing is not None
-        other = next(each for each in MANY if each.key not in (standing.key, *(defaults.key for defaults in EARLIER)))
+        other = next(
+            untried_candidate
+            for untried_candidate in MANY
+            if untried_candidate.key not in (standing.key, *(defaults.key for defaults in EARLIER))
+        )
         searcher.update(other, speed(other))
         assert rungs_of(exhausted(searcher, speed)) == rungs_of(MANY) - rungs_of((*EARLIER, other))
 
@@ -190,7 +194,7 @@ class TestContract:
         searcher = make(problem(MANY[:3]))
         searcher.update(MANY[0], no_room(MANY[0]))
         searcher.update(MANY[0], speed(MANY[0]))
-        assert MANY[0].key not in {each.key for each in exhausted(searcher, speed)}
+        assert MANY[0].key not in {suggestion.key for suggestion in exhausted(searcher, speed)}
 
     def test_one_candidate(self, make: Make) -> None:
         assert rungs_of(exhausted(make(problem(MANY[:1])), speed)) == rungs_of(MANY[:1])
@@ -210,7 +214,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_the_sweep_keeps_the_space_s_order() -> None:
-    of_recipe = [each for each in MANY if each.recipe == RECIPE]
+    of_recipe = [candidate for candidate in MANY if candidate.recipe == RECIPE]
     assert exhausted(Sweep(problem(of_recipe)), speed) == of_recipe
 
 
@@ -220,13 +224,15 @@ def test_recipes_take_turns(maker: str) -> None:
     the others.
     """
     single = dataclasses.replace(MANY[0], recipe=dataclasses.replace(RECIPE, global_batch=64))
-    order = [each.recipe for each in exhausted(MAKERS[maker](problem([*MANY, single])), speed)]
+    order = [suggestion.recipe for suggestion in exhausted(MAKERS[maker](problem([*MANY, single])), speed)]
     ahead = [order[:place].count(RECIPE) - order[:place].count(OTHER) for place in range(len(order))]
     assert max(map(abs, ahead)) == 1 and single.recipe in order[:3]
 
 
 def test_other_seeds_shuffle_otherwise() -> None:
-    orders = {tuple(each.key for each in exhausted(Shuffle(problem(MANY, seed)), speed)) for seed in range(4)}
+    orders = {
+        tuple(suggestion.key for suggestion in exhausted(Shuffle(problem(MANY, seed)), speed)) for seed in range(4)
+    }
     assert len(orders) == 4
 
 
@@ -235,15 +241,15 @@ def test_optuna_learns_what_is_slow() -> None:
     chance.
     """
     layouts = [
-        layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=each)
+        layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=checkpointing)
         for mib in range(0, 80, 4)
-        for each in CHECKPOINTING
+        for checkpointing in CHECKPOINTING
     ]
     many = candidates(layouts=layouts)
     good = 0
     for seed in range(2):
         first = exhausted(OptunaSearcher(problem(many, seed)), speed)[10:25]
-        good += sum(each.layout.checkpointing == "none" for each in first)
+        good += sum(suggestion.layout.checkpointing == "none" for suggestion in first)
     assert good > 30 * 0.6
 
 

@@ -85,8 +85,8 @@ def test_it_is_built_and_computes_the_same_by_every_attention(attention: Attenti
     spec = ModelSpec(name="small", architecture="starcoder2", ffn_size=88, init_std=0.2, **sizes)
     tokens = torch.arange(48).reshape(2, 24)
     logits: list[torch.Tensor] = []
-    for each in ("eager", attention):
-        model = build(spec, attention=each)
+    for kernel in ("eager", attention):
+        model = build(spec, attention=kernel)
         weights.materialise(model.module, names=model.names, seed=3, std=0.2, device=torch.device("cpu"))
         logits.append(model.module(tokens).logits)
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)

@@ -62,7 +62,7 @@ def test_every_block_is_in_one_stage_in_order(pp: int, virtual: int) -> None:
     assert [stage.has_embeddings for stage in stages] == [True] + [False] * (pp * virtual - 1)
     assert [stage.has_head for stage in stages] == [False] * (pp * virtual - 1) + [True]
     by_rank = [stages_of_rank(recipe(TINY), layout(pp, virtual), rank) for rank in range(pp)]
-    assert [[stage.index for stage in each] for each in by_rank] == [
+    assert [[stage.index for stage in rank_stages] for rank_stages in by_rank] == [
         list(range(r, pp * virtual, pp)) for r in range(pp)
     ]
 
@@ -98,4 +98,8 @@ def test_too_few_micro_batches_are_refused_with_the_numbers() -> None:
     assert schedule_refusal(layout(2), 3) == schedule_refusal(layout(2, 2), 4) == ""
     with pytest.raises(ValueError, match=r"a pipeline of 4 stages needs .* got 2"):
         BatchPoint.of(recipe(TINY), layout(4), 8)
-    assert [each for each in (1, 2, 4, 8, 16) if divides(recipe(TINY), layout(4), each)] == [1, 2, 4]
+    assert [micro_batch for micro_batch in (1, 2, 4, 8, 16) if divides(recipe(TINY), layout(4), micro_batch)] == [
+        1,
+        2,
+        4,
+    ]

@@ -121,8 +121,8 @@ def test_it_has_imported_what_a_worker_needs(facts: dict[str, Any]) -> None:
 @pytest.mark.ray
 @pytest.mark.heavy
 def test_it_has_the_threads_of_its_share(facts: dict[str, Any]) -> None:
-    for each in (facts["first"], facts["second"]):
-        assert each["threads"] == each["share"] == 1
+    for worker in (facts["first"], facts["second"]):
+        assert worker["threads"] == worker["share"] == 1
 
 
 @pytest.mark.parametrize(

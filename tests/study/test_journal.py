@@ -158,7 +158,7 @@ def test_lines_of_a_newer_schema_are_told_apart_with_the_commit_that_reads_them(
     tail = Tail(path)
     assert [entry.kind for entry in tail.read()] == ["peak", "trial_end"] and not tail.rejected
     schema = f"written by a newer version (journal schema {SCHEMA + 1}, this one reads up to {SCHEMA})"
-    assert [(each.number, each.why) for each in tail.newer] == [
+    assert [(rejected_line.number, rejected_line.why) for rejected_line in tail.newer] == [
         (2, f"{schema}: update this checkout"),
         (3, f"{schema}: the checkout of commit feedface reads it"),
         (4, f"{schema}: the checkout of commit feedface reads it"),
@@ -176,7 +176,7 @@ def test_a_line_of_an_unknown_kind_is_skipped_only_where_it_is_marked_optional(t
     record(path, ENTRIES[1])
     tail = Tail(path)
     assert [entry.kind for entry in tail.read()] == ["peak"]
-    assert [each.number for each in tail.rejected] == [3, 4] and not tail.newer
+    assert [rejected_line.number for rejected_line in tail.rejected] == [3, 4] and not tail.newer
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.kind)
@@ -215,7 +215,7 @@ def test_a_torn_file_of_rejected_lines_is_mended(tmp_path: Path) -> None:
     before = aside.read_bytes()
     set_aside(tmp_path, tail.rejected)
     assert aside.read_bytes() == before
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["journal.jsonl", REJECTED]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", REJECTED]
 
 
 def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     assert [writer.wait() for writer in writers] == [0, 0]
     lines = [json.loads(line) for line in path.read_text().splitlines() if line]
     for name in "ab":
-        assert [each["n"] for each in lines if each["kind"] == name] == list(range(100))
+        assert [line["n"] for line in lines if line["kind"] == name] == list(range(100))
 
 
 def test_appending_needs_neither_the_driver_nor_torch() -> None:

@@ -113,7 +113,7 @@ def test_an_odd_value_of_the_right_type_gives_no_traceback(tmp_path: Path, capsy
     for number, changed in readable[:: max(1, len(readable) // TRIED)]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        lines = [sealed(json.dumps(changed if each == number else line)) for each, line in enumerate(LINES)]
+        lines = [sealed(json.dumps(changed if index == number else line)) for index, line in enumerate(LINES)]
         (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
         (folder / "kept.json").symlink_to("/dev/null")  # a report draws no pictures where something is a link
         assert report.main(["old-1", "--studies", str(tmp_path), "--no-mlflow", "--json"]) in (0, 1, 2, 4), changed

@@ -26,8 +26,8 @@ def test_measurements_come_back_equal_and_distinct(tmp_path: Path) -> None:
     write_parquet(path, written)
     back = read_parquet(path)
     assert back == written
-    assert [each.id for each in back] == [each.id for each in written]
-    assert len({each.id for each in back}) == len(written)
+    assert [point.id for point in back] == [point.id for point in written]
+    assert len({point.id for point in back}) == len(written)
 
 
 def test_columns_are_flat_and_carry_the_tables_names(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_resume_says_what_it_set_aside_and_uses_the_rest(tmp_path: Path) -> None
     resumed, history, sentence = Study.resume(tmp_path, "one")
     resumed.record(Resume())
     resumed.close()
-    assert [each.batch.micro_batch for each in history.measurements] == [1]
+    assert [point.batch.micro_batch for point in history.measurements] == [1]
     assert "Line 3" in sentence
     again, history, sentence = Study.resume(tmp_path, "one")
     again.close()
@@ -202,7 +202,7 @@ def test_resume_says_what_it_set_aside_and_uses_the_rest(tmp_path: Path) -> None
 def test_the_first_durable_measurement_of_an_id_stays() -> None:
     first, second = measurement(tokens_per_s=1000.0), measurement(tokens_per_s=2000.0)
     other = measurement(repeat=1)
-    history = History([Measured(at=_at(n), measurement=each) for n, each in enumerate((first, second, other))])
+    history = History([Measured(at=_at(n), measurement=point) for n, point in enumerate((first, second, other))])
     assert history.measurements == (first, other)
 
 
@@ -210,7 +210,7 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
     """Checks a trial of three rungs (36 of its 50 s were steps) and one of a single rung (12 of its 25 s were)."""
     first, other = layout(), layout(prefetch=2)
     steps = {1: (4.0, 2.0, 2.0), 2: (8.0, 4.0, 4.0), 4: (6.0, 3.0, 3.0)}
-    rungs = [measurement(micro_batch=n, step_times_s=each) for n, each in steps.items()]
+    rungs = [measurement(micro_batch=n, step_times_s=step_times) for n, step_times in steps.items()]
     single = measurement(on=other, trial_id="t2", step_times_s=(6.0, 3.0, 3.0))
     history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=rung) for rung in (*rungs, single))])
     assert (history.start_s, history.trial_s) == (0.0, 0.0), "none has ended"
@@ -227,7 +227,7 @@ def test_a_short_trial_starts_as_the_later_ones_do() -> None:
     """Checks a first trial that took 20 s to start for a rung of 8 s, and a last run that took 5 s for one of 40 s."""
     first = measurement(step_times_s=(4.0, 2.0, 2.0))
     last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
-    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=point) for point in (first, last))])
     trial_end = TrialEnd(
         at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0
     )
@@ -240,7 +240,10 @@ def test_later_starts_are_shorter_than_the_first_one_on_gpus(kind: Literal["cuda
     """Checks a first trial that took 20 s to start, alone and before one that took 5 s."""
     started = dataclasses.replace(CLUSTER, device_kind=kind)
     candidate = _candidate(layout(), 1)
-    steps = [measurement(trial_id=each, repeat=n, step_times_s=(4.0, 2.0, 2.0)) for n, each in enumerate(("t1", "t2"))]
+    steps = [
+        measurement(trial_id=trial_id, repeat=n, step_times_s=(4.0, 2.0, 2.0))
+        for n, trial_id in enumerate(("t1", "t2"))
+    ]
     lines: list[Line] = [header(at=_at(0), cluster=started), _start("t1", candidate, 1)]
     history = History([*lines, *(Measured(at=_at(2), measurement=step) for step in steps)])
     trial_end = TrialEnd(at=_at(30), trial_id="t1", key=candidate.key, state="done", wall_s=28.0, gpu_s=0.0)
@@ -275,7 +278,7 @@ def test_what_is_missing_after_a_kill() -> None:
     assert history.missing(cut) == (2, 4)
     assert history.missing(ended) == (1,)
     assert history.missing(fresh) == (1, 2, 4)
-    assert [each.outcome for each in history.measured(ended.key)] == [Outcome.OOM]
+    assert [point.outcome for point in history.measured(ended.key)] == [Outcome.OOM]
     assert (history.num_lost(cut.key, 1), history.num_lost(cut.key, 2)) == (0, 1)
     assert (history.attempts(cut.key), history.attempts(fresh.key)) == (1, 0)
 
@@ -291,7 +294,7 @@ def test_what_was_skipped_may_be_run_after_all() -> None:
     history = History([Measured(at=_at(1), measurement=skipped())])
     assert history.missing(_candidate(layout(), 1, 2)) == (1, 2)
     history.extend([Measured(at=_at(2), measurement=measurement()), Measured(at=_at(3), measurement=skipped())])
-    assert [each.outcome for each in history.measurements] == [Outcome.OK]
+    assert [point.outcome for point in history.measurements] == [Outcome.OK]
     assert history.missing(_candidate(layout(), 1, 2)) == (2,)
 
 

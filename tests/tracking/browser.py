@@ -144,7 +144,7 @@ def page(program: str, profile: Path, *, width: int, height: int) -> Generator[P
     """Yields a page of a fresh browser with an empty `profile` folder; the browser is ended afterwards."""
     command_read, command_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    theirs = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (command_read, answer_write)]
+    theirs = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (command_read, answer_write)]
     os.close(command_read)
     os.close(answer_write)
     # The browser wants exactly 3 and 4: bash puts them there (sh may not know numbers of two digits).

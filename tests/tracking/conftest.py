@@ -21,7 +21,7 @@ Serve = Callable[[], subprocess.Popen[bytes]]
 @pytest.fixture(autouse=True)
 def no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes MLflow's variables from the environment, so that conditions do not depend on what the shell has set."""
-    for name in [each for each in os.environ if each.startswith("MLFLOW_")]:
+    for name in [variable for variable in os.environ if variable.startswith("MLFLOW_")]:
         monkeypatch.delenv(name)
 
 

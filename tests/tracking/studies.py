@@ -30,9 +30,9 @@ def write(studies: Path, name: str, *measurements: Measurement, end: int | None 
     """Writes a study with these measurements and returns the path of its folder."""
     with Study.create(studies, name) as study:
         study.record(header(name))
-        for each in measurements:
-            study.record(RungStart(trial_id=each.trial_id, batch=each.batch, deadline_s=60))
-            study.record(Measured(measurement=each))
+        for point in measurements:
+            study.record(RungStart(trial_id=point.trial_id, batch=point.batch, deadline_s=60))
+            study.record(Measured(measurement=point))
         if end is not None:
             study.record(End(exit_code=end, wall_s=10, gpu_s=40))
         write_results(study.path, StudyResult.of(read(study.path)[0]))

@@ -36,7 +36,7 @@ def content(entry: Entry, predicted: PredictedFigures | None = None) -> Content:
 
 
 def test_every_run_has_the_same_parameters_those_of_failures_gates_and_profiles_too() -> None:
-    names = {frozenset(content(each).params) for each in (measurement(), oom(), GATE, profile())}
+    names = {frozenset(content(entry).params) for entry in (measurement(), oom(), GATE, profile())}
     assert len(names) == 1
     (parameters,) = names
     assert {*LAYOUT_PARAMS, *AXES} <= parameters
@@ -121,7 +121,7 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
 @pytest.mark.parametrize("seconds", [(), (1.0,), (math.inf, 1.0)])
 def test_values_whose_times_are_not_known_have_that_of_the_journal_s_line(seconds: tuple[float, ...]) -> None:
     old = dataclasses.replace(GATE, step_times_s=seconds)
-    assert [at for at, _ in content(old).series["gate_loss"]] == [ENDED_MS, ENDED_MS]
+    assert [time_ms for time_ms, _ in content(old).series["gate_loss"]] == [ENDED_MS, ENDED_MS]
 
 
 def test_no_value_is_older_than_its_rung() -> None:
@@ -137,7 +137,7 @@ def test_of_a_point_s_runs_the_one_of_median_speed_stands_for_it() -> None:
     again = [measurement(repeat=number, tokens_per_s=speed) for number, speed in ((1, 39e3), (2, 42e3), (3, 40e3))]
     other = measurement(micro_batch=2)
     role_by_id = roles(
-        StudyResult.of(history(*(Measured(measurement=each) for each in (measurement(), other, *again))))
+        StudyResult.of(history(*(Measured(measurement=point) for point in (measurement(), other, *again))))
     )
     assert role_by_id[again[2].id] == role_by_id[other.id] == "measurement"
     assert sorted(role_by_id.values()) == ["measurement", "measurement", "repeat", "repeat", "repeat"]

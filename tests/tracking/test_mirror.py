@@ -91,12 +91,12 @@ def test_a_study_is_mirrored_in_full(
     losses = client.get_metric_history(first.info.run_id, "loss")
     assert [loss.step for loss in losses] == [0, 1, 2] and losses[0].value == 12.0
     assert first.info.start_time <= losses[0].timestamp <= losses[1].timestamp <= losses[2].timestamp
-    norms = [each.value for each in client.get_metric_history(first.info.run_id, "grad_norm")]
+    norms = [metric.value for metric in client.get_metric_history(first.info.run_id, "grad_norm")]
     # MLflow's databases hold the largest double for infinity.
     assert norms[0] >= 1.79e308 and math.isnan(norms[1]) and norms[2] == 2.0
     for reason, lowered in (("power_cap", [1.0, 0.0, 1.0]), ("hardware_thermal", [0.0, 0.0, 1.0])):
         history = client.get_metric_history(first.info.run_id, f"held_back_{reason}")
-        assert [(each.step, each.value) for each in history] == list(enumerate(lowered))
+        assert [(metric.step, metric.value) for metric in history] == list(enumerate(lowered))
     assert losses[2].timestamp == first.info.end_time
     assert (first.info.end_time or 0) >= first.info.start_time > 0
 
@@ -126,7 +126,7 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
     gates = {run.data.tags["gate"]: run for run in children if "gate" in run.data.tags}
     assert len(children) == 4 and set(gates) == {"layout", "reference"}
     assert gates["reference"].info.run_name == "gate reference: FSDP2 stage 3 (t9)"
-    assert [each.value for each in client.get_metric_history(gates["layout"].info.run_id, "gate_loss")] == [
+    assert [metric.value for metric in client.get_metric_history(gates["layout"].info.run_id, "gate_loss")] == [
         12.5, 12.01, 11.0]  # fmt: skip
     assert len(client.get_metric_history(gates["reference"].info.run_id, "gate_grad_norm")) == 3
     assert {gate.data.tags["role"] for gate in gates.values()} == {"gate"}
@@ -150,7 +150,7 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
     assert Mirror(folder, uri).start().close(600) == ""
     client, parent, _ = runs_of(uri, "sampled")
     metric_history = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
-    assert [(each.step, each.timestamp, each.value) for each in metric_history] == [
+    assert [(metric.step, metric.timestamp, metric.value) for metric in metric_history] == [
         (n, began_ms + 5000 * n, float(n)) for n in range(1500)
     ]
 
@@ -181,8 +181,8 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
     entry = read(folder)[0].header
     assert entry is not None
     begun = Runs(uri, entry)  # what is left by a process killed between making a run and filling it
-    for each in (POINTS[0], POINTS[1], POINTS[1]):
-        begun._new(content_of(each, entry, started=entry.at, ended=entry.at))
+    for point in (POINTS[0], POINTS[1], POINTS[1]):
+        begun._new(content_of(point, entry, started=entry.at, ended=entry.at))
     assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "begun")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in POINTS[:2])
@@ -268,7 +268,7 @@ def test_a_killed_mirror_is_taken_up_where_it_was(studies: Path) -> None:
     assert 8 <= len(runs_of(uri, "killed")[2]) < 20
     assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "killed")
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in many)
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(point.id for point in many)
     assert {run.info.status for run in children} == {"FINISHED"}
 
 

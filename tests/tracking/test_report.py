@@ -41,8 +41,8 @@ def test_what_was_not_mirrored_is_caught_up(studies: Path, closed_port: int) -> 
     with Study.create(studies, "behind") as study:
         study.record(header("behind"))
         mirror = Mirror(study.path, f"http://127.0.0.1:{closed_port}").start()
-        for each in (measurement(), oom(micro_batch=4)):
-            study.record(Measured(measurement=each))
+        for point in (measurement(), oom(micro_batch=4)):
+            study.record(Measured(measurement=point))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         assert "python -m platform.report behind" in mirror.close(2)
     command = [sys.executable, "-m", "platform.report", "behind", "--studies", str(studies), "--json"]

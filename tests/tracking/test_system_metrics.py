@@ -16,8 +16,8 @@ def test_what_is_sampled_is_read_once(tmp_path: Path) -> None:
             time.sleep(0.05)
     rows = samples.read()
     assert len(rows) >= 2 and [number for number, _, _ in rows] == list(range(len(rows)))
-    assert all(0 <= each["system/cpu_utilization_percentage"] <= 100 for _, _, each in rows)
-    assert all(each["system/system_memory_usage_megabytes"] > 100 for _, _, each in rows)
+    assert all(0 <= metrics["system/cpu_utilization_percentage"] <= 100 for _, _, metrics in rows)
+    assert all(metrics["system/system_memory_usage_megabytes"] > 100 for _, _, metrics in rows)
     assert abs(rows[-1][1] / 1000 - time.time()) < 60
     assert samples.read() == []
     later = Samples(tmp_path, after_ms=rows[0][1])

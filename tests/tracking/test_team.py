@@ -184,5 +184,5 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
         brought = client.download_artifacts(parent.info.run_id, "layout.json", str(tmp_path))
         assert Path(brought).read_bytes() == layout
     s3 = boto3.client("s3", endpoint_url=os.environ["MLFLOW_S3_ENDPOINT_URL"])
-    keys = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    keys = [item["Key"] for item in s3.list_objects_v2(Bucket=bucket)["Contents"]]
     assert any(key.startswith("mlflow/") and key.endswith("/layout.json") for key in keys), keys

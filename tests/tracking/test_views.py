@@ -57,8 +57,8 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     with Study.create(studies, "seen-4gpu") as study:
         h200 = dataclasses.replace(CLUSTER, device="NVIDIA H200", device_memory_gib=139.8)  # which the cost model knows
         study.record(header("seen-4gpu", price_per_gpu_h=2.5, cluster=h200))
-        for each in (*POINTS, *AGAIN, skipped(micro_batch=8)):
-            study.record(Measured(measurement=each))
+        for point in (*POINTS, *AGAIN, skipped(micro_batch=8)):
+            study.record(Measured(measurement=point))
         for on, losses in zip((SLOW, FAST), LOSSES, strict=True):
             study.record(
                 GateCurves(
@@ -101,7 +101,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         pages.opened(view, addresses["charts"])
         titles = pages.charts(view, 4)
         named = ["tokens_per_s", "peak_gib vs. tokens_per_s", "micro_batch vs. tokens_per_s", "Parallel Coordinates"]
-        assert [each for each in named if each not in titles] == []
+        assert [title for title in named if title not in titles] == []
         assert [axis for axis in (*views.AXES, "peak_gib") if axis not in titles] == []
         assert "Layouts of seen-4gpu" in view.text()
         view.picture(tmp_path / "charts.png")
@@ -109,8 +109,8 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         pages.opened(view, addresses["gates"])
         assert {"gate_loss", "gate_grad_norm"} <= set(pages.charts(view, 2))
         drawn = pages.curves(view)
-        assert {tuple(each) for each in drawn[0]} == set(LOSSES)
-        assert {tuple(each) for each in drawn[1]} == {(3.0, 2.0, 1.0)}
+        assert {tuple(curve) for curve in drawn[0]} == set(LOSSES)
+        assert {tuple(curve) for curve in drawn[1]} == {(3.0, 2.0, 1.0)}
         view.picture(tmp_path / "gates.png")
 
         pages.opened(view, addresses["studies"])

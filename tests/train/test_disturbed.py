@@ -50,7 +50,7 @@ def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subproc
 def wait_for(folder: Path, step: int, process: "subprocess.Popen[bytes]") -> None:
     """Waits until a checkpoint of that step or a later one is recorded."""
     reader = Reader(folder / "training.jsonl")
-    while not any(isinstance(each, Saved) and each.step >= step for each in reader.read()):
+    while not any(isinstance(record, Saved) and record.step >= step for record in reader.read()):
         assert process.poll() is None, "the training ended before it was disturbed"
         time.sleep(0.02)
 
@@ -135,9 +135,9 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
     part = STEPS // 25
     kill_steps, reached, has_begun = [number * part + draw.randrange(part) for number in range(20)], 0, False
     while len(kills) < 20 and not over.wait(0.05):
-        for each in reader.read():
-            has_begun |= isinstance(each, Begun)
-            reached = max(reached, each.step) if isinstance(each, Saved) else reached
+        for record in reader.read():
+            has_begun |= isinstance(record, Begun)
+            reached = max(reached, record.step) if isinstance(record, Saved) else reached
         if not has_begun or reached < kill_steps[len(kills)] or over.wait(draw.random() / 5):
             continue
         workers: list[psutil.Process] = []

@@ -77,9 +77,9 @@ def test_the_training_was_killed_once_and_went_on_to_its_end(folder: Path):
     assert begun[0] == 0 and len(begun) == 2 and begun[1] >= 20
     plan = training.plan()
     assert plan is not None and plan.phase_at(training.tokens_saved()) is None
-    steps = [step for each in steps_of(records) for step in range(each.first_step, each.last_step + 1)]
+    steps = [step for record in steps_of(records) for step in range(record.first_step, record.last_step + 1)]
     assert steps == list(range(1, len(steps) + 1))
-    losses = [loss for each in steps_of(records) for loss in each.losses]
+    losses = [loss for record in steps_of(records) for loss in record.losses]
     assert losses[-1] < 0.8 * losses[0]
 
 
@@ -107,8 +107,8 @@ def test_mlflow_shows_one_curve_of_the_killed_training(folder: Path, port: int):
             time.sleep(1)
     client = mlflow.MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")
     runs = client.search_runs([search_experiment.experiment_id for search_experiment in client.search_experiments()])
-    (run,) = [each for each in runs if each.info.run_name == "training"]
+    (run,) = [tracked_run for tracked_run in runs if tracked_run.info.run_name == "training"]
     curve = client.get_metric_history(run.info.run_id, "train_loss")
-    assert [each.step for each in curve] == list(range(1, len(curve) + 1)) and len(curve) > 20
+    assert [metric.step for metric in curve] == list(range(1, len(curve) + 1)) and len(curve) > 20
     assert client.get_metric_history(run.info.run_id, "val_loss")
     assert run.info.status == "FINISHED"

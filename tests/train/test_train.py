@@ -75,10 +75,10 @@ def test_mlflow_has_the_series_and_the_parameters(outcomes: dict[str, Any], fold
     per_step = {"train_loss", "grad_norm", "learning_rate", "tokens", "train_hours"}
     per_loss = {"val_loss", "val_tokens", "val_hours"}
     assert set(logged) == per_step | per_loss | {"tokens_per_s", "peak_gib"}
-    assert len({tuple(each.step for each in logged[key]) for key in per_loss}) == 1
+    assert len({tuple(metric.step for metric in logged[key]) for key in per_loss}) == 1
     assert {key: len(logged[key]) for key in per_step} == dict.fromkeys(per_step, STEPS)
-    assert [each.value for each in logged["train_loss"]] == losses(folder / "whole")
-    assert [each.value for each in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
+    assert [metric.value for metric in logged["train_loss"]] == losses(folder / "whole")
+    assert [metric.value for metric in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
 
 
 def test_a_lost_worker_leaves_no_trace_in_mlflow(outcomes: dict[str, Any], folder: Path):
@@ -87,7 +87,7 @@ def test_a_lost_worker_leaves_no_trace_in_mlflow(outcomes: dict[str, Any], folde
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     history = client.get_metric_history(runs["moved"].info.run_id, "train_loss")
-    assert [(each.step, each.value) for each in history] == list(enumerate(losses(folder / "moved"), start=1))
+    assert [(metric.step, metric.value) for metric in history] == list(enumerate(losses(folder / "moved"), start=1))
     assert len(history) == STEPS
 
 
@@ -103,8 +103,8 @@ def test_nothing_listens_beyond_this_machine_during_a_training(outcomes: dict[st
 
 def test_a_training_starts_its_workers_and_no_process_that_helps_them(outcomes: dict[str, Any]):
     names = " ".join(name for name, _ in outcomes["listening"])
-    for each in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
-        assert each not in names, "seconds of an attempt"
+    for helper in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
+        assert helper not in names, "seconds of an attempt"
 
 
 def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(outcomes: dict[str, Any], folder: Path):

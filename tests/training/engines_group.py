@@ -94,39 +94,39 @@ def _play(hop: Hop) -> Curves:
     return Curves(undisturbed=undisturbed, continued=continued, weights=loaded)
 
 
-def train(engine: Engine, of: Recipe, layout: Layout, first: int) -> list[float]:
+def train(engine: Engine, trained_recipe: Recipe, layout: Layout, first: int) -> list[float]:
     """Trains from step `first` on, in two micro-steps each, and returns the losses."""
-    batch = BatchPoint.of(of, layout, max(1, GLOBAL_BATCH // (2 * layout.data_parallel)))
-    source, rank = data.source(of), layout.data_parallel_rank(dist.get_rank())
+    batch = BatchPoint.of(trained_recipe, layout, max(1, GLOBAL_BATCH // (2 * layout.data_parallel)))
+    source, rank = data.source(trained_recipe), layout.data_parallel_rank(dist.get_rank())
     losses: list[float] = []
     for step in range(first, first + STEPS):
         indices_by_micro_step = [
             data.sample_indices(batch, data_parallel=layout.data_parallel, rank=rank, micro_step=k)
             for k in range(batch.grad_accum)
         ]
-        engine.set_learning_rate(of.learning_rate)
+        engine.set_learning_rate(trained_recipe.learning_rate)
         result = engine.step(
-            [torch.from_numpy(source.sequences(step, each)) for each in indices_by_micro_step], Unmarked()
+            [torch.from_numpy(source.sequences(step, indices)) for indices in indices_by_micro_step], Unmarked()
         )
         losses += losses_of([result], _gather)
     return losses
 
 
-def manifest(of: Recipe, engine: Engine) -> Manifest:
+def manifest(trained_recipe: Recipe, engine: Engine) -> Manifest:
     """Returns the manifest of a checkpoint after the first steps."""
     counters = engine.counters()
     return Manifest(
         format=FORMAT,
-        recipe_id=of.id,
+        recipe_id=trained_recipe.id,
         step=STEPS,
-        tokens=STEPS * of.tokens_per_step,
+        tokens=STEPS * trained_recipe.tokens_per_step,
         samples=STEPS * GLOBAL_BATCH,
         epoch=0,
         sample=STEPS * GLOBAL_BATCH,
         optimizer_step=counters.optimizer_step,
         loss_scale=counters.loss_scale,
         loss_scale_steps=counters.loss_scale_steps,
-        learning_rate=of.learning_rate,
+        learning_rate=trained_recipe.learning_rate,
         lr_schedule=LearningRateSchedule(kind="constant", tokens=10**6),
         train_s=0.0,
         layout="",

@@ -23,14 +23,14 @@ how many seconds the watchdog may wait.
 """
 
 
-def job(folder: Path, of: TrainingPlan, **fields: Any) -> TrainingJob:
+def job(folder: Path, plan: TrainingPlan, **fields: Any) -> TrainingJob:
     """Returns the job of an attempt at the plan's first phase, with a checkpoint every four steps."""
     cluster = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, devices_per_node=2)
     defaults: dict[str, Any] = {
-        "plan": of,
+        "plan": plan,
         "folder": str(folder),
         "attempt": 1,
-        "layout": of.phases[0].layout,
+        "layout": plan.phases[0].layout,
         "cluster": cluster,
         "cpus_per_worker": 1.0,
         "checkpoint_steps": 4,

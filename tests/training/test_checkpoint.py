@@ -42,8 +42,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def curves(folders: dict[str, Path]) -> dict[str, Curves]:
     """Returns the curves of each entry of `WANTED`, all played in one group of two ranks."""
     played = [
-        Hop(recipe=of, saved_by=saved_by, loaded_by=loaded_by, folder=str(folders[name]))
-        for name, (of, saved_by, loaded_by) in HOPS_BY_NAME.items()
+        Hop(recipe=hop_recipe, saved_by=saved_by, loaded_by=loaded_by, folder=str(folders[name]))
+        for name, (hop_recipe, saved_by, loaded_by) in HOPS_BY_NAME.items()
     ]
     return dict(zip(HOPS_BY_NAME, run_group(hops, played, 2), strict=True))
 
@@ -57,11 +57,11 @@ def test_the_engine_that_saved_goes_on_bit_for_bit(name: str, curves: dict[str, 
 
 @pytest.mark.parametrize("name", HOPS_BY_NAME)
 def test_another_engine_goes_on_from_the_same_weights_with_the_same_losses(name: str, curves: dict[str, Curves]):
-    curve, of = curves[name], HOPS_BY_NAME[name][0]
+    curve, hop_recipe = curves[name], HOPS_BY_NAME[name][0]
     for weights in curve.weights[1:]:
         assert all(torch.equal(weight, curve.weights[0][key]) for key, weight in weights.items())
     # Sums of 16-bit products and gradients are rounded elsewhere; a state that is left out gives 50 times as much.
-    error = {"fp32": 1e-6, "bf16": 1e-3}[of.compute_precision] if of is not PURE else 3e-3
+    error = {"fp32": 1e-6, "bf16": 1e-3}[hop_recipe.compute_precision] if hop_recipe is not PURE else 3e-3
     for losses in curve.continued[1:]:
         assert losses == pytest.approx(curve.undisturbed, rel=error)
 

@@ -66,7 +66,7 @@ def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, outcom
     assert outcomes["undisturbed"] == "done"
     all_records = records(folder / "undisturbed")
     steps = [all_record for all_record in all_records if isinstance(all_record, Steps)]
-    assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
+    assert [step for record in steps for step in range(record.first_step, record.last_step + 1)] == list(range(1, 13))
     assert steps[-1].tokens == 12 * STEP
     assert all(0 < earlier.train_s < later.train_s for earlier, later in itertools.pairwise(steps))
     assert [step for step, _ in held_out(folder / "undisturbed")] == [0, 5, 10, 12]
@@ -156,7 +156,7 @@ def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, outcomes
         for all_record in all_records
         if isinstance(all_record, Steps) and all_record.attempt == 1 and all_record.first_step > 4
     ]
-    assert redone and not any(each in records(folder / "cut") for each in redone)
+    assert redone and not any(record in records(folder / "cut") for record in redone)
     assert dataclasses.is_dataclass(redone[0])
 
 

@@ -89,10 +89,10 @@ def _wait_for(folder: Path, steps: int = 40, attempt: int = 1) -> None:
     """Waits until that attempt has recorded so many steps."""
     reader, over, begun = Reader(folder / "training.jsonl"), threading.Event(), list[Begun]()
     while True:
-        for each in reader.read():
-            if isinstance(each, Begun):
-                begun.append(each)
-            elif isinstance(each, Steps) and len(begun) >= attempt and each.last_step >= begun[-1].step + steps:
+        for record in reader.read():
+            if isinstance(record, Begun):
+                begun.append(record)
+            elif isinstance(record, Steps) and len(begun) >= attempt and record.last_step >= begun[-1].step + steps:
                 return
         over.wait(0.02)
 

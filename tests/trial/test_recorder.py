@@ -48,7 +48,7 @@ def bad(outcome: Outcome, micro_batch: int, reason: str = "so") -> Measurement:
 def written(journal: Path) -> list[tuple[int, str]]:
     """Returns (micro-batch, outcome) of each measurement in the journal."""
     measured = [line.measurement for line in Tail(journal).read() if isinstance(line, Measured)]
-    return [(each.batch.micro_batch, each.outcome.value) for each in measured]
+    return [(point.batch.micro_batch, point.outcome.value) for point in measured]
 
 
 def test_a_hang_in_a_rung_is_the_rung_s(recorder: Recorder, journal: Path) -> None:

@@ -27,9 +27,9 @@ def test_every_searcher_finds_the_best_of_each_cell(name: str, capsys: pytest.Ca
     report = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
     keys = {"trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share"}
     assert keys <= set(report["overall"])
-    assert [each["configurations"] for each in report["cells"]] == [16, 11]
-    for each in report["cells"]:
-        assert each["found_share"] == 1.0 and 1 <= each["trials_to_2pct_mean"] <= each["configurations"]
+    assert [cell["configurations"] for cell in report["cells"]] == [16, 11]
+    for cell in report["cells"]:
+        assert cell["found_share"] == 1.0 and 1 <= cell["trials_to_2pct_mean"] <= cell["configurations"]
 
 
 @pytest.mark.parametrize(("column", "odd"), [("strategy", "$(id)"), ("outcome", "64")])

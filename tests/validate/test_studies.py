@@ -26,14 +26,14 @@ def _run(**changes: str) -> PublishedRun:
 
 def test_recomputation_of_a_simulator_s_configuration_is_left_out_where_the_run_fits_without() -> None:
     run = _run()
-    assert run.values["full_checkpointing"] == 0 and any("simulator" in each for each in run.assumed)
+    assert run.values["full_checkpointing"] == 0 and any("simulator" in assumption for assumption in run.assumed)
     assert _run(nodes="").values == run.values
-    assert [_run(micro_batch=each).values["full_checkpointing"] for each in ("16", "32")] == [0, 1]
+    assert [_run(micro_batch=micro_batch).values["full_checkpointing"] for micro_batch in ("16", "32")] == [0, 1]
     assert _run(micro_batch="32").values["selective_checkpointing"] == 0
 
 
 def test_a_model_is_recomputed_in_all_runs_or_in_none() -> None:
-    runs = [_run(micro_batch=each) for each in ("2", "32")]
+    runs = [_run(micro_batch=micro_batch) for micro_batch in ("2", "32")]
     other = _run(layers="8")
     assert [run.values["full_checkpointing"] for run in merged([*runs, other])] == [1, 1, 0]
     assert [run.values["full_checkpointing"] for run in merged([runs[0], other])] == [0, 0]

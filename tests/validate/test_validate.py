@@ -117,7 +117,7 @@ def test_rows_are_told_by_what_differs(
     text = "".join(lines)
     assert (
         len(rows) == 1
-        or ("1024" in text) + ("2048" in text) + any(f"s{each}" in lines[0] for each in (128, 4096, 8192)) == 1
+        or ("1024" in text) + ("2048" in text) + any(f"s{seq_len}" in lines[0] for seq_len in (128, 4096, 8192)) == 1
     )
 
 
@@ -304,7 +304,7 @@ def test_a_row_without_checkpointing_is_taken_for_the_least_that_fits(tmp_path: 
     """Checks a row on 80 GB that does not state its checkpointing: it is read as none where that fits, else as full."""
     (row,) = read_rows(_table(tmp_path, activation_ckpt="", iter_time_s="3", notes=""))
     run = interpret(row)
-    assert any("activation_ckpt not stated" in each for each in run.assumed)
+    assert any("activation_ckpt not stated" in assumption for assumption in run.assumed)
     least = {"activation_ckpt": "none"} if run.values["full_checkpointing"] == 0 else {"activation_ckpt": "full"}
     assert interpret({**row, **least}).values == run.values
     with pytest.raises(ValueError, match="activation_ckpt not stated"):
@@ -464,8 +464,8 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
 def test_several_tables_are_scored_together(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("gpt2-gated-1xH200.csv", "gpt2-profiled-1xH200.csv", "gpt2_zero-1xH200.csv")
     scored: list[int] = []
-    for each in (names[:1], names[:2], names):
-        assert main([*(str(MEASUREMENTS / name) for name in each), "--json"]) == 0
+    for table_names in (names[:1], names[:2], names):
+        assert main([*(str(MEASUREMENTS / name) for name in table_names), "--json"]) == 0
         scored.append(json.loads(capsys.readouterr().out)["overall"]["rows_scored"])
     assert scored == [2, 2, 10], "the second has the points of the first, the third eight of its own"
 
@@ -554,7 +554,7 @@ def test_a_blank_activation_ckpt_is_the_least_recomputation_that_fits(tmp_path: 
     (row,) = read_rows(_table(tmp_path, activation_ckpt=""))
     run = interpret(row)
     assert run.layout["checkpointing"] in ("none", "selective", "full")
-    assert any("activation_ckpt not stated" in each for each in run.assumed)
+    assert any("activation_ckpt not stated" in assumption for assumption in run.assumed)
     (small,) = read_rows(_table(tmp_path, activation_ckpt="", micro_batch="1", grad_accum="", seq_len="512"))
     order = ("none", "selective", "full")
     assert order.index(str(interpret(small).layout["checkpointing"])) < order.index(str(run.layout["checkpointing"]))

@@ -64,7 +64,7 @@ def test_own_ranks_cut_what_the_embedding_gives_and_gather_what_the_head_takes()
 def test_each_micro_step_reduces_them() -> None:
     """Checks that a step's tensor-parallel time is its blocks' and its vocabulary's, once a micro-batch."""
     shared = [step_time(_columns(tp=4, grad_accum=count)) for count in (1, 3)]
-    tensor = [float(each.tensor_s[0]) for each in shared]
+    tensor = [float(step.tensor_s[0]) for step in shared]
     assert tensor[1] == pytest.approx(3 * tensor[0])
     hidden = np.array([TOKENS * GPT2.hidden_size * 2.0])
     columns = _columns(tp=4)

@@ -53,8 +53,8 @@ def started(
         head = subprocess.Popen(command, env=head_environment, stdout=out, stderr=out)
     try:
         until_s = time.monotonic() + _STARTS_S
-        for each in (port, also_up):
-            while each is not None and not _answers(each):
+        for awaited_port in (port, also_up):
+            while awaited_port is not None and not _answers(awaited_port):
                 assert head.poll() is None and time.monotonic() < until_s, log.read_text()
                 time.sleep(0.2)
         yield f"{ray.util.get_node_ip_address()}:{port}"

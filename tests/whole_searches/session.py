@@ -174,11 +174,11 @@ class Session:
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
         """Returns the train workers of the running trial, or its actors of other kinds, in the order of their start."""
         processes: list[tuple[float, psutil.Process]] = []
-        for each in self.family():
+        for process in self.family():
             with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
-                if any(kind in each.cmdline()[0] for kind in kinds):
-                    processes.append((each.create_time(), each))
-        return [each for _, each in sorted(processes, key=lambda item: item[0])]
+                if any(kind in process.cmdline()[0] for kind in kinds):
+                    processes.append((process.create_time(), process))
+        return [process for _, process in sorted(processes, key=lambda item: item[0])]
 
     def lines(self) -> Sequence[Line]:
         """Returns the lines of its journal now."""

@@ -89,12 +89,12 @@ def run_twice(lines: Sequence[Line]) -> list[str]:
             if (trial.key, line.batch.micro_batch, trial.repeat) in measured_points:
                 repeated.append(f"{trial.trial_id} runs {trial.layout.label} at {line.batch.micro_batch} once more")
         elif isinstance(line, Measured):
-            each, trial = line.measurement, trials.get(line.measurement.trial_id)
-            if each.id in ids:
-                repeated.append(f"{each.id} was recorded twice")
-            ids.add(each.id)
+            measurement, trial = line.measurement, trials.get(line.measurement.trial_id)
+            if measurement.id in ids:
+                repeated.append(f"{measurement.id} was recorded twice")
+            ids.add(measurement.id)
             if trial is not None:
-                measured_points.add((trial.key, each.batch.micro_batch, each.repeat))
+                measured_points.add((trial.key, measurement.batch.micro_batch, measurement.repeat))
     return repeated
 
 
@@ -110,8 +110,8 @@ def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts:
             ladders[line.measurement.layout.id].append(line.measurement)
     assert len(ladders) == num_layouts
     for ladder in ladders.values():
-        points = [each.batch.micro_batch for each in ladder]
-        assert points == list(micro_batches)[: len(points)] and {each.outcome for each in ladder} <= RAN
+        points = [measurement.batch.micro_batch for measurement in ladder]
+        assert points == list(micro_batches)[: len(points)] and {measurement.outcome for measurement in ladder} <= RAN
         assert len(points) == len(micro_batches) or ladder[-1].trial_id in finished_ids
 
 

@@ -68,7 +68,7 @@ def _gpus() -> int:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yields a folder for a head."""
-    for name in [each for each in os.environ if each.startswith("RAY_")]:
+    for name in [variable for variable in os.environ if variable.startswith("RAY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # of this process, which has read it when it imported Ray
     with short_folder() as short:

@@ -23,7 +23,7 @@ def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tm
         session_end = session.end()
     assert session_end.code in ANSWERED, session_end.err
     result = StudyResult.of(Run(path=session.journal.parent, sessions=(session_end,)).history)
-    speeds = [each.winner.tokens_per_s or 0.0 for each in result.of_study if each.winner]
+    speeds = [recipe_result.winner.tokens_per_s or 0.0 for recipe_result in result.of_study if recipe_result.winner]
     assert len(speeds) == 2 and session_end.out.count("Fastest of 1 ") == 2
     price = result.float8_price(result.of_study[1])
     assert price is not None and price.speed_ratio == pytest.approx(speeds[1] / speeds[0])
@@ -48,8 +48,10 @@ def test_a_configuration_is_searched_or_refused_by_its_key(kind: str, tmp_path: 
     assert "seq_len 512 by default, which" in session_end.err
     assert session_end.out.count("Fastest of ") + session_end.out.count("Not resolved between ") == 1
     run = Run(path=session.journal.parent, sessions=(session_end,))
-    assert {each.recipe.model.architecture for each in run.measured} == {"gemma3_text" if kind == "gemma3" else kind}
-    assert any(each.outcome in RAN and each.tokens_per_s for each in run.measured)
+    assert {measurement.recipe.model.architecture for measurement in run.measured} == {
+        "gemma3_text" if kind == "gemma3" else kind
+    }
+    assert any(measurement.outcome in RAN and measurement.tokens_per_s for measurement in run.measured)
     assert not [measurement for measurement in run.history.measurements if measurement.phase == "gate"], (
         "a winner failed its gate"
     )

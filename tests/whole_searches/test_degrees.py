@@ -58,9 +58,9 @@ def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
     """Yields, for each measurement whose steps are whole, so that all train on the same samples, the first three
     losses.
     """
-    for each in run.measured:
-        if not each.repeat and each.outcome in RAN and each.batch.grad_accum < SHORT_ACCUM:
-            yield each, list(each.losses[:3])
+    for measurement in run.measured:
+        if not measurement.repeat and measurement.outcome in RAN and measurement.batch.grad_accum < SHORT_ACCUM:
+            yield measurement, list(measurement.losses[:3])
 
 
 def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
@@ -77,7 +77,8 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
         run = Run(path=tmp_path / "studies" / "split", sessions=(session.end(),))
     assert run.sessions[0].code in ANSWERED, run.sessions[0].err
     losses_by_degrees = {
-        (each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)
+        (measurement.layout.tp, measurement.layout.pp, measurement.layout.cp): losses
+        for measurement, losses in _first_losses(run)
     }
     assert losses_by_degrees.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
     for degrees, losses in losses_by_degrees.items():
@@ -85,7 +86,7 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 
     assert (
         len(listening) == 4
-        and {each for addresses in listening.values() for each in beyond_loopback(addresses)} == set()
+        and {listener for addresses in listening.values() for listener in beyond_loopback(addresses)} == set()
     )
     layouts = [
         layout for layout, addresses in listening.items() if any("RayTrainWorker" in name for name, _ in addresses)
@@ -99,7 +100,7 @@ def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: 
     """Runs a search in the space's own budget; the search chooses which layouts it tries."""
     run = _searched(tmp_path, name, name, "--gpus", "4")
     assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
-    assert {each.layout.world_size for each in run.measured} == {4}
+    assert {measurement.layout.world_size for measurement in run.measured} == {4}
     _passes_the_gate(run)
 
 
@@ -111,15 +112,17 @@ def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(nam
     argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
     run = _searched(tmp_path, name, *argv, *sets)
     assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
-    layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
+    layouts = [
+        measurement.layout for measurement in run.measured if not measurement.repeat and measurement.outcome in RAN
+    ]
     degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name.startswith("llama3_8b") else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
     assert any(layout.tp == layout.pp == 2 for layout in layouts)
     assert name != "llama3_8b_32k" or any(layout.cp == 4 for layout in layouts)
     losses = list(_first_losses(run))
-    assert len({each.layout for each, _ in losses}) > 2
-    for each, first in losses:
-        assert first == pytest.approx(losses[0][1], rel=1e-3), each.layout.label
+    assert len({measurement.layout for measurement, _ in losses}) > 2
+    for measurement, first in losses:
+        assert first == pytest.approx(losses[0][1], rel=1e-3), measurement.layout.label
     _passes_the_gate(run)
 
 
@@ -135,7 +138,9 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
     argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
     run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
     assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
-    layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
+    layouts = [
+        measurement.layout for measurement in run.measured if not measurement.repeat and measurement.outcome in RAN
+    ]
     assert {layout.world_size for layout in layouts} == {8}
     assert {layout.model_parallel > 1 for layout in layouts} == {False, True}
     _passes_the_gate(run)

@@ -87,13 +87,16 @@ def _others_pct(measurement: Measurement) -> float:
 
 
 def test_the_last_run_is_told_from_what_the_search_measured(disturbed: Run) -> None:
-    until_then = [each for each in disturbed.measured if each.repeat <= 1]
+    until_then = [measurement for measurement in disturbed.measured if measurement.repeat <= 1]
     assert len(until_then) == 3 and len(contenders(until_then)) == 2
 
 
 def test_the_contenders_run_in_turn(disturbed: Run) -> None:
-    rounds = [each for each in disturbed.measured if each.repeat > 1]
-    counts = [sum(each.layout == layout for each in rounds) for layout in {each.layout for each in disturbed.measured}]
+    rounds = [measurement for measurement in disturbed.measured if measurement.repeat > 1]
+    counts = [
+        sum(measurement.layout == layout for measurement in rounds)
+        for layout in {measurement.layout for measurement in disturbed.measured}
+    ]
     assert abs(counts[0] - counts[1]) <= 1
     assert rounds or disturbed.sessions[0].code == NOT_RESOLVED, "the budget ended right then"
     nothing_twice(disturbed)
@@ -109,10 +112,13 @@ def test_it_names_a_winner_only_where_runs_beside_each_other_agree(disturbed: Ru
 
 
 def test_what_the_machine_did_is_recorded_beside_the_figures_and_said(disturbed: Run) -> None:
-    search = [_others_pct(each) for each in disturbed.measured if not each.repeat]
-    (last,) = (_others_pct(each) for each in disturbed.measured if each.repeat == 1)
+    search = [_others_pct(measurement) for measurement in disturbed.measured if not measurement.repeat]
+    (last,) = (_others_pct(measurement) for measurement in disturbed.measured if measurement.repeat == 1)
     assert last > 60 and last > statistics.fmean(search)
-    assert all(each.load_average and len(each.steal_pct) == len(each.windows_s) for each in disturbed.measured)
+    assert all(
+        measurement.load_average and len(measurement.steal_pct) == len(measurement.windows_s)
+        for measurement in disturbed.measured
+    )
     (session_end,) = disturbed.sessions
     if session_end.code == NOT_RESOLVED:
         output = " ".join(session_end.out.split())

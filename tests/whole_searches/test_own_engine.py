@@ -83,7 +83,10 @@ class TestSearched:
     def test_it_is_measured_recorded_reported_and_mirrored(self, searched: Searched) -> None:
         (session_end,) = searched.sessions
         assert session_end.code in ANSWERED, session_end.err
-        measured = {(each.layout.engine, each.outcome in RAN, each.num_devices) for each in searched.measured}
+        measured = {
+            (measurement.layout.engine, measurement.outcome in RAN, measurement.num_devices)
+            for measurement in searched.measured
+        }
         assert measured == {(ENGINE, True, 2)}
         assert ENGINE in session_end.out
         header_line, source_hash = searched.history.header, hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
@@ -94,14 +97,18 @@ class TestSearched:
         """Checks also that each row states the global batch that its accumulation makes."""
         (session_end,) = searched.sessions
         points = {
-            (each.batch.grad_accum, each.batch.micro_batch): each for each in searched.measured if not each.repeat
+            (measurement.batch.grad_accum, measurement.batch.micro_batch): measurement
+            for measurement in searched.measured
+            if not measurement.repeat
         }
-        batches = {point: each.global_batch for point, each in points.items()}
+        batches = {point: measurement.global_batch for point, measurement in points.items()}
         assert batches == {(1, 1): 2, (1, 2): 4, (2, 1): 4, (2, 2): 8}
-        assert len({each.trial_id for each in points.values()}) == 2, "a trial climbs the micro-batches of one of them"
-        for each in points.values():
-            assert each.tokens_per_s is not None and each.step_time_s is not None
-            assert each.tokens_per_s * each.step_time_s == pytest.approx(each.global_batch * 32)
+        assert len({measurement.trial_id for measurement in points.values()}) == 2, (
+            "a trial climbs the micro-batches of one of them"
+        )
+        for measurement in points.values():
+            assert measurement.tokens_per_s is not None and measurement.step_time_s is not None
+            assert measurement.tokens_per_s * measurement.step_time_s == pytest.approx(measurement.global_batch * 32)
         assert "What accumulation buys, and the global batch it makes" in session_end.out
         if session_end.code == 0:  # else no layout is named for the first recipe
             first = read_layout(searched.path / "layout.json")

@@ -82,14 +82,16 @@ class TestAWholeSearch:
         titles = " ".join(finished.sessions[0].titles)
         assert "RayTrainWorker" in titles
         assert finished.sessions[0].worker_niceness == {os.nice(0)}, "other busy processes take the workers' cores"
-        for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
-            assert each not in titles, "seconds of every trial"
+        for helper in ("TrainController", "PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
+            assert helper not in titles, "seconds of every trial"
 
     def test_it_finds_a_winner(self, finished: Run) -> None:
         (session_end,) = finished.sessions
         assert session_end.code == 0, session_end.err
         printed = session_end.object["winner"]
-        best = named_winner([each for each in finished.measured if each.outcome is not Outcome.OOM])
+        best = named_winner(
+            [measurement for measurement in finished.measured if measurement.outcome is not Outcome.OOM]
+        )
         assert best is not None and best.repeat
         assert (printed["id"], printed["outcome"], printed["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
@@ -112,10 +114,10 @@ class TestAWholeSearch:
             1e9,
         )
         assert len(printed["measurements"]) == len(finished.measured) >= 4
-        for each in printed["measurements"]:
-            assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
-            assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
-        assert [each["layout"]["cp"] for each in printed["skipped"]] == [2, 2]
+        for measurement in printed["measurements"]:
+            assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(measurement)
+            assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(measurement)
+        assert [skipped_point["layout"]["cp"] for skipped_point in printed["skipped"]] == [2, 2]
         assert printed["gpu_s"] == pytest.approx(finished.history.gpu_s) and printed["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, finished: Run) -> None:
@@ -127,38 +129,51 @@ class TestAWholeSearch:
             for measurement in finished.history.measurements
             if not measurement.repeat
         )
-        assert sum(counts[1, each] for each in RAN) == 2, "the second may be slower than the first"
-        of_search = [each for each in finished.measured if each.batch.micro_batch == 1 and not each.repeat]
-        first, second = (each.tokens_per_s or 0.0 for each in of_search)
+        assert sum(counts[1, outcome] for outcome in RAN) == 2, "the second may be slower than the first"
+        of_search = [
+            measurement
+            for measurement in finished.measured
+            if measurement.batch.micro_batch == 1 and not measurement.repeat
+        ]
+        first, second = (measurement.tokens_per_s or 0.0 for measurement in of_search)
         # On a machine that was much busier with the second layout, its larger rung is left out as hopeless.
         hopeless = 2 - counts[4, Outcome.OOM]
         assert hopeless == 0 or (hopeless == 1 and second < first)
         assert counts[1, Outcome.SKIPPED] == 2 and counts.total() == 6 - hopeless
-        for each in finished.measured:
-            if each.outcome is Outcome.OOM:
-                assert each.rank in (0, 1) and each.phase in ("forward_backward", "optimizer")
-                assert each.asked_gib and each.allocated_gib and each.reserved_gib
-                assert each.reserved_gib < CAP_GIB, "as it is once the failed step's tensors are given back"
-                assert f"rank {each.rank} asked for" in each.reason
+        for measurement in finished.measured:
+            if measurement.outcome is Outcome.OOM:
+                assert measurement.rank in (0, 1) and measurement.phase in ("forward_backward", "optimizer")
+                assert measurement.asked_gib and measurement.allocated_gib and measurement.reserved_gib
+                assert measurement.reserved_gib < CAP_GIB, "as it is once the failed step's tensors are given back"
+                assert f"rank {measurement.rank} asked for" in measurement.reason
             else:
-                assert each.peak_allocated_gib and each.peak_allocated_gib < CAP_GIB
+                assert measurement.peak_allocated_gib and measurement.peak_allocated_gib < CAP_GIB
 
     def test_figures_of_a_rung_agree(self, finished: Run) -> None:
-        for each in finished.measured:
-            if each.outcome is not Outcome.OK:
+        for measurement in finished.measured:
+            if measurement.outcome is not Outcome.OK:
                 continue
-            assert each.step_time_s and each.tokens_per_s and each.tokens_per_s_per_gpu and each.conditions
-            assert each.tokens_per_s == pytest.approx(8 * 1024 / each.step_time_s)
-            assert each.tokens_per_s == pytest.approx(2 * each.tokens_per_s_per_gpu)
-            assert len(each.windows_s) >= 3 and each.step_time_low_s and each.step_time_high_s
-            assert each.step_time_low_s <= each.step_time_s <= each.step_time_high_s
-            assert each.losses[-1] < each.losses[0], "it learns"
-            assert each.step_time_derived == (each.measured_grad_accum < 4)
-            if each.repeat != 1:
-                assert each.measured_grad_accum == 3, "all but a winner's last run stop at three micro-steps"
-            elif each.step_time_s < 3.0:  # far below the longest step that a winner's last run may have here, 5 s
-                assert each.measured_grad_accum == 4
-            assert each.import_s and each.startup_s and each.import_s < each.startup_s, "the first rung of its trial"
+            assert (
+                measurement.step_time_s
+                and measurement.tokens_per_s
+                and measurement.tokens_per_s_per_gpu
+                and measurement.conditions
+            )
+            assert measurement.tokens_per_s == pytest.approx(8 * 1024 / measurement.step_time_s)
+            assert measurement.tokens_per_s == pytest.approx(2 * measurement.tokens_per_s_per_gpu)
+            assert len(measurement.windows_s) >= 3 and measurement.step_time_low_s and measurement.step_time_high_s
+            assert measurement.step_time_low_s <= measurement.step_time_s <= measurement.step_time_high_s
+            assert measurement.losses[-1] < measurement.losses[0], "it learns"
+            assert measurement.step_time_derived == (measurement.measured_grad_accum < 4)
+            if measurement.repeat != 1:
+                assert measurement.measured_grad_accum == 3, "all but a winner's last run stop at three micro-steps"
+            elif (
+                measurement.step_time_s < 3.0
+            ):  # far below the longest step that a winner's last run may have here, 5 s
+                assert measurement.measured_grad_accum == 4
+            assert measurement.import_s and measurement.startup_s and measurement.import_s < measurement.startup_s, (
+                "the first rung of its trial"
+            )
 
     def test_the_journal_tells_it_whole(self, finished: Run) -> None:
         lines = sessions_of(finished.lines())[0]
@@ -174,12 +189,12 @@ class TestAWholeSearch:
         nothing_twice(finished)
 
     def test_the_winner_was_confirmed_and_nothing_else_ran_twice(self, finished: Run) -> None:
-        confirmed = [each for each in finished.measured if each.repeat]
-        assert confirmed and all(each.batch.micro_batch == 1 for each in confirmed)
-        for each in confirmed:
-            if each.repeat > 1:  # a disturbed machine left it open which layout is the fastest
-                assert unresolved(finished.measured[: finished.measured.index(each)]), each.layout.label
-        assert len({each.id for each in confirmed}) == len(confirmed)
+        confirmed = [measurement for measurement in finished.measured if measurement.repeat]
+        assert confirmed and all(measurement.batch.micro_batch == 1 for measurement in confirmed)
+        for measurement in confirmed:
+            if measurement.repeat > 1:  # a disturbed machine left it open which layout is the fastest
+                assert unresolved(finished.measured[: finished.measured.index(measurement)]), measurement.layout.label
+        assert len({measurement.id for measurement in confirmed}) == len(confirmed)
 
     def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, finished: Run) -> None:
         """Checks that every part that the model has takes a share of the profiled time, and that the kept trace gives
@@ -192,7 +207,7 @@ class TestAWholeSearch:
             winner["layout"]["id"],
             winner["batch"]["micro_batch"],
         )
-        assert profile.trial_id not in {each.trial_id for each in finished.measured}
+        assert profile.trial_id not in {measurement.trial_id for measurement in finished.measured}
         for part in (sums.matmul_s, sums.attention_s, sums.loss_s, sums.optimizer_s, sums.other_s):
             assert 0 < part < sums.wall_s
         assert sums.communication_exposed_s + sums.communication_hidden_s > 0
@@ -274,23 +289,23 @@ def in_mlflow(folder: Path, run: Run) -> None:
     experiment = client.get_experiment_by_name("capped")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    (parent,) = [each for each in runs if "mlflow.parentRunId" not in each.data.tags]
+    (parent,) = [tracked_run for tracked_run in runs if "mlflow.parentRunId" not in tracked_run.data.tags]
     assert (parent.data.tags["study"], parent.info.status) == ("whole", "FINISHED")
-    children = {each.data.tags["entry_id"]: each for each in runs if each is not parent}
+    children = {tracked_run.data.tags["entry_id"]: tracked_run for tracked_run in runs if tracked_run is not parent}
     assert len(children) == len(runs) - 1, "no measurement has two runs"
-    others = [each for each, child in children.items() if "measurement_id" not in child.data.tags]
+    others = [entry_id for entry_id, child in children.items() if "measurement_id" not in child.data.tags]
     roles = Counter(children.pop(other).data.tags["role"] for other in others)
     assert (roles["gate"], roles["profile"]) == (len(run.history.gates), len(run.history.profiles))
     assert roles.total() == len(others)
-    assert set(children) == {each.id for each in run.measured}
-    for each in run.measured:
-        child = children[each.id]
+    assert set(children) == {measurement.id for measurement in run.measured}
+    for measurement in run.measured:
+        child = children[measurement.id]
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert child.data.tags["outcome"] == each.outcome.value
-        assert child.info.status == ("FINISHED" if each.outcome in RAN else "FAILED")
-        speed = math.nan if each.tokens_per_s is None else each.tokens_per_s
+        assert child.data.tags["outcome"] == measurement.outcome.value
+        assert child.info.status == ("FINISHED" if measurement.outcome in RAN else "FAILED")
+        speed = math.nan if measurement.tokens_per_s is None else measurement.tokens_per_s
         assert child.data.metrics["tokens_per_s"] == pytest.approx(speed, rel=1e-3, nan_ok=True)
-        assert child.data.params["engine"] == each.layout.engine
+        assert child.data.params["engine"] == measurement.layout.engine
 
 
 class TestNothingFits:
@@ -306,7 +321,7 @@ class TestNothingFits:
         printed = session_end.object
         assert printed["miniature"] is True and printed["winner"] is None and printed["measurements"] == []
         assert len(printed["skipped"]) >= 12 and all(
-            "a device has 1 MiB" in each["reason"] for each in printed["skipped"]
+            "a device has 1 MiB" in skipped_point["reason"] for skipped_point in printed["skipped"]
         )
         assert not (folder / "studies" / "nothing" / "layout.json").exists()
 

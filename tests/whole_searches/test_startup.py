@@ -26,7 +26,11 @@ def test_a_search_gives_the_same_answer_without_it(tmp_path: Path) -> None:
     )
     assert {fast_end.code, plain_end.code} <= {0, 4}
     points = [
-        {each.layout.id: (each.outcome, each.losses[:3]) for each in run.measured if not each.repeat}
+        {
+            measurement.layout.id: (measurement.outcome, measurement.losses[:3])
+            for measurement in run.measured
+            if not measurement.repeat
+        }
         for run in (fast, plain)
     ]
     assert len(points[0]) == 2

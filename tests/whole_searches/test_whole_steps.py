@@ -18,9 +18,11 @@ def test_every_timed_step_has_all_its_micro_steps(tmp_path: Path) -> None:
     with start(tmp_path, "whole", 1, *argv) as session:
         run = Run(path=tmp_path / "studies" / "whole", sessions=(session.end(),))
     assert run.sessions[0].code in ANSWERED, run.sessions[0].err
-    timed = [each for each in run.measured if each.outcome in TIMED]
-    assert {each.layout.pp for each in timed} == {1, 2}
-    for each in timed:
-        assert each.batch.grad_accum > {1: 3, 2: 8}[each.layout.pp], "fewer would be timed without the option"
-        assert each.measured_grad_accum == each.batch.grad_accum and not each.step_time_derived
+    timed = [measurement for measurement in run.measured if measurement.outcome in TIMED]
+    assert {measurement.layout.pp for measurement in timed} == {1, 2}
+    for measurement in timed:
+        assert measurement.batch.grad_accum > {1: 3, 2: 8}[measurement.layout.pp], (
+            "fewer would be timed without the option"
+        )
+        assert measurement.measured_grad_accum == measurement.batch.grad_accum and not measurement.step_time_derived
     assert "~" not in run.sessions[0].out.split("Fastest of")[1].split("tokens/s")[0]

@@ -129,8 +129,8 @@ def test_the_search_tries_what_the_probe_favours_first() -> None:
 def test_a_plan_takes_a_probes_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     half = probe(devices=tuple(device(rank, tflops=399.0) for rank in range(8)))
     times: list[float] = []
-    for each in (probe(), half):
-        path = probe_store.write(tmp_path, each)
+    for stored_probe in (probe(), half):
+        path = probe_store.write(tmp_path, stored_probe)
         assert main(["bloom7b", "--cluster", str(path), "--json"]) == 0
         times.append(json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]["step_time_s"])
     assert 1.3 < times[1] / times[0] < 2.0

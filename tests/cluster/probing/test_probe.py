@@ -49,7 +49,7 @@ def test_nodes_are_measured_apart_together_and_in_pairs(tmp_path: Path) -> None:
         ("pair", (2, 0), 3),
     }
     inside = [figure for figure in figures["collectives"] if figure["scope"] == "node"]
-    assert [each["operation"] for each in inside] == [name for name in OPERATIONS for _ in range(5)]
+    assert [figure["operation"] for figure in inside] == [name for name in OPERATIONS for _ in range(5)]
     assert all(figure["seconds"] > 0 for figure in figures["collectives"])
 
 

@@ -121,7 +121,7 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     backend.play = search_then(lambda job: FASTEST[job.layout])
     for _ in range(3):  # the quiet rounds must come to outweigh the noisy ones
         if unresolved(history_of(study).measurements):
-            backend.run(make(rules=LAST), most=100)
+            backend.run(make(rules=LAST), max_trials=100)
     assert backend.jobs[before].repeat > 1, "it begins with the contenders"
     best = named_winner(history_of(study).measurements)
     assert best is not None and best.layout == LAYOUTS[0]
@@ -135,7 +135,7 @@ def test_more_rounds_run_while_they_take_no_longer_than_the_search(make: Make, b
         return quiet(job, batch)
 
     backend.play = play
-    backend.run(make(rules=LAST), most=100)
+    backend.run(make(rules=LAST), max_trials=100)
     repeats = {job.repeat for job in backend.jobs}
     assert SURE_ROUNDS < max(repeats) - 1 == 96 // 18 < MOST_ROUNDS
 
@@ -150,5 +150,5 @@ def test_a_contender_that_is_lost_in_a_run_leaves_the_others(make: Make, backend
 
 def test_no_winner_is_profiled_while_there_is_none(make: Make, backend: Backend) -> None:
     backend.play = search_then(noise())
-    backend.run(make(rules=ConfirmationRules(repeats=0, profile=True)), most=80)
+    backend.run(make(rules=ConfirmationRules(repeats=0, profile=True)), max_trials=80)
     assert not any(job.profile for job in backend.jobs)

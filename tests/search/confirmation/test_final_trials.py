@@ -177,10 +177,13 @@ class TestFinals:
         best = winner(history.measurements)
         assert best is not None and best.layout == LAYOUTS[1]
         disqualified = [measurement for measurement in history.measurements if measurement.phase == "gate"]
-        assert {each.layout for each in disqualified} == {LAYOUTS[0]} and len(disqualified) == 3, (
+        assert {measurement.layout for measurement in disqualified} == {LAYOUTS[0]} and len(disqualified) == 3, (
             "every point of the layout"
         )
-        assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in disqualified)
+        assert all(
+            "gate failed" in measurement.reason and measurement.outcome is Outcome.FAILED
+            for measurement in disqualified
+        )
         assert [gate.layout for gate in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
 
     def test_nor_where_the_session_was_cut_before_it_could_say_so(
@@ -229,8 +232,11 @@ class TestBudgetOfTheFinals:
 
     RULES = ConfirmationRules(repeats=3, gate=GateSize(steps=2, sequences=4))
     MANY = tuple(
-        Candidate(recipe=RECIPE, layout=each, micro_batches=(4,))
-        for each in (*(layout(dp_shard=2, attention="sdpa", bucket_mib=n) for n in range(1, 13)), layout(dp_shard=2))
+        Candidate(recipe=RECIPE, layout=candidate_layout, micro_batches=(4,))
+        for candidate_layout in (
+            *(layout(dp_shard=2, attention="sdpa", bucket_mib=n) for n in range(1, 13)),
+            layout(dp_shard=2),
+        )
     )
     """Candidates of twelve layouts, and of the layout that is their reference for numerics."""
 
@@ -330,7 +336,9 @@ class TestBudgetOfTheFinals:
     def test_room_is_kept_for_the_profile_of_each_recipe_s_winner(
         self, time_s: float, make: Make, slow: Backend, study: Study
     ) -> None:
-        within = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY[-5:]]
+        within = [
+            dataclasses.replace(candidate, recipe=recipe) for recipe in (RECIPE, OTHER) for candidate in self.MANY[-5:]
+        ]
         slow.gate_s = 0.0  # all takes what it is estimated to take: nothing of one part is left to another
         slow.play = lambda job, batch: result(job, batch, 10_000.0)
         loop = make(within, rules=dataclasses.replace(self.RULES, profile=True), time_s=time_s)
@@ -344,7 +352,7 @@ class TestBudgetOfTheFinals:
         """Checks that the second recipe is tried although only 92 s are left, which would begin no other trial if they
         kept the 88 s that the first recipe's final runs are estimated to take.
         """
-        both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
+        both = [dataclasses.replace(candidate, recipe=recipe) for recipe in (RECIPE, OTHER) for candidate in self.MANY]
         loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)
         slow.run(loop)
         assert [job.recipe for job in slow.jobs[:2]] == [RECIPE, OTHER] and not slow.jobs[1].repeat

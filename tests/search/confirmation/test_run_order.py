@@ -8,7 +8,7 @@ from trainers.spec.layout import Layout
 
 A, B, C, D = layout(), layout(checkpointing="full"), layout(zero_stage=2), layout(zero_stage=2, checkpointing="full")
 SPEEDS = {A: 1000.0, B: 990.0, C: 980.0, D: 970.0}
-SEARCH = [measurement(on=each, tokens_per_s=speed) for each, speed in SPEEDS.items()]
+SEARCH = [measurement(on=searched_layout, tokens_per_s=speed) for searched_layout, speed in SPEEDS.items()]
 
 
 def ran(run: ConfirmationRun, speed: float | None = None) -> Measurement:
@@ -16,19 +16,19 @@ def ran(run: ConfirmationRun, speed: float | None = None) -> Measurement:
     return measurement(on=run.point.layout, tokens_per_s=speed or SPEEDS[run.point.layout], repeat=run.repeat)
 
 
-def next_run(measurements: list[Measurement], repeats: int, limit: int | None = 3) -> ConfirmationRun | None:
+def next_run(measurements: list[Measurement], repeats: int, max_finalists: int | None = 3) -> ConfirmationRun | None:
     """Returns the next of the finalists' runs; where none is left, the last run of the layout that leads."""
-    remaining = repeats_left(measurements, repeats=repeats, limit=limit)
+    remaining = repeats_left(measurements, repeats=repeats, limit=max_finalists)
     return remaining[0] if remaining else last_run(ranked(measurements)[0], repeats=repeats)
 
 
 def sequence(
-    repeats: int, limit: int | None = 3, lost: tuple[tuple[Layout, int], ...] = ()
+    repeats: int, max_finalists: int | None = 3, lost: tuple[tuple[Layout, int], ...] = ()
 ) -> list[tuple[str, int, bool]]:
     """Returns (layout's letter, repeat, last) of all final runs; the runs in `lost` run out of memory."""
     letters = {A: "A", B: "B", C: "C", D: "D"}
     measurements, order = list(SEARCH), list[tuple[str, int, bool]]()
-    while (run := next_run(measurements, repeats=repeats, limit=limit)) is not None:
+    while (run := next_run(measurements, repeats=repeats, max_finalists=max_finalists)) is not None:
         order.append((letters[run.point.layout], run.repeat, run.is_winner_run))
         gone = (run.point.layout, run.repeat) in lost
         measurements.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
@@ -44,7 +44,7 @@ def test_the_best_three_run_there_and_back_and_the_winner_once_more() -> None:
 
 
 def test_all_points_run_where_all_are_asked_for() -> None:
-    assert "".join(letter for letter, _, _ in sequence(2, limit=None)) == "ABCDDCBA" + "A"
+    assert "".join(letter for letter, _, _ in sequence(2, max_finalists=None)) == "ABCDDCBA" + "A"
 
 
 def test_without_repeats_only_the_winner_runs_again() -> None:

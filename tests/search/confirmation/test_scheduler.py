@@ -22,7 +22,9 @@ from trainers.spec.recipe import Recipe
 FUSED, PLAIN = layout(attention="flex", loss="chunked", compile="block"), layout(checkpointing="full")
 OTHER = dataclasses.replace(RECIPE, global_batch=256)
 CANDIDATES = tuple(
-    Candidate(recipe=recipe, layout=each, micro_batches=(4,)) for recipe in (RECIPE, OTHER) for each in (FUSED, PLAIN)
+    Candidate(recipe=recipe, layout=candidate_layout, micro_batches=(4,))
+    for recipe in (RECIPE, OTHER)
+    for candidate_layout in (FUSED, PLAIN)
 )
 ALONE = CANDIDATES[:2]
 """The candidates of one recipe."""

@@ -33,15 +33,15 @@ MICRO_BATCHES = (1, 2, 4)
 def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[Candidate, ...]:
     """Returns every layout with every recipe, `RECIPE` alone where none is named."""
     return tuple(
-        Candidate(recipe=recipe, layout=each, micro_batches=MICRO_BATCHES)
+        Candidate(recipe=recipe, layout=candidate_layout, micro_batches=MICRO_BATCHES)
         for recipe in (recipes or (RECIPE,))
-        for each in layouts
+        for candidate_layout in layouts
     )
 
 
 CONFIRM = ConfirmationRules(repeats=0)
 """Rules that run only the winner once more, where its time was derived."""
-ALL_RUNGS = [(each, (1, 2, 4)) for each in LAYOUTS]
+ALL_RUNGS = [(candidate_layout, (1, 2, 4)) for candidate_layout in LAYOUTS]
 """Layouts that a search without trouble runs, with their rungs."""
 Make = Callable[..., SearchLoop]
 """Makes the loop of a session, on what the journal holds at that moment."""
@@ -174,12 +174,12 @@ class Backend:
             loop.on_trial_end(state=state, reason=reason)
         return job
 
-    def run(self, loop: SearchLoop, most: int = 50) -> list[Job]:
-        """Runs the loop to its end, which must come within `most` trials."""
-        for _ in range(most):
+    def run(self, loop: SearchLoop, max_trials: int = 50) -> list[Job]:
+        """Runs the loop to its end, which must come within `max_trials` trials."""
+        for _ in range(max_trials):
             if self.step(loop) is None:
                 return self.jobs
-        raise AssertionError(f"the loop did not end within {most} trials")
+        raise AssertionError(f"the loop did not end within {max_trials} trials")
 
     @property
     def order(self) -> list[tuple[Layout, tuple[int, ...]]]:
@@ -194,4 +194,4 @@ def history_of(study: Study) -> History:
 
 def outcomes(study: Study) -> list[tuple[int, Outcome]]:
     """Returns (micro-batch, outcome) of every measurement, in the journal's order."""
-    return [(each.batch.micro_batch, each.outcome) for each in history_of(study).measurements]
+    return [(point.batch.micro_batch, point.outcome) for point in history_of(study).measurements]

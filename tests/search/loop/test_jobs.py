@@ -58,7 +58,7 @@ def test_what_was_refused_bounds_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "global_batch", "expected"),
+    ("gate_micro_batch", "global_batch", "expected"),
     [
         (1, 512, (1, 32)),
         (5, 512, (4, 8)),
@@ -67,10 +67,12 @@ def test_what_was_refused_bounds_it() -> None:
         (64, 64, (32, 1)),
     ],
 )
-def test_the_gate_s_sequences_are_cut_evenly(most: int, global_batch: int, expected: tuple[int, int]) -> None:
+def test_the_gate_s_sequences_are_cut_evenly(
+    gate_micro_batch: int, global_batch: int, expected: tuple[int, int]
+) -> None:
     candidate = reference("gpt2")
     recipe = dataclasses.replace(candidate.recipe, global_batch=global_batch)
     fields: dict[str, Any] = {"trial_id": "t1", "recorder": "none", "cluster": H200, "cpus_per_worker": 1.0}
     job = Job(recipe=recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
-    batch = gate_batch(dataclasses.replace(job, gate_micro_batch=most))
+    batch = gate_batch(dataclasses.replace(job, gate_micro_batch=gate_micro_batch))
     assert (batch.micro_batch, batch.grad_accum) == expected

@@ -64,7 +64,7 @@ class TestWhatRuns:
         many = candidates(RECIPE, OTHER)
         backend.run(make(many, searcher="random"))
         ran = [(job.recipe.id, job.layout.id) for job in backend.jobs]
-        plain = [(each.recipe.id, each.layout.id) for each in many]
+        plain = [(candidate.recipe.id, candidate.layout.id) for candidate in many]
         assert sorted(ran) == sorted(plain) and ran != plain
 
     def test_a_job_carries_what_its_trial_needs(self, make: Make, study: Study) -> None:
@@ -96,8 +96,8 @@ class TestWhatRuns:
 
     def test_points_with_names_run_the_rungs_they_name(self, make: Make, backend: Backend, study: Study) -> None:
         points = tuple(
-            Candidate(recipe=RECIPE, layout=each, micro_batches=(micro_batch,), name=name)
-            for name, each, micro_batch in (("b", LAYOUTS[2], 4), ("a", LAYOUTS[0], 2))
+            Candidate(recipe=RECIPE, layout=layout, micro_batches=(micro_batch,), name=name)
+            for name, layout, micro_batch in (("b", LAYOUTS[2], 4), ("a", LAYOUTS[0], 2))
         )
         backend.run(make(points))
         assert backend.order == [(LAYOUTS[2], (4,)), (LAYOUTS[0], (2,))]
@@ -111,7 +111,7 @@ class TestWhatRuns:
         backend.play = play
         backend.run(make(candidates(RECIPE, OTHER)))
         assert len(backend.jobs) == 6
-        best = {each.recipe.id: won for each, won in StudyResult.of(history_of(study)).winners}
+        best = {recipe_result.recipe.id: won for recipe_result, won in StudyResult.of(history_of(study)).winners}
         assert best[RECIPE.id].tokens_per_s == 400.0 and best[OTHER.id].tokens_per_s == 9000.0
 
 
@@ -264,11 +264,13 @@ class TestFailures:
 
         backend.play = play
         backend.run(make())
-        assert [each for each, _ in backend.order] == [LAYOUTS[0], LAYOUTS[0], LAYOUTS[1], LAYOUTS[2]]
+        assert [layout for layout, _ in backend.order] == [LAYOUTS[0], LAYOUTS[0], LAYOUTS[1], LAYOUTS[2]]
         failed = [
             measurement for measurement in history_of(study).measurements if measurement.outcome is Outcome.FAILED
         ]
-        assert [(each.batch.micro_batch, each.reason) for each in failed] == [(2, "the node is gone")]
+        assert [(measurement.batch.micro_batch, measurement.reason) for measurement in failed] == [
+            (2, "the node is gone")
+        ]
         assert failed[0].trial_id == "t0002"
 
     def test_a_hang_s_end_is_told_by_its_verdict(self, make: Make, backend: Backend, study: Study) -> None:
@@ -279,7 +281,7 @@ class TestFailures:
         hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 made no progress for 60 s", rank=1)
         study.record(Measured(measurement=hung))
         loop.on_trial_end(state="failed", reason="the process of rank 1 died: exit code 86")
-        (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        (end,) = [line for line in Tail(study.journal).read() if isinstance(line, TrialEnd)]
         assert (end.state, end.reason) == ("done", "rank 1 made no progress for 60 s")
         assert backend.step(loop) is None
 
@@ -292,7 +294,7 @@ class TestFailures:
         assert job is not None
         study.record(Measured(measurement=result(job, job.rungs[0], None, outcome=outcome, reason="so")))
         loop.on_trial_end(state="failed", reason="the process of rank 1 died")
-        (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        (end,) = [line for line in Tail(study.journal).read() if isinstance(line, TrialEnd)]
         assert (end.state, end.reason) == ("done", "so")
         backend.run(loop)
         assert backend.order == ALL_RUNGS[1:]
@@ -360,7 +362,7 @@ class TestFailures:
             "3 trials in a row ended without a message from their workers, all on node 10.0.0.2,"
             " the last one with: gone"
         )
-        ends = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        ends = [line for line in Tail(study.journal).read() if isinstance(line, TrialEnd)]
         assert {(end.state, end.fault, end.node) for end in ends} == {("interrupted", "node lost", "10.0.0.2")}
 
     def test_trials_that_never_start_end_the_session_and_stay_to_be_run(
@@ -474,7 +476,10 @@ class TestResume:
         job = make().next_job()
         assert job is not None and job.layout == LAYOUTS[0]
         assert [batch.micro_batch for batch in job.rungs] == [4]
-        memory_points = [(each.micro_batch, each.forward_backward_gib, each.optimizer_gib) for each in job.known_memory]
+        memory_points = [
+            (memory_point.micro_batch, memory_point.forward_backward_gib, memory_point.optimizer_gib)
+            for memory_point in job.known_memory
+        ]
         assert memory_points == [(1, 0.5, 0.25), (2, 1.0, 0.5)]
 
     def test_a_rung_that_was_skipped_may_run_under_another_plan(
@@ -535,11 +540,11 @@ class TestFixedAccumulation:
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
         shown = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
-        each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
-        assert shown == [(count, *kind) for count in (4, 32) for kind in each]
+        kinds = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
+        assert shown == [(count, *kind) for count in (4, 32) for kind in kinds]
         assert [gate.recipe.grad_accum for gate in history.gates] == [4, 4, 32, 32]
-        best = {each.recipe.id: won for each, won in StudyResult.of(history).winners}
-        assert {each.global_batch for each in best.values()} == {32, 256}
+        best = {recipe_result.recipe.id: won for recipe_result, won in StudyResult.of(history).winners}
+        assert {best_measurement.global_batch for best_measurement in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))
         assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"
 
@@ -582,6 +587,6 @@ with Study.create(Path(sys.argv[1]), "made-up") as study:
 
 def test_a_clock_that_is_set_back_changes_no_budget_and_no_device_seconds(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SET_BACK, str(tmp_path)], cwd=ROOT, check=True)
-    ends = [each for each in Tail(tmp_path / "made-up" / "journal.jsonl").read() if isinstance(each, TrialEnd)]
+    ends = [line for line in Tail(tmp_path / "made-up" / "journal.jsonl").read() if isinstance(line, TrialEnd)]
     assert len(ends) == len(candidates())
     assert all(0 < end.gpu_s < 60.0 and 0 < end.wall_s < 60.0 for end in ends), ends

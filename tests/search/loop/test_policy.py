@@ -12,7 +12,7 @@ KINDS = {"r": Kind.RAN, "f": Kind.FAILED, "h": Kind.HUNG, "d": Kind.DIED, "n": K
 def ends(text: str, node: str = "") -> list[Ended]:
     """Returns ends from words of the layout's letter and the kind's, such as "ad bd ar"."""
     return [
-        Ended(key=(each[0], 0), kind=KINDS[each[1]], node=node, reason=f"no {n}") for n, each in enumerate(text.split())
+        Ended(key=(word[0], 0), kind=KINDS[word[1]], node=node, reason=f"no {n}") for n, word in enumerate(text.split())
     ]
 
 

@@ -82,12 +82,14 @@ def test_the_guided_search_refines_the_best_layout_alone(make: Make, backend: Ba
     backend.run(make(within, searcher="guided"))
     ladders, refined = backend.order[:-1], backend.order[-1]
     assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
-    assert {each for each, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {r for _, rungs in ladders for r in rungs}
+    assert {layout for layout, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {
+        r for _, rungs in ladders for r in rungs
+    }
 
 
 def test_named_rungs_are_not_refined(make: Make, backend: Backend) -> None:
     backend.play = up_to(7)
-    backend.run(make(tuple(dataclasses.replace(each, refine=False) for each in WITHIN)))
+    backend.run(make(tuple(dataclasses.replace(candidate, refine=False) for candidate in WITHIN)))
     assert len(backend.jobs) == 1
 
 

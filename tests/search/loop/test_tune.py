@@ -67,12 +67,12 @@ def test_a_trial_whose_own_process_was_killed_for_want_of_memory_is_out_of_memor
     loop, (entry,) = end(killed="the kernel's count of such kills grew by 1", error=True)
     assert (entry.outcome, entry.batch, entry.phase) == (Outcome.OOM, JOB.rungs[0], "rung")
     assert entry.reason.startswith("a process of the trial was killed because host memory ran out: the kernel's count")
-    assert [(each["state"], each["started"]) for each in loop.ends] == [("failed", True)]
+    assert [(trial_end["state"], trial_end["started"]) for trial_end in loop.ends] == [("failed", True)]
 
 
 def test_any_other_end_of_its_process_is_silent(end: End) -> None:
     loop, written = end(error=True)
-    assert not written and [each["state"] for each in loop.ends] == ["failed"] and not loop.fault
+    assert not written and [trial_end["state"] for trial_end in loop.ends] == ["failed"] and not loop.fault
 
 
 def test_a_kill_beside_a_trial_that_says_its_end_is_not_its_cause(end: End) -> None:
@@ -83,7 +83,9 @@ def test_a_kill_beside_a_trial_that_says_its_end_is_not_its_cause(end: End) -> N
 def test_a_recorder_that_is_gone_ends_the_search(end: End) -> None:
     loop, _ = end(recorder=RecorderGoneError("the study's recorder is gone"), error=True)
     assert loop.fault == "the study's recorder is gone"
-    assert [(each["state"], each["started"]) for each in loop.ends] == [("failed", False)], "the trial stays to be run"
+    assert [(trial_end["state"], trial_end["started"]) for trial_end in loop.ends] == [("failed", False)], (
+        "the trial stays to be run"
+    )
 
 
 def test_so_does_one_that_gives_no_answer(end: End) -> None:

@@ -30,7 +30,7 @@ CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes the shell's settings from the environment."""
-    for name in [each for each in os.environ if each.startswith(("MLFLOW_", "RAY_"))]:
+    for name in [variable for variable in os.environ if variable.startswith(("MLFLOW_", "RAY_"))]:
         monkeypatch.delenv(name)
 
 
@@ -112,8 +112,8 @@ class TestConfig:
             ("{", "JSON"),
             ("[1, 2]", "config.json"),
             (json.dumps({**CONFIG, "model_type": "t5"}), "t5"),
-            (json.dumps({each: CONFIG[each] for each in CONFIG if each != "model_type"}), "states no model_type: this"),
-            (json.dumps({each: CONFIG[each] for each in CONFIG if each != "n_embd"}), "n_embd"),
+            (json.dumps({key: CONFIG[key] for key in CONFIG if key != "model_type"}), "states no model_type: this"),
+            (json.dumps({key: CONFIG[key] for key in CONFIG if key != "n_embd"}), "n_embd"),
             (json.dumps({**CONFIG, "n_embd": "wide"}), "n_embd"),
             (json.dumps({**CONFIG, "n_embd": 65}), "65"),
             (json.dumps({**CONFIG, "n_layer": 0}), "0"),

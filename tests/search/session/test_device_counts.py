@@ -49,7 +49,7 @@ def test_each_number_has_a_winner_with_days_efficiency_and_cost(
         assert row["winner"]["layout"]["checkpointing"] == "none"
     folder = played.folder / "studies" / "s"
     table = list(csv.DictReader((folder / "scaling.csv").open()))
-    assert [float(each["cost"]) for each in table] == [row["cost"] for row in rows]
+    assert [float(table_row["cost"]) for table_row in table] == [row["cost"] for row in rows]
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -44,7 +44,7 @@ def test_where_nothing_can_run_it_says_so_and_ends_with_exit_code_1(tmp_path: Pa
 def test_as_an_object_for_each_number_of_devices(tmp_path: Path) -> None:
     on_one, two = map(json.loads, dry_run(tmp_path, "--json", "--gpus", "1,2", "--gpu-s", "1m").splitlines())
     assert (on_one["cluster"]["devices_per_node"], two["cluster"]["devices_per_node"]) == (1, 2)
-    assert on_one["would_run"] and all(each["layout"]["dp_shard"] in (1, 2) for each in two["would_run"])
+    assert on_one["would_run"] and all(trial["layout"]["dp_shard"] in (1, 2) for trial in two["would_run"])
     assert two["estimated_device_s_at_most"] == 2 * two["estimated_s_at_most"] > 0
     assert two["budget_s"] is not None and {"layout", "micro_batches", "recipe"} == set(two["would_run"][0])
 

@@ -73,13 +73,13 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
-    plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
+    plan, timestamp = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
     output = session._rest_sentence(History(), plan)
     assert output == "Kept 0 measurements of the journal; 3 layouts to complete."
     ran = [
         measurement(recipe=RECIPE, on=candidate.layout, micro_batch=n) for candidate in candidates() for n in (1, 2, 4)
     ]
-    history = History(Measured(at=at, measurement=each) for each in ran)
+    history = History(Measured(at=timestamp, measurement=point) for point in ran)
     assert session._rest_sentence(history, plan) == "Kept 9 measurements of the journal; every layout was tried."
 
 
@@ -120,10 +120,12 @@ class TestBudget:
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
     def test_a_dry_run_of_a_study_tells_what_is_left_of_it(self, capsys: pytest.CaptureFixture[str]) -> None:
-        at = "2026-01-01T00:00:00+00:00"
-        ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=each) for each in (1, 2, 4)]
+        timestamp = "2026-01-01T00:00:00+00:00"
+        ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=micro_batch) for micro_batch in (1, 2, 4)]
         ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
-        show_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran), as_object=False)
+        show_dry_run(
+            _subject(), Budget(), History(Measured(at=timestamp, measurement=point) for point in ran), as_object=False
+        )
         output = capsys.readouterr().out
         assert [f"would run  {layout.label}" in output for layout in LAYOUTS] == [False, True, True]
         assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in output
@@ -336,14 +338,14 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_it_says_why_a_winner_has_no_profile() -> None:
-    best, at = measurement(), "2026-01-01T00:00:00+00:00"
-    lines: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
+    best, timestamp = measurement(), "2026-01-01T00:00:00+00:00"
+    lines: list[Line] = [header(at=timestamp), Measured(at=timestamp, measurement=best)]
     sentence = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
     assert output.not_profiled(StudyResult.of(History(lines))) == sentence
-    interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
+    interrupted = End(at=timestamp, exit_code=130, wall_s=1.0, gpu_s=4.0)
     assert output.not_profiled(StudyResult.of(History([*lines, interrupted]))) == sentence
     by_itself = dataclasses.replace(interrupted, exit_code=0)
-    measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
+    measured = TrialEnd(at=timestamp, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (
         "not profiled: too little of the budget was left for one more trial, which takes 2 min 0 s at the least."
         in output.not_profiled(StudyResult.of(History([*lines, measured, by_itself])))
@@ -352,13 +354,17 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     assert "not profiled: final runs that come before it were left out. --resume" in output.not_profiled(
         StudyResult.of(History([*lines, left_out]))
     )
-    of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
-    start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
-    end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
+    trial_fields: dict[str, Any] = {"trial_id": "t9", "key": "k"}
+    start = TrialStart(
+        at=timestamp, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **trial_fields
+    )
+    end = TrialEnd(at=timestamp, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **trial_fields)
     assert "not profiled: no kernel was seen. --resume" in output.not_profiled(
         StudyResult.of(History([*lines, start, end]))
     )
     assert (
-        output.not_profiled(StudyResult.of(History([*lines, start, dataclasses.replace(profile(best), at=at), end])))
+        output.not_profiled(
+            StudyResult.of(History([*lines, start, dataclasses.replace(profile(best), at=timestamp), end]))
+        )
         == ""
     )

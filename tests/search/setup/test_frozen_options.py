@@ -68,7 +68,7 @@ def test_every_option_and_argument_has_help(command: tuple[argparse.ArgumentPars
 
 def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
     gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
-    shape, *others = (" x ".join(map(str, each)) for each in matmul_peak._SHAPES["cuda"])
+    shape, *others = (" x ".join(map(str, sizes)) for sizes in matmul_peak._SHAPES["cuda"])
     shown = (
         f"`--wait-for-gpus`, {search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
         f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
@@ -80,7 +80,7 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
         f"as many as fill {gpu.rung_s:g} s (and three windows at least)",
     )
     text = "\n".join(page.read_text() for page in (*PAGES, ROOT / "docs" / "clusters.md"))
-    assert [each for each in shown if each not in text] == []
+    assert [sentence for sentence in shown if sentence not in text] == []
     assert (FINALISTS, gpu.min_windows, len(others) + 1) == (3, 3, 3)
 
 

@@ -83,7 +83,7 @@ class TestWhatHolds:
 
     def test_another_deepspeed_concerns_its_own_engine_alone(self) -> None:
         knowledge = held([ran(), ran(on=ZERO)], versions={**VERSIONS, "deepspeed": "0.19.0"})
-        assert [each.candidate.layout for each in knowledge.earlier] == [layout()]
+        assert [earlier.candidate.layout for earlier in knowledge.earlier] == [layout()]
         assert knowledge.sentences[1] == "What no longer holds: 1 with deepspeed 0.18.3 (here 0.19.0)."
 
     @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ class TestWhatHolds:
         assert len(held(measured, recipes=recipes, versions={**VERSIONS, package: "1.0"}).earlier) == 2
         for versions, version in (({package: "1.1"}, "1.1"), ({}, "missing")):
             knowledge = held(measured, recipes=recipes, versions={**VERSIONS, **versions})
-            assert [each.results for each in knowledge.earlier] == [(measured[0],)]
+            assert [earlier.results for earlier in knowledge.earlier] == [(measured[0],)]
             assert knowledge.sentences[1] == f"What no longer holds: 1 with {package} 1.0 (here {version})."
 
     def test_each_measurement_is_judged_by_itself(self) -> None:
         """Checks a study of two recipes that was resumed under another torch."""
         other = dataclasses.replace(RECIPE, seq_len=1024, optimizer="adafactor")
         knowledge = held([ran(), ran(micro_batch=2, conditions=conditions(torch="2.8.0")), ran(recipe=other)])
-        assert [each.candidate.micro_batches for each in knowledge.earlier] == [(1,)]
+        assert [earlier.candidate.micro_batches for earlier in knowledge.earlier] == [(1,)]
         output = knowledge.sentences[1]
         assert "1 with torch 2.8.0 (here 2.9.1)" in output
         assert "1 with seq_len 1024 (here 2048), optimizer adafactor (here adamw)" in output
@@ -126,8 +126,8 @@ class TestReading:
         """Returns a folder with one study of BLOOM."""
         with Study.create(tmp_path / "studies", "old-1") as study:
             study.record(header("old-1"))
-            for each in (ran(), ran(repeat=1), skipped(micro_batch=4), oom(micro_batch=2), oom(micro_batch=8)):
-                study.record(Measured(measurement=each))
+            for point in (ran(), ran(repeat=1), skipped(micro_batch=4), oom(micro_batch=2), oom(micro_batch=8)):
+                study.record(Measured(measurement=point))
             failed = ran(micro_batch=16, tokens_per_s=None, outcome=Outcome.FAILED)
             study.record(Measured(measurement=failed))
         return tmp_path / "studies"
@@ -136,7 +136,7 @@ class TestReading:
         bloom = load("bloom7b")
         same = dataclasses.replace(bloom, recipe=dataclasses.replace(bloom.recipe, model=RECIPE.model))
         old = read_old(studies / "old-1", same)
-        assert [(each.batch.micro_batch, each.outcome) for each in old.measurements] == [
+        assert [(point.batch.micro_batch, point.outcome) for point in old.measurements] == [
             (1, Outcome.OK),
             (2, Outcome.OOM),
             (8, Outcome.OOM),

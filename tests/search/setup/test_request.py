@@ -98,10 +98,10 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
 
 
 def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began_with(tmp_path: Path) -> None:
-    at, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
+    timestamp, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
     setup = _subject(tmp_path, GPU, recipe)
-    begun = dataclasses.replace(header_of("made-up", setup, searcher="sweep", uri=""), at=at)
-    history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
+    begun = dataclasses.replace(header_of("made-up", setup, searcher="sweep", uri=""), at=timestamp)
+    history = History([begun, Measured(at=timestamp, measurement=measurement(on=ON_TWO, recipe=recipe))])
     check_same(history, setup)
     slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
     with pytest.raises(InputError, match=r"now give another recipe than at its start \(bloom-7b1"):
@@ -132,8 +132,8 @@ class TestAConfigurationOnEightDevices:
         h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=8)
         setup = self._subject(config, h200)
         planned = [candidate.layout for candidate in setup.plan.candidates]
-        assert {each.world_size for each in planned} == {8}
-        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in planned}
+        assert {layout.world_size for layout in planned} == {8}
+        degrees = {(layout.data_parallel, layout.cp, layout.tp, layout.pp) for layout in planned}
         assert {
             (8, 1, 1, 1),
             (4, 2, 1, 1),
@@ -143,14 +143,14 @@ class TestAConfigurationOnEightDevices:
             (1, 1, 8, 1),
             (1, 1, 1, 8),
         } <= degrees
-        assert {each.virtual for each in planned if each.pp == 2} == {1, 2}
-        plain = [each for each in planned if each.model_parallel == 1]
+        assert {layout.virtual for layout in planned if layout.pp == 2} == {1, 2}
+        plain = [layout for layout in planned if layout.model_parallel == 1]
         for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
-            assert len({getattr(each, axis) for each in plain}) == values, axis
+            assert len({getattr(layout, axis) for layout in plain}) == values, axis
         show_dry_run(setup, Budget(), History(), as_object=False)
         output = capsys.readouterr().out
         assert f"{len(planned)} trials with up to" in output
-        assert all(f"  would run  {each.label}, micro-batch" in output for each in planned)
+        assert all(f"  would run  {layout.label}, micro-batch" in output for layout in planned)
 
     def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
         on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
@@ -204,12 +204,12 @@ class TestLearning:
 
     def test_all_studies_of_a_folder_teach_what_of_them_holds(self, studies: Path) -> None:
         mini = _miniature()
-        for name, at, recipe, speed in (
+        for name, timestamp, recipe, speed in (
             ("newer-1", "2026-12-01T00:00:00+00:00", mini.recipe, 5e4),
             ("other-1", "2026-12-02T00:00:00+00:00", search_spaces.load("gpt2").recipe, 1e3),
         ):
             versions = checkout.versions()
-            first = header(name, recipes=(recipe,), cluster=CPU, miniature=True, versions=versions, at=at)
+            first = header(name, recipes=(recipe,), cluster=CPU, miniature=True, versions=versions, at=timestamp)
             with Study.create(studies, name) as study:
                 study.record(first)
                 cap = mini.device_memory_gib
@@ -225,7 +225,7 @@ class TestLearning:
             5e4
         }
         *of_each, unusable = setup.knowledge.sentences
-        learned = [each.split(" (")[0] for each in of_each if each.startswith("Learns from")]
+        learned = [sentence.split(" (")[0] for sentence in of_each if sentence.startswith("Learns from")]
         assert learned == ["Learns from old-1", "Learns from newer-1"]
         assert unusable.startswith("Nothing is learned from 1 of the studies: other-1: space bloom7b trains")
 
@@ -248,9 +248,11 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
     setup = setup_of(request, ClusterHandle(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
     searcher = searchers.create(request.searcher, setup.problem)
     keys: list[str] = []
-    while (each := searcher.suggest()) is not None:
-        keys.append(each.key)
-        searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
+    while (suggestion := searcher.suggest()) is not None:
+        keys.append(suggestion.key)
+        searcher.update(
+            suggestion, [measurement(recipe=suggestion.recipe, on=suggestion.layout, micro_batch=2, tokens_per_s=1e4)]
+        )
     assert len(keys) == len(setup.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
         read_request(parse(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

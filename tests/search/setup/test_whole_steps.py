@@ -64,7 +64,7 @@ def test_the_time_that_a_dry_run_tells_holds_a_stated_number_of_steps() -> None:
     first = plan.candidates[0]
     batch = first.batch_points()[0]
     alone = dataclasses.replace(first, micro_batches=(batch.micro_batch,))
-    trial_s, nothing_s = (plan.expected_s(each, H200, timing, NO_FINALS) for each in ([alone], []))
+    trial_s, nothing_s = (plan.expected_s(candidates, H200, timing, NO_FINALS) for candidates in ([alone], []))
     step_s = float(predict(plan.columns).step.total_s[0]) * 3 / batch.grad_accum
     assert batch.grad_accum > 3
     assert trial_s - nothing_s == pytest.approx(TRIAL_S["cuda"] + 9.0 + 501 * step_s)

@@ -41,7 +41,7 @@ def _history(*gates: GateCurves, speed: float = 50000.0, recipes: tuple[Recipe, 
         measurement(on=FAST, tokens_per_s=40000.0, recipe=RECIPE),
         measurement(on=FAST, tokens_per_s=speed, recipe=FLOAT8),
     ]
-    of_study = [Measured(at=AT, measurement=each) for each in measured if each.recipe in recipes]
+    of_study = [Measured(at=AT, measurement=point) for point in measured if point.recipe in recipes]
     return History([header(at=AT, recipes=recipes), *of_study, *gates])
 
 
@@ -53,7 +53,10 @@ def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> N
     gates = _curves(RECIPE, (10.0, 8.0)), _curves(FLOAT8, (10.1, 8.16))
     history = _history(*gates)
     result = StudyResult.of(history)
-    assert [each.winner and each.winner.tokens_per_s for each in result.of_study] == [40000.0, 50000.0]
+    assert [recipe_result.winner and recipe_result.winner.tokens_per_s for recipe_result in result.of_study] == [
+        40000.0,
+        50000.0,
+    ]
     assert result.float8_price(result.of_study[0]) is None
     price = result.float8_price(result.of_study[1])
     assert price is not None and price.speed_ratio == pytest.approx(1.25)

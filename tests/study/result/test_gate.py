@@ -67,7 +67,7 @@ def test_a_verdict_wants_both_curves_of_one_recipe_and_size() -> None:
 
 
 def candidates(*layouts: Layout) -> list[Candidate]:
-    return [Candidate(recipe=RECIPE, layout=each, micro_batches=(1,)) for each in layouts]
+    return [Candidate(recipe=RECIPE, layout=candidate_layout, micro_batches=(1,)) for candidate_layout in layouts]
 
 
 def test_the_reference_has_the_plainest_kernels_that_fit() -> None:

@@ -16,7 +16,7 @@ BEST = measurement(on=FAST, tokens_per_s=50000.0)
 
 def result_of(*measurements: Measurement, lines: tuple[Line, ...] = ()) -> StudyResult:
     first = header(at=AT, recipes=(RECIPE, OTHER))
-    return StudyResult.of(History([first, *(Measured(at=AT, measurement=each) for each in measurements), *lines]))
+    return StudyResult.of(History([first, *(Measured(at=AT, measurement=point) for point in measurements), *lines]))
 
 
 def curves(on_reference: bool, loss: float) -> GateCurves:
@@ -61,7 +61,7 @@ def test_an_order_that_a_disturbed_machine_leaves_open_names_a_leader_and_no_win
         judged.leader is not None and judged.winner is None and judged.profile is None and len(judged.unresolved) == 2
     )
     assert not result.is_resolved and result.has_leader
-    assert [each.recipe for each, _ in result.winners] == [OTHER], "each recipe has its own"
+    assert [recipe_result.recipe for recipe_result, _ in result.winners] == [OTHER], "each recipe has its own"
 
 
 @pytest.mark.parametrize("tried_all", [True, False])

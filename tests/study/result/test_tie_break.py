@@ -67,7 +67,7 @@ def test_a_point_is_disturbed_beyond_ten_per_cent_and_beyond_its_own_interval() 
 
 def test_a_run_that_was_disturbed_does_not_stand_for_a_point_whose_others_agree() -> None:
     speeds = (1000, 1000, 990, 1010)
-    short = [measurement(on=ONE, tokens_per_s=each, repeat=n, measured_grad_accum=3) for n, each in enumerate(speeds)]
+    short = [measurement(on=ONE, tokens_per_s=speed, repeat=n, measured_grad_accum=3) for n, speed in enumerate(speeds)]
     long = measurement(on=ONE, tokens_per_s=400, repeat=4, measured_grad_accum=64)
     (point,) = points([*short, long])
     assert point.main_run.tokens_per_s == 990
@@ -123,7 +123,7 @@ def test_contenders_run_in_turn_and_back_again() -> None:
         order.append((letters[run.point.layout], run.repeat))
         measurements += runs(run.point.layout, 2000, first=run.repeat)
     # Whoever leads by its median stands first in a round.
-    assert sorted(order, key=lambda each: each[1]) == order and len(order) == 9
+    assert sorted(order, key=lambda entry: entry[1]) == order and len(order) == 9
     assert {letter for letter, repeat in order if repeat == 2} == set("ABC")
 
 

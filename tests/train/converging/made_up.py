@@ -50,8 +50,8 @@ def compared(folder: Path) -> tuple[ComparisonFacts, StrategyVerdict]:
 def mirrored(folder: Path, uri: str) -> tuple[ComparisonFacts, StrategyVerdict]:
     """Returns the same as `compared`, after it has written each training's run to MLflow."""
     comparison, verdict = compared(folder)
-    for name, of in verdict.marks.items():
-        for seed in of:
+    for name, marks_by_seed in verdict.marks.items():
+        for seed in marks_by_seed:
             TrainingRun(
                 plan(recipe=dataclasses.replace(RECIPE, seed=seed)),
                 uri=uri,

@@ -67,9 +67,9 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     assert ddp["learning_rate"] == fsdp["learning_rate"] == RECIPE.learning_rate
     assert ddp["learning_rate_source"] == "the best of 1 in 30 steps each"
     # The engines train the same, in their own time.
-    losses = [each["seeds"]["0"]["loss_at_equal_tokens"] for each in (ddp, fsdp)]
+    losses = [strategy["seeds"]["0"]["loss_at_equal_tokens"] for strategy in (ddp, fsdp)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3) and losses[0] < 5.0
-    assert all(each["seeds"]["0"]["hours_to_loss"] > 0 for each in (ddp, fsdp))
+    assert all(strategy["seeds"]["0"]["hours_to_loss"] > 0 for strategy in (ddp, fsdp))
     with Image.open(tmp_path / "compared" / "convergence.png") as picture:
         assert min(picture.size) > 500
     trained = {run.data.tags["strategy"]: run for run in runs(tmp_path) if run.data.tags["role"] == "training"}
@@ -106,12 +106,14 @@ def test_four_engines_learn_the_same_within_the_noise_of_seeds(tmp_path: Path):
     print(*json.loads(completed.stdout)["answer"], sep="\n")
     parts = [re.sub(r"[^A-Za-z0-9=._-]+", "_", name) for name in ("ddp", *others)]
     read = [[read_curves(folder / "compared" / name / f"seed-{seed}") for seed in range(seeds)] for name in parts]
-    losses = np.array([[each.losses for each in of] for of in read])  # engine, seed, step
-    held_out = np.array([[each.val_losses[-1] for each in of] for of in read])
+    losses = np.array(
+        [[seed_curves.losses for seed_curves in engine_curves] for engine_curves in read]
+    )  # engine, seed, step
+    held_out = np.array([[seed_curves.val_losses[-1] for seed_curves in engine_curves] for engine_curves in read])
     noise, apart = losses.std(axis=1, ddof=1).mean(axis=0), np.abs(losses - losses[0])
     print("engine | difference from DDP in 20 steps | over 300 steps of each seed | held-out loss, mean and deviation")
-    for name, of_seeds, of in zip(parts, apart, held_out, strict=True):
-        figures = (of_seeds[:, :20].max(), *of_seeds.mean(axis=1), of.mean(), of.std(ddof=1))
+    for name, of_seeds, val_losses in zip(parts, apart, held_out, strict=True):
+        figures = (of_seeds[:, :20].max(), *of_seeds.mean(axis=1), val_losses.mean(), val_losses.std(ddof=1))
         print(name, *(f"{figure:.3g}" for figure in figures), sep=" | ")
     print(f"noise of seeds: {noise.min():.3g} to {noise.max():.3g}, mean {noise.mean():.3g}")
     assert losses.shape == (4, seeds, steps) and losses[:, :, -20:].mean() < 0.7 * losses[:, :, 0].mean()
@@ -137,9 +139,9 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     assert completed.returncode == 0, completed.stderr[-3000:]
     report = json.loads(completed.stdout)
     assert set(report["strategies"]) | set(report["left_out"]) == {"fsdp", *others} and not report["left_out"]
-    for each in report["strategies"].values():
-        assert len(each["seeds"]) == 2 and each["spread"] is not None
-        assert all(of_seed["tokens_to_loss"] is not None for of_seed in each["seeds"].values())
+    for strategy in report["strategies"].values():
+        assert len(strategy["seeds"]) == 2 and strategy["spread"] is not None
+        assert all(of_seed["tokens_to_loss"] is not None for of_seed in strategy["seeds"].values())
     # FSDP and DeepSpeed train the same recipe: no further apart than seeds are.
     fsdp, deepspeed = (report["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
     assert abs(fsdp - deepspeed) < max(0.01, 3 * report["strategies"]["fsdp"]["spread"])

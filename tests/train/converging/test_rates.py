@@ -33,11 +33,11 @@ def bowl(best: float):
 
 
 @pytest.mark.parametrize(
-    ("best", "most", "expected", "number"),
+    ("best", "max_rates", "expected", "number"),
     [(0.01, 5, 0.01, 3), (0.03, 5, 0.03, 4), (0.09, 5, 0.09, 5), (0.81, 5, 0.27, 5), (0.001, 4, 0.01 / 9, 4)],
 )
-def test_the_search_goes_on_past_a_best_rate_at_the_edge(best: float, most: int, expected: float, number: int):
-    rate, num_tried = search_rate(0.01, most, bowl(best))
+def test_the_search_goes_on_past_a_best_rate_at_the_edge(best: float, max_rates: int, expected: float, number: int):
+    rate, num_tried = search_rate(0.01, max_rates, bowl(best))
     assert rate == pytest.approx(expected) and num_tried == number
 
 

@@ -31,12 +31,12 @@ def test_the_four_strategies_of_one_command(tmp_path: Path, fsdp: str):
     parsed = strategies(
         tmp_path, fsdp, "engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "grad_accum=256"
     )
-    labels = [each.layout.label.split(",")[0] for each in parsed]
+    labels = [strategy.layout.label.split(",")[0] for strategy in parsed]
     assert labels == ["FSDP2 stage 3", "ZeRO-2", "DDP", "FSDP2 stage 3"]
-    assert [each.recipe.optimizer for each in parsed] == ["adamw", "adamw", "adafactor", "adamw"]
-    assert [each.recipe.global_batch for each in parsed] == [4, 4, 4, 2 * 2 * 256]
+    assert [strategy.recipe.optimizer for strategy in parsed] == ["adamw", "adamw", "adafactor", "adamw"]
+    assert [strategy.recipe.global_batch for strategy in parsed] == [4, 4, 4, 2 * 2 * 256]
     assert parsed[3].batch.grad_accum == 256 and not parsed[3].recipe.grad_accum
-    assert all(each.layout.world_size == 2 for each in parsed)
+    assert all(strategy.layout.world_size == 2 for strategy in parsed)
     assert parsed[0].mathematics == parsed[1].mathematics != parsed[2].mathematics
 
 
@@ -54,7 +54,7 @@ def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: st
     rates = Rates(tmp_path / "rates.json")
     assert rates.lookup(plain) is None and rates.lookup(by_rule) is None
     # The rule would have multiplied the second's rate. A file's is stated where it differs.
-    chosen_rates = [rates.lookup(each) for each in with_own_rate]
+    chosen_rates = [rates.lookup(strategy) for strategy in with_own_rate]
     assert chosen_rates == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
     assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
 

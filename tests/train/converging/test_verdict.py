@@ -73,10 +73,12 @@ def test_a_slower_learner_with_faster_steps_is_sooner_by_what_is_left_of_both():
         },
         40 * STEP,
     )
-    assert verdict.target_loss == max(each.val_losses[-1] for each in (curves(step_s=9.0, tokens_scale=1.5),))
-    speed = verdict.ratio("fast", lambda each: each.tokens_per_s)
-    tokens = verdict.ratio("fast", lambda each: each.tokens_to_loss)
-    hours = verdict.ratio("fast", lambda each: each.hours_to_loss)
+    assert verdict.target_loss == max(
+        seed_curves.val_losses[-1] for seed_curves in (curves(step_s=9.0, tokens_scale=1.5),)
+    )
+    speed = verdict.ratio("fast", lambda mark: mark.tokens_per_s)
+    tokens = verdict.ratio("fast", lambda mark: mark.tokens_to_loss)
+    hours = verdict.ratio("fast", lambda mark: mark.hours_to_loss)
     assert speed and tokens and hours and speed.interval and hours.interval
     assert speed.middle == pytest.approx(36 / math.sqrt(90))
     assert tokens.middle == pytest.approx(1.5, rel=0.05)

@@ -73,7 +73,7 @@ def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tm
     assert f"Trained on {12 * STEP} tokens" in completed.stdout
     folder = TrainingFolder(out)
     assert [
-        step for each in steps_of(folder.read_records()) for step in range(each.first_step, each.last_step + 1)
+        step for record in steps_of(folder.read_records()) for step in range(record.first_step, record.last_step + 1)
     ] == [*range(1, 13)]
     assert folder.tokens_saved() == 12 * STEP
     assert command.main([str(out), "--out", str(tmp_path / "model")]) == 0

@@ -97,7 +97,9 @@ def test_parquet_with_text(tmp_path: Path, kind: pa.DataType) -> None:
     corpus = [*texts(100), None, "last"]
     table = pa.table({"id": range(102), "content": pa.array(corpus, pa.string()).cast(kind)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    assert _joined(_shards(tmp_path / "a.parquet", text_key="content")) == as_bytes([each for each in corpus if each])
+    assert _joined(_shards(tmp_path / "a.parquet", text_key="content")) == as_bytes(
+        [document for document in corpus if document]
+    )
 
 
 @pytest.mark.parametrize(("kind", "written"), [("uint8", "uint8"), ("uint16", "uint16"), ("int64", "int32")])
