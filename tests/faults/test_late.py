@@ -35,7 +35,7 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
             time.sleep(0.1)
         out, err = driver.communicate(timeout=900)
     assert (driver.returncode, out) == (0, "1\n"), err
-    assert "Ray did not come up in the 30 s that it gives itself" in err
+    assert "Ray did not come up in the 30 s that it allows itself" in err
 
 
 def name_of(process: psutil.Process) -> str:
