@@ -62,7 +62,7 @@ def _table(family: Family, tokens: float) -> Table:
     for accumulation, of_recipe in family.items():
         winner = of_recipe.winner
         if winner is None or winner.tokens_per_s is None:
-            table.add_row(f"{accumulation:,}", Text(why_no_winner(of_recipe), style="red"))
+            table.add_row(f"{accumulation:,}", Text(no_winner_reason(of_recipe), style="red"))
             continue
         tilde = "~" if winner.step_time_derived else ""
         days = days_of(winner, tokens)
@@ -79,7 +79,7 @@ def _table(family: Family, tokens: float) -> Table:
     return table
 
 
-def why_no_winner(of_recipe: RecipeResult) -> str:
+def no_winner_reason(of_recipe: RecipeResult) -> str:
     """Returns why a recipe's table has no winner."""
     return "not resolved" if of_recipe.unresolved else "nothing fits"
 

@@ -11,7 +11,7 @@ from rich.table import Table, box
 from rich.text import Text
 
 from platform.common.text import figure, plural
-from platform.report.accumulations import why_no_winner
+from platform.report.accumulations import no_winner_reason
 from platform.report.console import STYLES, as_text, console
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.measurement import Measurement, Outcome
@@ -170,7 +170,7 @@ def _listing(batches: Batches) -> Table:
     for size in batches.sizes:
         winner = batches.best.get(size)
         if winner is None:
-            table.add_row(f"{size:,}", Text(why_no_winner(batches.result_by_batch[size]), style="red"))
+            table.add_row(f"{size:,}", Text(no_winner_reason(batches.result_by_batch[size]), style="red"))
             continue
         tilde = "~" if winner.step_time_derived else ""
         table.add_row(

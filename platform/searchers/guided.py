@@ -232,9 +232,9 @@ class Guided(Generic[C]):
         if micro_batches != candidate.micro_batches:
             climbed = dataclasses.replace(candidate, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._timing.incumbents:
-            why_not = self._run.refusal(group, self._timing.incumbents[group], saving, cost_gpu_s)
-            if why_not:
-                self.stopped_reason = why_not
+            refusal = self._run.refusal(group, self._timing.incumbents[group], saving, cost_gpu_s)
+            if refusal:
+                self.stopped_reason = refusal
                 return None
         return climbed
 

@@ -36,8 +36,8 @@ def read_rows(path: pathlib.Path) -> list[Row]:
             rows = list(reader)
             header = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read table {path}: {why}") from None
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read table {path}: {cause}") from None
     twice = [name for name, count in collections.Counter(header).items() if name and count > 1]
     if twice:
         raise InputError(f"table {path} has the columns {', '.join(twice)} more than once: keep one of each")

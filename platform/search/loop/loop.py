@@ -95,7 +95,7 @@ class SearchLoop:
     @property
     def ended_reason(self) -> str:
         """Reason why the search runs no further trial; "" while it continues."""
-        return self.fault or (self._search_end.why if self._search_end else "")
+        return self.fault or (self._search_end.reason if self._search_end else "")
 
     @property
     def tried_all(self) -> bool:
@@ -198,12 +198,12 @@ class SearchLoop:
                 return work, None
             has_time = not self.spending.over_reason(trial_s=history.start_s, reserve_s=reserve_s)
             if not (is_settled and has_time and timing.fixes_steps):
-                return None, SearchEnd(why=reason, tried_all=False)
+                return None, SearchEnd(reason=reason, tried_all=False)
             self._search.pass_over(work[0])
         if self._search.has_passed_over:
             reason = self.spending.over_reason(trial_s=math.inf, reserve_s=reserve_s)
-            return None, SearchEnd(why=reason, tried_all=False)
-        return None, SearchEnd(why=self._search.stopped_reason, tried_all=True)
+            return None, SearchEnd(reason=reason, tried_all=False)
+        return None, SearchEnd(reason=self._search.stopped_reason, tried_all=True)
 
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""

@@ -54,7 +54,7 @@ class Decision:
 class SearchEnd:
     """The reason why the search is over."""
 
-    why: str
+    reason: str
     tried_all: bool
     """Whether the searcher had nothing more to try; otherwise a budget ended it."""
 

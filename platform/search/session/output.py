@@ -86,10 +86,10 @@ def not_profiled(result: StudyResult) -> str:
     """Returns why a winner has no profile; "" where each has one or there is no winner."""
     if all(recipe_result.profile is not None for recipe_result, _ in result.winners):
         return ""
-    return f"The winner was not profiled: {_why_not_profiled(result)}. --resume with --profile tries again."
+    return f"The winner was not profiled: {_not_profiled_reason(result)}. --resume with --profile tries again."
 
 
-def _why_not_profiled(result: StudyResult) -> str:
+def _not_profiled_reason(result: StudyResult) -> str:
     history = result.history
     if failure := history.profile_failure():
         return failure
