@@ -58,7 +58,7 @@ def test_system_libraries_in_place_of_torch_s_own_are_named(tmp_path: Path, monk
     (remark,) = remarks(
         [_node(), _node("10.0.0.2", replaced_libraries=["/cuda/libcudnn.so.9", "/cuda/libcublas.so.13"])]
     )
-    assert remark.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in handle of")
+    assert remark.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in place of")
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:

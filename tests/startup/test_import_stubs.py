@@ -11,12 +11,12 @@ from trainers.startup import import_stubs, prestart
 
 WORKER = """
 import gc, sys
-from trainers import engines
+from trainers.engines.base import engine_class
 import trainers.trial.worker, trainers.training.worker
 
 assert "transformers" not in sys.modules, "transformers was imported beside what it imports for others"
 
-engines.load("deepspeed")
+engine_class("deepspeed")
 import transformers
 
 assert gc.isenabled()
