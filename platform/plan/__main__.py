@@ -33,6 +33,7 @@ from platform.cost_model import stacks
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
 from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
+from platform.plan.assumptions import Assumptions
 from platform.plan.plan_options import PlanOptions
 from platform.plan.projection import StudyPrior
 from platform.search.setup.old_studies import read_old
@@ -211,8 +212,6 @@ def run(options: PlanOptions) -> int:
         cluster = with_network(cluster, options.node_gbps / 8)
     if options.device_memory_gib is not None:
         cluster = with_memory_cap(cluster, options.device_memory_gib)
-    if cluster.num_nodes > 1 and cluster.link_sigma:
-        console.print(_unknown_network(cluster), highlight=False)
     cluster = stacks.with_software(cluster, software)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
@@ -221,13 +220,15 @@ def run(options: PlanOptions) -> int:
             f"the catalogue has no FP8 figures of {cluster.device.name}:"
             " choose --set compute_precision=bf16, or another device"
         )
-    if space.assumption:
-        console.print(space.assumption, highlight=False)
+    assumptions = Assumptions.of(options, space, cluster)
+    for sentence in assumptions.sentences():
+        console.print(sentence, highlight=False)
     question = Question(
         options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
     )
     printed: dict[str, Any] = {
-        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
+        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens,
+        "assumptions": assumptions.to_json(),
     }  # fmt: skip
     if options.fixes_recipe:
         printed["recipe"] = space.recipe.label
@@ -237,14 +238,6 @@ def run(options: PlanOptions) -> int:
     if options.json:
         print(json.dumps(printed | answer, indent=2))
     return code
-
-
-def _unknown_network(cluster: ClusterSpec) -> str:
-    """Returns the sentence for a cluster whose network is not stated."""
-    return (
-        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
-        " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -57,6 +57,11 @@ class PlanOptions:
         """Whether the answer is for a single recipe."""
         return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
 
+    @property
+    def asks_of_several_nodes(self) -> bool:
+        """Whether the answer is for other numbers of devices than the cluster's too, which may be several nodes."""
+        return any(getattr(self, name) for name in _BY_AXES)
+
     def check(self, space: Space) -> None:
         """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
         space.
