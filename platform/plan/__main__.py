@@ -5,6 +5,7 @@
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
     python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
+    python -m platform.plan bloom7b --cluster 2x8xH100 --sweep node-gbps=10,100,400      best layout by network
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
@@ -59,7 +60,8 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
     command_parser.add_argument(
         "--cluster",
         metavar="C",
-        help="8xA100-80GB, 4x8xH100, a name of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
+        " of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
         " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
     )
     command_parser.add_argument(
@@ -120,6 +122,11 @@ def _add_questions(command_parser: argparse.ArgumentParser) -> None:
         "--batch-rampup",
         metavar="PHASES",
         help="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
+    )
+    command_parser.add_argument(
+        "--sweep",
+        metavar="node-gbps=VALUES",
+        help="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
     )
     command_parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, alone on standard output"
@@ -204,6 +211,7 @@ def run(options: PlanOptions) -> int:
         ClusterError: Ray fails.
     """
     console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
+    written, options = options.cluster or "ray", options.with_written_network()
     space = _space(options)
     options.check(space)
     software = stacks.find_software(options.software)
@@ -227,7 +235,7 @@ def run(options: PlanOptions) -> int:
         options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
     )
     printed: dict[str, Any] = {
-        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens,
+        "space": space.name, "cluster": written, "software": software, "tokens": question.tokens,
         "assumptions": assumptions.to_json(),
     }  # fmt: skip
     if options.fixes_recipe:

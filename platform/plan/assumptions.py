@@ -18,7 +18,7 @@ class Assumptions:
     cluster: ClusterSpec
     """The planned cluster, with all that the options state."""
     several_nodes: bool
-    """Whether the answer depends on the network between nodes."""
+    """Whether the answer depends on one network between nodes: a sweep has its own."""
     lengths: tuple[int, ...]
     length_source: str
     batches: tuple[int, ...]
@@ -30,7 +30,7 @@ class Assumptions:
         """Returns what the answer to `options` takes for granted."""
         return cls(
             cluster=cluster,
-            several_nodes=cluster.num_nodes > 1 or options.asks_of_several_nodes,
+            several_nodes=options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes),
             lengths=tuple(dict.fromkeys(recipe.seq_len for recipe in space.recipes)),
             length_source=_source("seq_len", options, space),
             batches=tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
