@@ -119,8 +119,8 @@ class ClusterSpec:
     spread: float = 0.0
     """Standard deviation of the log of step times from run to run, where the network is known for it."""
     network_source: Literal["stated", "catalogue", "measured", "assumed"] = "assumed"
-    """Where the bandwidth between nodes comes from: "catalogue" where its entry was named, "assumed" where it is that
-    of the device's usual node or of none.
+    """Source of the bandwidth between nodes: "catalogue" where its entry was named, "assumed" where it is that of the
+    device's usual node or of none.
     """
     usual_node: str = ""
     """The catalogue's node whose links were taken; "" where it has none."""

@@ -1,4 +1,4 @@
-"""Which links groups of ranks and neighbouring pipeline stages use, and how many of them share a node's ports.
+"""The links that groups of ranks and neighbouring pipeline stages use, and how many of them share a node's ports.
 
 Ranks are numbered with `pp` outermost, then data, context and tensor parallelism; a node has consecutive ranks. The
 members of a group are `stride` ranks apart, so `ranks` x `stride` consecutive ranks are `stride` groups.
@@ -28,8 +28,8 @@ def groups_at_a_node(c: Columns, ranks: Array, stride: Array | float) -> Array:
     """Returns the number of groups, of those that span nodes, that have members in the same node, for the node with
     most: a node between two others may have the end of one block and the beginning of the next.
     """
-    whole = ranks * stride / c.devices_per_node % 1 == 0
-    blocks = np.where(whole | (devices_of(c) <= 2 * c.devices_per_node), 1.0, 2.0)
+    aligned = ranks * stride / c.devices_per_node % 1 == 0
+    blocks = np.where(aligned | (devices_of(c) <= 2 * c.devices_per_node), 1.0, 2.0)
     return np.minimum(blocks * stride, c.devices_per_node)
 
 

@@ -1,5 +1,5 @@
-"""What an answer takes for granted: the network between nodes, length and batch, price and software, each with whether
-it was stated.
+"""The assumptions of an answer: the network between nodes, length and batch, price and software, each with whether it
+was stated.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Assumptions:
 
     @classmethod
     def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
-        """Returns what the answer to `options` takes for granted."""
+        """Returns the assumptions of the answer to `options`."""
         return cls(
             cluster=cluster,
             several_nodes=options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes),

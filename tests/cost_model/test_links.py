@@ -20,22 +20,22 @@ GBPS = 1e9 / 8
 def _link(columns: Columns) -> float:
     """Returns the bytes per second of one rank across the slowest boundary between stages."""
     boundaries = Boundaries.of(columns)
-    return _one(np.where(boundaries.spans, boundaries.bandwidth, columns.intra_bandwidth))
+    return _single(np.where(boundaries.spans, boundaries.bandwidth, columns.intra_bandwidth))
 
 
-def _one(values: Array) -> float:
+def _single(values: Array) -> float:
     return float(np.ravel(values)[0])
 
 
 def test_the_boundary_between_nodes_is_priced_where_stages_share_a_node() -> None:
     """Checks pipelines of which each node has two stages: once, neighbouring ranks of one boundary decided for all."""
     shared = point(Layout(engine="ddp", dp_replicate=4, pp=4), cluster="2x8xH100", grad_accum=8)
-    assert _link(shared) == _one(shared.inter_bandwidth) / 4  # four replicas send at once
+    assert _link(shared) == _single(shared.inter_bandwidth) / 4  # four replicas send at once
     assert float(Boundaries.of(shared).share[0]) == pytest.approx(1 / 3)
     alone = point(Layout(engine="ddp", dp_replicate=8, pp=2), cluster="2x8xH100", grad_accum=8)
-    assert _link(alone) == _one(alone.inter_bandwidth) / 8
+    assert _link(alone) == _single(alone.inter_bandwidth) / 8
     within = point(Layout(engine="ddp", dp_replicate=2, pp=4), cluster="8xH100", grad_accum=8)
-    assert _link(within) == _one(within.intra_bandwidth)
+    assert _link(within) == _single(within.intra_bandwidth)
     around = point(fsdp(dp_shard=4, pp=4, schedule="interleaved", virtual=2), cluster="2x8xH100", grad_accum=8)
     assert float(Boundaries.of(around).share[0]) == pytest.approx(1 / 2)  # the last stage sends to the first
 

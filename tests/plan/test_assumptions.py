@@ -1,4 +1,4 @@
-"""What the header of an answer takes for granted: network, length, batch, price, software."""
+"""The assumptions in the header of an answer: network, length, batch, price, software."""
 
 import json
 from pathlib import Path
@@ -74,8 +74,8 @@ def test_length_batch_price_and_software_stand_in_the_header(
     assert main([str(file), "--cluster", "8xH100", "--top", "1"]) == 0
     by_default = "global batch 512 (by default, --set changes it)"
     assert by_default in " ".join(capsys.readouterr().out.split())
-    taken = printed_json(capsys, str(file), "--cluster", "8xH100")["assumptions"]
-    assert taken["global_batch"] == {"values": [512], "source": "by default"}  # type: ignore[index]
+    assumptions = printed_json(capsys, str(file), "--cluster", "8xH100")["assumptions"]
+    assert assumptions["global_batch"] == {"values": [512], "source": "by default"}  # type: ignore[index]
 
 
 def test_a_probed_network_is_told_from_an_assumed_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -250,9 +250,9 @@ def test_a_405b_s_published_degrees_with_context_parallelism_over_nodes_are_plan
 def test_tensor_parallelism_spans_nodes_only_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
     (recipe,) = printed_json(capsys, "bloom7b", "--cluster", "4x4xH100")["recipes"]  # type: ignore[misc]
     assert recipe["skipped"]["tp reaches across nodes"] > 0  # of the space's tp 8
-    asked = ("bloom7b", "--set", "tp=16", "--top", "1")
+    arguments = ("bloom7b", "--set", "tp=16", "--top", "1")
     slow, fast = (
-        printed_json(capsys, *asked, "--cluster", f"2x8xH100@{network}")["recipes"][0]["layouts"][0]  # type: ignore[index]
+        printed_json(capsys, *arguments, "--cluster", f"2x8xH100@{network}")["recipes"][0]["layouts"][0]  # type: ignore[index]
         for network in (100, 3200)
     )
     assert "tp 16" in slow["layout"] and slow["step_time_s"] > 2 * fast["step_time_s"]
