@@ -56,6 +56,8 @@ class Space:
     """Fields of the recipe that are defaults because nothing states them, such as the length of a `config.json` without
     one.
     """
+    chosen: tuple[str, ...] = ()
+    """Layout fields that `--set` names: a plan then has degrees that no space has by itself, as tp across nodes."""
     tokens: float = 100e9
     """The token budget for which days and cost are reported."""
     device_memory_gib: float | None = None
@@ -229,6 +231,7 @@ class Space:
                 axes={**self.axes, axis: values},
                 optional_axes=tuple(optional_axis for optional_axis in self.optional_axes if optional_axis != axis),
                 model_parallel={**self.model_parallel, **model_parallel},
+                chosen=(*self.chosen, axis),
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
             raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")

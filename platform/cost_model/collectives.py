@@ -19,23 +19,13 @@ def _fill_s(num_bytes: Array, latency: Array) -> Array:
     return FILL * latency * num_bytes / (num_bytes + FILL_BYTES)
 
 
-def ring_bandwidth(
-    ranks: Array,
-    ranks_per_node: Array,
-    devices_per_node: Array,
-    intra_bandwidth: Array,
-    inter_bandwidth: Array,
-    group_bandwidth: Array,
-) -> Array:
-    """Returns the bytes per second of one rank in a ring.
+def ring_bandwidth(groups: Array, intra_bandwidth: Array, inter_bandwidth: Array, group_bandwidth: Array) -> Array:
+    """Returns the bytes per second of one rank in a ring between nodes.
 
-    `ranks_per_node` ranks of the group share a node with other groups of the same kind, all of which communicate at
-    once: the group has its ranks' share of the node's ports (arXiv 2104.04473, section 3.3.2), and at most the
-    bandwidth that a single group reaches.
+    `groups` of the same kind in a node communicate at once: each has its share of the node's ports (arXiv 2104.04473,
+    section 3.3.2), and at most the bandwidth that a single group reaches; inside the node it has a rank's link.
     """
-    share = inter_bandwidth * np.minimum(ranks_per_node, devices_per_node) / devices_per_node
-    share = np.minimum(share, group_bandwidth)
-    return np.where(ranks > ranks_per_node, np.minimum(intra_bandwidth, share), intra_bandwidth)
+    return np.minimum(intra_bandwidth, np.minimum(inter_bandwidth / groups, group_bandwidth))
 
 
 def gather_s(

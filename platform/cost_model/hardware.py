@@ -14,7 +14,7 @@ import math
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from platform.common.errors import InputError
 from platform.cost_model import constants
@@ -118,6 +118,12 @@ class ClusterSpec:
     """Log deviation of the time between nodes where the network is neither stated nor in the catalogue."""
     spread: float = 0.0
     """Standard deviation of the log of step times from run to run, where the network is known for it."""
+    network_source: Literal["stated", "catalogue", "measured", "assumed"] = "assumed"
+    """Source of the bandwidth between nodes: "catalogue" where its entry was named, "assumed" where it is that of the
+    device's usual node or of none.
+    """
+    usual_node: str = ""
+    """The catalogue's node whose links were taken; "" where it has none."""
 
     @property
     def num_devices(self) -> int:
@@ -253,7 +259,8 @@ def cluster_of(
     """
     catalogue = _catalogue()
     link = catalogue["links"][catalogue["devices"][device.name]["link"]]
-    entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
+    usual_node = node or catalogue["defaults"].get(device.name, "")
+    entry = catalogue["nodes"].get(usual_node, {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
     # Hosts that share one link domain are one node here.
     domain = entry.get("link_domain", 0)
@@ -278,6 +285,8 @@ def cluster_of(
         inter_hop_s=entry["inter_hop_us"] * 1e-6 if "inter_hop_us" in entry else INTER_HOP_S,
         link_sigma=0.0 if inter_gb_per_s or entry else UNKNOWN_LINK_SIGMA,
         spread=entry.get("spread", 0.0),
+        network_source="stated" if inter_gb_per_s else "catalogue" if node else "assumed",
+        usual_node=usual_node,
     )
 
 
@@ -290,6 +299,7 @@ def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
         inter_peak_gb_per_s=inter_gb_per_s,
         group_gb_per_s=math.inf,
         link_sigma=0.0,
+        network_source="stated",
     )
 
 

@@ -1,47 +1,14 @@
-"""Costs of tensor, pipeline and context parallelism under any engine, and the rings in which ranks communicate."""
+"""Costs of tensor, pipeline and context parallelism under any engine."""
 
 import dataclasses
 
 import numpy as np
 
-from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.layout_arrays import LayoutArrays
+from platform.cost_model.links import Boundaries, Ring, devices_of
 from trainers.spec.model import ModelSpec
 from trainers.spec.stages import blocks_of_stages
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Ring:
-    """A group of ranks that communicate with each other, with the figures of their links."""
-
-    ranks: Array
-    in_node: Array
-    """Number of the group's ranks in one node."""
-    bandwidth: Array
-    latency: Array
-    inter_hop: Array
-
-    @classmethod
-    def of(cls, c: Columns, ranks: Array, in_node: Array) -> "Ring":
-        """Returns the ring of `ranks`, of which `in_node` share a node of the cluster."""
-        return cls(
-            ranks=ranks,
-            in_node=in_node,
-            bandwidth=ring_bandwidth(
-                ranks, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth
-            ),
-            latency=np.where(ranks > in_node, c.inter_latency, c.intra_latency),
-            inter_hop=c.inter_hop,
-        )
-
-    def gather_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-gather or reduce-scatter of `num_bytes` in total."""
-        return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
-
-    def all_reduce_s(self, num_bytes: Array) -> Array:
-        """Returns the seconds of an all-reduce of `num_bytes`."""
-        return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,13 +98,12 @@ def data_ring(c: Columns) -> Ring:
     """Returns the ring of ranks that hold the same parameters before sharding, including those of context
     parallelism.
     """
-    ranks = c.dp * c.cp
-    return Ring.of(c, ranks, np.clip(np.floor(c.devices_per_node / c.tp), 1, ranks))
+    return Ring.of(c, c.dp * c.cp, stride=c.tp)
 
 
 def _tensor_ring(c: Columns) -> Ring:
     """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node where they fit."""
-    return Ring.of(c, c.tp, np.minimum(c.tp, c.devices_per_node))
+    return Ring.of(c, c.tp, stride=1.0)
 
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
@@ -151,7 +117,7 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     """
     ring = _tensor_ring(c)
     reduced = ring.all_reduce_s(boundary)
-    around = (c.sequence_parallel > 0) & (c.tp > ring.in_node)
+    around = (c.sequence_parallel > 0) & (ring.ranks > ring.in_node)
     exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
     total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
@@ -187,23 +153,33 @@ def context_s(c: Columns, tokens: Array, full: Mask) -> Array:
     This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
     gradients. Recomputation gathers them again.
     """
-    ring = Ring.of(c, c.cp, np.clip(c.devices_per_node / c.tp, 1, c.cp))
+    ring = Ring.of(c, c.cp, stride=c.tp)
     gathered = tokens * c.cp * 2 * c.kv_width / c.tp * c.compute_bytes
     rounds = 0.5 * 3 * gathered * (c.cp - 1) / c.cp / ring.bandwidth
     apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
     return np.where(c.cp > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
 
 
-def send_s(c: Columns, boundary: Array, residual: Array) -> Array:
-    """Returns the seconds of sending one stage's output to the next. All devices of a node send at once through the
-    node's ports. Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv
-    2104.04473, section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both
-    libraries wait for the transfer. This project's ranks send their tokens of the `residual` stream.
+def send_s(c: Columns, boundary: Array, residual: Array) -> tuple[Array, Array]:
+    """Returns the seconds (at the slowest boundary, at the boundaries' mean) of sending one stage's output to the next.
+    Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv 2104.04473,
+    section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both libraries
+    wait for the transfer. This project's ranks send their tokens of the `residual` stream.
     """
-    across = c.tp * c.cp * c.dp >= c.devices_per_node
-    per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
-    latency = np.where(across, c.inter_latency, c.intra_latency)
-    ring = _tensor_ring(c)
-    gathered = gather_s(boundary, ring.ranks, ring.in_node, ring.bandwidth, c.intra_latency, c.inter_hop)
+    boundaries = Boundaries.of(c)
     sent = np.where(c.own_mesh > 0, residual, boundary) / c.tp
-    return latency + sent / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)
+    gathered = np.where(c.sequence_parallel > 0, 0.0, _tensor_ring(c).gather_s(boundary))
+    inside = c.intra_latency + sent / c.intra_bandwidth
+    between = np.where(boundaries.spans, c.inter_latency + sent / boundaries.bandwidth, inside)
+    mean = inside + boundaries.share * (between - inside)
+    return np.maximum(inside, between) + gathered, mean + gathered
+
+
+def tied_ends_s(c: Columns, sharing: Array) -> Array:
+    """Returns the seconds in which the first and the last stage add up their gradients of a tied table, a part of
+    which each of `sharing` ranks has. Within a node they are left out: its links make them short.
+    """
+    width = c.tp * c.cp * c.dp
+    ends = Ring.of(c, np.full((), 2.0), stride=width * np.maximum(c.pp - 1, 1.0))
+    reduced = ends.all_reduce_s(c.table_parameters / c.tp / sharing * c.gradient_bytes)
+    return np.where((c.tied > 0) & (c.pp > 1) & (devices_of(c) > c.devices_per_node), reduced, 0.0)

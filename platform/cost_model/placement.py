@@ -1,5 +1,7 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
+from collections.abc import Collection
+
 from platform.cost_model.hardware import ClusterSpec
 from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
 from trainers.spec.layout import Layout
@@ -9,13 +11,15 @@ from trainers.spec.stages import divides_blocks, num_stages
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 
 
-def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
-    """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit."""
+def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, chosen: Collection[str] = ()) -> str:
+    """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit.
+    Groups of `tp` may span nodes where it is among the `chosen` axes.
+    """
     model = recipe.model
     reasons = (
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
         ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
-        ("tp and cp reach across nodes", cluster.devices_per_node % (layout.tp * layout.cp)),
+        ("tp reaches across nodes", "tp" not in chosen and cluster.devices_per_node % layout.tp),
         ("pp x virtual does not divide the blocks", layout.pp > 1 and not divides_blocks(model, num_stages(layout))),
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),

@@ -10,7 +10,9 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.host import pace_share
+from platform.cost_model.links import spans_nodes
 from platform.cost_model.memory import PeakMemory, peak_memory
+from platform.cost_model.mesh import context_s, stages_of, tied_ends_s
 from platform.cost_model.stalls import interval, mean_ratio, stall_chance, stalled_s
 from platform.cost_model.step_time import StepTime, step_time
 
@@ -77,10 +79,16 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
-    """Returns the seconds of communication on a cluster of several nodes; tensor parallelism counts only where it spans
-    nodes.
-    """
-    return step.data_s + step.pipeline_s + np.where(columns.tp > columns.devices_per_node, step.tensor_s, 0.0)
+    """Returns the seconds of communication between nodes: of each kind of parallelism whose groups span nodes."""
+    c = columns
+    context = context_s(c, c.micro_batch * c.seq_len / c.cp, c.full_checkpointing > 0)
+    tied = tied_ends_s(c, costs_of(c).tied_ranks(c))
+    return (
+        np.where(spans_nodes(c, c.dp * c.cp, c.tp), step.data_s, tied)
+        + step.pipeline_s
+        + np.where(spans_nodes(c, c.tp, 1.0), step.tensor_s, 0.0)
+        + np.where(spans_nodes(c, c.cp, c.tp), c.grad_accum * stages_of(c).largest * context, 0.0)
+    )
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:

@@ -50,7 +50,12 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
         spec = dataclasses.replace(spec, intra_gb_per_s=inside[0], intra_latency_s=inside[1])
     if between is not None:
         spec = dataclasses.replace(
-            spec, inter_gb_per_s=between[0], group_gb_per_s=math.inf, inter_latency_s=between[1], link_sigma=0.0
+            spec,
+            inter_gb_per_s=between[0],
+            group_gb_per_s=math.inf,
+            inter_latency_s=between[1],
+            link_sigma=0.0,
+            network_source="measured",
         )
     return spec
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
+from platform.cost_model.links import devices_of, spans_nodes
 
 STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
 STALLED_SIGMA = constants.number("regression", "STALLED_SIGMA")
@@ -23,10 +24,10 @@ def stall_chance(columns: Columns) -> Array:
     """Returns the chance that a step stalls: a pipeline, or tensor parallelism over nodes, waits for all of its nodes,
     each of which stalls independently with the stack's chance.
     """
-    devices = columns.dp * columns.tp * columns.pp * columns.cp
-    nodes = np.maximum(devices / columns.devices_per_node, 1.0)
-    across = ((columns.pp > 1) & (nodes > 1)) | (columns.tp > columns.devices_per_node)
-    return np.where(across, 1 - (1 - columns.stall_chance) ** nodes, 0.0)
+    c = columns
+    nodes = np.maximum(devices_of(c) / c.devices_per_node, 1.0)
+    across = ((c.pp > 1) & (nodes > 1)) | spans_nodes(c, c.tp, 1.0)
+    return np.where(across, 1 - (1 - c.stall_chance) ** nodes, 0.0)
 
 
 def stalled_s(columns: Columns) -> Array:
@@ -35,7 +36,7 @@ def stalled_s(columns: Columns) -> Array:
     sets the pace.
     """
     c = columns
-    over_nodes = (c.pp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
+    over_nodes = (c.pp > 1) & (devices_of(c) > c.devices_per_node)
     return np.where(over_nodes, c.grad_accum * np.where(c.pp > 2, 4.0, 2.0) * c.stall_exchange_s, 0.0)
 
 

@@ -10,7 +10,16 @@ from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, opt
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
-from platform.cost_model.mesh import Stages, context_s, rank_parameters, send_s, stages_of, tensor_s, vocabulary_s
+from platform.cost_model.mesh import (
+    Stages,
+    context_s,
+    rank_parameters,
+    send_s,
+    stages_of,
+    tensor_s,
+    tied_ends_s,
+    vocabulary_s,
+)
 
 PAGEABLE_BANDWIDTH = constants.number("step_time", "PAGEABLE_BANDWIDTH")
 
@@ -169,12 +178,15 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
     """Returns the seconds (of transfers, of the bubble). Each micro-batch has two exchanges per virtual stage:
-    activations and gradients.
+    activations and gradients. The slowest boundary sets the pace, and one micro-batch passes all of them.
     """
-    transfers = 2 * send_s(c, boundary_bytes(c), residual_bytes(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
+    instructions = costs_of(c).instructions_s(c)
+    slowest, mean = (
+        2 * sent * c.axes["virtual"] + instructions for sent in send_s(c, boundary_bytes(c), residual_bytes(c))
+    )
     through = c.layers * block.total + head
     return (
-        np.where(c.pp > 1, (c.grad_accum + c.pp - 1) * transfers, 0.0),
+        np.where(c.pp > 1, c.grad_accum * slowest + (c.pp - 1) * mean, 0.0),
         np.where(c.pp > 1, (through - slot) / c.axes["virtual"], 0.0),
     )
 
@@ -186,6 +198,7 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
     exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
     data = np.where((c.dp * c.cp > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
     optimizer = optimizer_s(c, owned / engine.optimizer_ranks(c)) + host_step_s(c)
+    data = data + tied_ends_s(c, engine.tied_ranks(c))
     return data + engine.gradients_to_host_s(c, owned), optimizer
 
 

@@ -5,6 +5,7 @@
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
     python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
+    python -m platform.plan bloom7b --cluster 2x8xH100 --sweep node-gbps=10,100,400      best layout by network
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
@@ -33,6 +34,7 @@ from platform.cost_model import stacks
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
 from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
+from platform.plan.assumptions import Assumptions
 from platform.plan.plan_options import PlanOptions
 from platform.plan.projection import StudyPrior
 from platform.search.setup.old_studies import read_old
@@ -58,7 +60,8 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
     command_parser.add_argument(
         "--cluster",
         metavar="C",
-        help="8xA100-80GB, 4x8xH100, a name of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
+        " of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
         " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
     )
     command_parser.add_argument(
@@ -119,6 +122,11 @@ def _add_questions(command_parser: argparse.ArgumentParser) -> None:
         "--batch-rampup",
         metavar="PHASES",
         help="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
+    )
+    command_parser.add_argument(
+        "--sweep",
+        metavar="node-gbps=VALUES",
+        help="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
     )
     command_parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, alone on standard output"
@@ -203,6 +211,7 @@ def run(options: PlanOptions) -> int:
         ClusterError: Ray fails.
     """
     console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
+    written, options = options.cluster or "ray", options.with_written_network()
     space = _space(options)
     options.check(space)
     software = stacks.find_software(options.software)
@@ -211,8 +220,6 @@ def run(options: PlanOptions) -> int:
         cluster = with_network(cluster, options.node_gbps / 8)
     if options.device_memory_gib is not None:
         cluster = with_memory_cap(cluster, options.device_memory_gib)
-    if cluster.num_nodes > 1 and cluster.link_sigma:
-        console.print(_unknown_network(cluster), highlight=False)
     cluster = stacks.with_software(cluster, software)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
@@ -221,13 +228,15 @@ def run(options: PlanOptions) -> int:
             f"the catalogue has no FP8 figures of {cluster.device.name}:"
             " choose --set compute_precision=bf16, or another device"
         )
-    if space.assumption:
-        console.print(space.assumption, highlight=False)
+    assumptions = Assumptions.of(options, space, cluster)
+    for sentence in assumptions.sentences():
+        console.print(sentence, highlight=False)
     question = Question(
         options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
     )
     printed: dict[str, Any] = {
-        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
+        "space": space.name, "cluster": written, "software": software, "tokens": question.tokens,
+        "assumptions": assumptions.to_json(),
     }  # fmt: skip
     if options.fixes_recipe:
         printed["recipe"] = space.recipe.label
@@ -237,14 +246,6 @@ def run(options: PlanOptions) -> int:
     if options.json:
         print(json.dumps(printed | answer, indent=2))
     return code
-
-
-def _unknown_network(cluster: ClusterSpec) -> str:
-    """Returns the sentence for a cluster whose network is not stated."""
-    return (
-        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
-        " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,6 +13,7 @@ from platform.plan.best_layouts import batch_hint, best_plan
 from platform.plan.layout_table import show_plan
 from platform.plan.max_model import largest_models
 from platform.plan.named_points import named_json, named_points, of_space, show_named
+from platform.plan.networks import by_network, parse_sweep, show_networks
 from platform.plan.picture import draw_sizes
 from platform.plan.plan_options import PlanOptions
 from platform.plan.planned import LayoutPlan
@@ -69,6 +70,8 @@ class Question:
             return _phases(self, options.batch_rampup)
         if options.gpus:
             return _sizes(self, options.gpus)
+        if options.sweep:
+            return _networks(self, options.sweep)
         return _named_points(self) if self.space.points else _layouts(self)
 
 
@@ -123,6 +126,16 @@ def _sizes(question: Question, written: str) -> Answer:
         console.print(f"drawn as {png}", highlight=False)
     entries = [{"gpus": size.num_devices, **_size_json(size, question)} for size in sizes]
     return {"gpus": entries}, 0 if any(size.planned for size in sizes) else 1
+
+
+def _networks(question: Question, written: str) -> Answer:
+    space, cluster, console = question.space, question.cluster, question.console
+    rows = by_network(space, cluster, parse_sweep(written))
+    console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
+    console.print(conditions(cluster), highlight=False)
+    show_networks(rows, question.tokens, console)
+    entries = [{"node_gbps": row.gbit_per_s, **_size_json(row.best, question)} for row in rows]
+    return {"sweep": entries}, 0 if any(row.best.planned for row in rows) else 1
 
 
 def _size_json(size: AtSize, question: Question) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import THIS_PROJECT
+from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
 from platform.plan.picture import check_path
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
@@ -17,12 +18,14 @@ _LARGEST = {
     "tokens": 1e18,
     "device_memory_gib": 1e6,
     "price_per_gpu_h": 1e6,
-    "node_gbps": 1e6,
+    "node_gbps": LARGEST_GBPS,
 }
 """Largest value by option; it must also be above 0 and a number."""
-_QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
-_BY_AXES = ("gpus", "min_nodes", "batch_rampup")
-"""Options whose answers need a layout for any number of devices."""
+_QUESTIONS = ("max_model", "min_nodes", "batch_rampup", "sweep")
+_BY_SIZE = ("gpus", "min_nodes", "batch_rampup")
+"""Options whose answers are for other numbers of devices too."""
+_BY_AXES = (*_BY_SIZE, "sweep")
+"""Options whose answers need a layout for any number of devices, or any network."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,7 @@ class PlanOptions:
     device_memory_gib: float | None = None
     software: str = THIS_PROJECT
     node_gbps: float | None = None
+    """Gbit/s of a node, also those that the cluster is written with."""
     learn_from: str | None = None
     """The name of a study, or the path of its folder."""
     gpus: str | None = None
@@ -50,12 +54,35 @@ class PlanOptions:
     micro_batch: int | None = None
     min_nodes: bool = False
     batch_rampup: str | None = None
+    sweep: str | None = None
     json: bool = False
 
     @property
     def fixes_recipe(self) -> bool:
         """Whether the answer is for a single recipe."""
-        return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
+        return bool(self.gpus or any(getattr(self, name) for name in _QUESTIONS))
+
+    @property
+    def asks_of_several_nodes(self) -> bool:
+        """Whether the answer is for other numbers of devices than the cluster's too, which may be several nodes."""
+        return any(getattr(self, name) for name in _BY_SIZE)
+
+    def with_written_network(self) -> "PlanOptions":
+        """Returns the options with the network of `--cluster 2x8xH100@400` as that of `--node-gbps`.
+
+        Raises:
+            InputError: what is written is no network, or `--node-gbps` is another.
+        """
+        if self.cluster is None:
+            return self
+        cluster, network = split_network(self.cluster)
+        if network is None:
+            return self
+        if self.node_gbps not in (None, network):
+            raise InputError(
+                f"--cluster {self.cluster} and --node-gbps {self.node_gbps:g} are two networks: leave one of them out"
+            )
+        return dataclasses.replace(self, cluster=cluster, node_gbps=network)
 
     def check(self, space: Space) -> None:
         """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
@@ -68,6 +95,8 @@ class PlanOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value <= largest:
                 raise InputError(f"{_option(name)} must be above 0 and at most {largest:g}, got {shortened(value)}")
+        if self.sweep is not None:
+            self._check_sweep(self.sweep)
         question_options = [_option(name) for name in _QUESTIONS if getattr(self, name)]
         if self.learn_from and (question_options or space.points):
             question = question_options[0] if question_options else f"the named points of {space.name}"
@@ -77,7 +106,8 @@ class PlanOptions:
         if len(question_options) > 1:
             raise InputError(f"{' and '.join(question_options)} are different questions: ask one at a time")
         if self.gpus and question_options and not self.max_model:
-            raise InputError(f"--gpus has no effect on {question_options[0]}, which tries its own counts: leave it out")
+            reason = "which is for one number of devices" if self.sweep else "which tries its own counts"
+            raise InputError(f"--gpus has no effect on {question_options[0]}, {reason}: leave it out")
         if self.micro_batch and not self.max_model:
             raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")
         if self.png is not None:
@@ -90,6 +120,15 @@ class PlanOptions:
         if space.points and by_axes and not self.max_model:
             raise InputError(
                 f"{by_axes} goes through layouts by axes, and space {space.name} has named points: leave it out"
+            )
+
+    def _check_sweep(self, written: str) -> None:
+        """Checks that the sweep can be read, and that no other network is given beside it."""
+        parse_sweep(written)
+        if self.node_gbps is not None:
+            raise InputError(
+                f"--sweep {SWEPT} tries its own networks, got {self.node_gbps:g} Gbit/s a node too: leave one of them"
+                " out"
             )
 
     def _check_saving(self, space: Space, question_options: list[str]) -> None:

@@ -66,7 +66,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
             continue
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
-        reason = misplaced(recipe, layout, cluster) or refuses(layout.data_parallel_part)
+        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:

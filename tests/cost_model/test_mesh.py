@@ -12,8 +12,9 @@ from platform.cost_model.collectives import all_reduce_s, ring_bandwidth
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import INSTRUCTIONS_S
+from platform.cost_model.links import Ring
 from platform.cost_model.memory import _activations
-from platform.cost_model.mesh import Ring, context_s, stages_of, vocabulary_s
+from platform.cost_model.mesh import context_s, stages_of, vocabulary_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import BLOOM_7B1, GPT_39B, HOP, changed, fsdp, point
 from trainers.spec.layout import Layout
@@ -23,20 +24,19 @@ from trainers.spec.stages import stages_of_rank
 
 def _gather_s(columns: Columns, num_bytes: float) -> float:
     """Returns the seconds in which tensor-parallel ranks of a node gather or scatter so many bytes."""
-    return float(Ring.of(columns, columns.tp, columns.tp).gather_s(np.array([float(num_bytes)]))[0])
+    return float(Ring.of(columns, columns.tp, stride=1.0).gather_s(np.array([float(num_bytes)]))[0])
 
 
 def test_groups_share_a_nodes_ports() -> None:
-    ranks, full, single = np.array([64.0]), np.array([8.0]), np.array([1.0])
-    args = np.array([8.0]), np.array([235e9]), np.array([160e9])
+    links = np.array([235e9]), np.array([160e9])
     free, port = np.array([np.inf]), np.array([40e9])
-    assert float(ring_bandwidth(ranks, full, *args, free)[0]) == 160e9
-    assert float(ring_bandwidth(ranks, single, *args, free)[0]) == 20e9
-    assert float(ring_bandwidth(full, full, *args, free)[0]) == 235e9
+    assert float(ring_bandwidth(np.array([1.0]), *links, free)[0]) == 160e9
+    assert float(ring_bandwidth(np.array([8.0]), *links, free)[0]) == 20e9
     # A group that NCCL gives one of four ports has no more, however much of it lies in a node.
-    assert float(ring_bandwidth(ranks, full, *args, port)[0]) == 40e9
-    assert float(ring_bandwidth(ranks, single, *args, port)[0]) == 20e9
-    assert float(ring_bandwidth(full, full, *args, port)[0]) == 235e9
+    assert float(ring_bandwidth(np.array([1.0]), *links, port)[0]) == 40e9
+    assert float(ring_bandwidth(np.array([8.0]), *links, port)[0]) == 20e9
+    # No faster network carries more than a rank's own link does.
+    assert float(ring_bandwidth(np.array([1.0]), np.array([20e9]), np.array([160e9]), free)[0]) == 20e9
 
 
 def test_stages_send_each_value_once_there_and_back() -> None:

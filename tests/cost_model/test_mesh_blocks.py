@@ -20,8 +20,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.links import Ring
 from platform.cost_model.memory import _block_bytes
-from platform.cost_model.mesh import Ring, context_s, tensor_s
+from platform.cost_model.mesh import context_s, tensor_s
 from tests.cost_model.track_ranks import _exchanged
 from trainers.engines.base import create_engine
 from trainers.kernels import compiled
@@ -112,7 +113,7 @@ def test_a_compiled_block_has_the_collectives_that_are_counted(
     assert all(node.meta["val"].numel() < nbytes // 2 for node in copies)
     c = _columns(layout)
     hidden = np.array([float(nbytes)])
-    counted = tensor_s(c, hidden, c.full_checkpointing > 0) / Ring.of(c, c.tp, c.tp).gather_s(hidden)
+    counted = tensor_s(c, hidden, c.full_checkpointing > 0) / Ring.of(c, c.tp, stride=1.0).gather_s(hidden)
     assert Counter(exchange for graph in graphs for exchange in _exchanges(graph)) == {nbytes: round(float(counted[0]))}
 
 
@@ -124,7 +125,7 @@ def test_a_compiled_block_gathers_keys_and_values_as_counted(
     nbytes = 2 * 2 * MICRO_BATCH * SEQ_LEN * SPEC.num_kv_heads * SPEC.head_dim
     c = _columns(layout)
     seconds = context_s(c, c.micro_batch * c.seq_len / c.cp, c.full_checkpointing > 0)
-    counted = seconds / Ring.of(c, c.cp, c.cp).gather_s(np.array([float(nbytes)]))
+    counted = seconds / Ring.of(c, c.cp, stride=c.tp).gather_s(np.array([float(nbytes)]))
     exchanges = Counter(exchange for graph in _passes(layout, monkeypatch) for exchange in _exchanges(graph))
     assert exchanges == {nbytes: round(float(counted[0]))}
 

@@ -78,11 +78,12 @@ STAGES = Layout(engine="fsdp", zero_stage=3, pp=2, tp=2)
         (TP_2, "abab", "a group of tp 2 stands on 2 nodes of 2 workers each"),
         (TP_2, "aaab", "got 1, 3 on 2 nodes"),
         (CP_2_TP_2, "aaaabbbb", None),
-        (CP_2_TP_2, "aabbccdd", "a group of cp 2 stands on 2 nodes of 2 workers each: choose degrees of which 4 ranks"),
+        (CP_2_TP_2, "aabbccdd", None),  # cp over nodes, tp within them
+        (CP_2_TP_2, "abcdabcd", "a group of tp 2 stands on 2 nodes of 2 workers each: choose a tp that divides"),
         (STAGES, "aabb", None),
         (Layout(engine="fsdp", zero_stage=3, dp_shard=4), "aaab", None),
     ],
 )
-def test_groups_of_tp_and_cp_stay_within_a_node(layout: Layout, nodes: Sequence[str], sentence: str | None) -> None:
+def test_groups_of_tp_stay_within_a_node(layout: Layout, nodes: Sequence[str], sentence: str | None) -> None:
     refusal = placement_refusal(layout, nodes)
     assert refusal is None if sentence is None else refusal is not None and sentence in refusal

@@ -190,18 +190,72 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     assert layouts[1] == [(16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
 
 
+def _llama_405b(folder: Path) -> str:
+    """Returns the folder, with Llama 3 405B's configuration in it."""
+    sizes = {"num_hidden_layers": 126, "hidden_size": 16384, "num_attention_heads": 128, "num_key_value_heads": 8}
+    config = {"model_type": "llama", "intermediate_size": 53248, "vocab_size": 128256, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
 def test_a_405b_s_best_plan_has_the_degrees_that_it_was_trained_with(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Plans Llama 3 405B on 16,384 H100 (arXiv 2407.21783, table 4), given nothing but the configuration."""
-    sizes = {"num_hidden_layers": 126, "hidden_size": 16384, "num_attention_heads": 128, "num_key_value_heads": 8}
-    config = {"model_type": "llama", "intermediate_size": 53248, "vocab_size": 128256, **sizes}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = (str(tmp_path), "--cluster", "2048x8xH100", "--set", "seq_len=8192", "--set", "global_batch=2048")
+    arguments = (
+        _llama_405b(tmp_path),
+        "--cluster",
+        "2048x8xH100",
+        "--set",
+        "seq_len=8192",
+        "--set",
+        "global_batch=2048",
+    )
     (recipe,) = printed_json(capsys, *arguments, "--top", "1")["recipes"]  # type: ignore[misc]
     (best,) = recipe["layouts"]
     assert best["layout"].startswith("FSDP2 stage 2, tp 8, pp 16, interleaved, virtual 8, sync last, selective")
     assert best["step_time_s"] == pytest.approx(6.79, rel=0.15) and best["fit_probability"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seq_len", "global_batch", "degrees"),
+    [
+        # NVIDIA's recipe of 1,024 devices: tp 8, cp 2, pp 8.
+        (128, 8192, 512, {"tp": 8, "cp": 2, "pp": 8}),
+        # arXiv 2407.21783, table 4: its degrees at 131,072 tokens.
+        (2048, 131072, 128, {"tp": 8, "cp": 16, "pp": 16}),
+    ],
+)
+def test_a_405b_s_published_degrees_with_context_parallelism_over_nodes_are_planned(
+    nodes: int,
+    seq_len: int,
+    global_batch: int,
+    degrees: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    stated = {"seq_len": seq_len, "global_batch": global_batch, **degrees}
+    changes = [word for axis, value in stated.items() for word in ("--set", f"{axis}={value}")]
+    arguments = (_llama_405b(tmp_path), *changes, "--top", "1")
+    seconds: list[float] = []
+    for network in ("100", "3200"):
+        cluster = ("--cluster", f"{nodes}x8xH100@{network}")
+        (recipe,) = printed_json(capsys, *arguments, *cluster)["recipes"]  # type: ignore[misc]
+        (best,) = recipe["layouts"]
+        assert all(f"{axis} {degree}" in best["layout"] for axis, degree in degrees.items())
+        seconds.append(best["step_time_s"])
+    assert seconds[0] > 1.1 * seconds[1]  # keys and values cross the network
+
+
+def test_tensor_parallelism_spans_nodes_only_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe,) = printed_json(capsys, "bloom7b", "--cluster", "4x4xH100")["recipes"]  # type: ignore[misc]
+    assert recipe["skipped"]["tp reaches across nodes"] > 0  # of the space's tp 8
+    arguments = ("bloom7b", "--set", "tp=16", "--top", "1")
+    slow, fast = (
+        printed_json(capsys, *arguments, "--cluster", f"2x8xH100@{network}")["recipes"][0]["layouts"][0]  # type: ignore[index]
+        for network in (100, 3200)
+    )
+    assert "tp 16" in slow["layout"] and slow["step_time_s"] > 2 * fast["step_time_s"]
 
 
 @pytest.mark.parametrize(

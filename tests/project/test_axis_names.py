@@ -35,7 +35,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
     "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp", "grad_sync", "pp", "tp", "virtual"}),
     "trainers/spec/optional_kernels.py": frozenset({"attention", "cp", "loss", "mlp", "tp"}),
-    "trainers/spec/placement.py": frozenset({"cp", "tp"}),
+    "trainers/spec/placement.py": frozenset({"tp"}),
     "trainers/spec/stages.py": frozenset({"checkpointing", "pp", "schedule", "virtual"}),
     "trainers/spec/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     # Engines, kernels and degrees that implement axes.

@@ -47,6 +47,12 @@ def test_a_tensor_parallel_group_over_two_nodes_is_refused_before_anything_start
     assert "a group of tp 4 stands on 2 nodes of 2 workers each" in (refusal(RECIPE, across, nodes) or "")
 
 
+def test_a_context_parallel_group_may_span_nodes() -> None:
+    nodes = dataclasses.replace(GPUS, num_nodes=2)
+    spanning = dataclasses.replace(LAYOUT, engine="fsdp", zero_stage=3, cp=4, dp_shard=1, attention="sdpa")
+    assert refusal(RECIPE, spanning, nodes) is None
+
+
 FLOAT8 = dataclasses.replace(RECIPE, model=BLOOM, compute_precision="fp8_tensorwise")
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.compute import head_s
-from platform.cost_model.mesh import Ring, vocabulary_s
+from platform.cost_model.links import Ring
+from platform.cost_model.mesh import vocabulary_s
 from platform.cost_model.stacks import fact
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import GPT2, point
@@ -36,7 +37,7 @@ def test_a_loss_whose_kernels_are_known_costs_what_they_move() -> None:
 
 def test_ranks_that_share_a_vocabulary_reduce_its_ends() -> None:
     def all_reduced_s(columns: Columns, num_bytes: float) -> float:
-        return float(Ring.of(columns, columns.tp, columns.tp).all_reduce_s(np.array([num_bytes]))[0])
+        return float(Ring.of(columns, columns.tp, stride=1.0).all_reduce_s(np.array([num_bytes]))[0])
 
     hidden = TOKENS * GPT2.hidden_size * 2.0
     sizes = np.array([hidden]), np.array([2 * hidden])
@@ -52,7 +53,7 @@ def test_own_ranks_cut_what_the_embedding_gives_and_gather_what_the_head_takes()
     for pp, chunks in ((1, 1), (2, 1), (1, 3)):
         vocab = chunks * 4 * 2.0**30 / TOKENS
         columns = _columns(tp=4, pp=pp, vocab=vocab, chunked_loss=1.0)
-        ring = Ring.of(columns, columns.tp, columns.tp)
+        ring = Ring.of(columns, columns.tp, stride=1.0)
         loss = (4 * TOKENS / chunks, 8 * TOKENS / chunks)
         by_hand = 2 * ring.gather_s(np.array([hidden])) + chunks * sum(ring.all_reduce_s(np.array([x])) for x in loss)
         if pp == 1:  # the residual stream is in fp32
@@ -68,5 +69,5 @@ def test_each_micro_step_reduces_them() -> None:
     assert tensor[1] == pytest.approx(3 * tensor[0])
     hidden = np.array([TOKENS * GPT2.hidden_size * 2.0])
     columns = _columns(tp=4)
-    blocks = GPT2.num_layers * 8 * float(Ring.of(columns, columns.tp, columns.tp).gather_s(hidden)[0])
+    blocks = GPT2.num_layers * 8 * float(Ring.of(columns, columns.tp, stride=1.0).gather_s(hidden)[0])
     assert tensor[0] - blocks == pytest.approx(float(vocabulary_s(columns, hidden, 2 * hidden)[0]))

@@ -182,6 +182,10 @@ class EngineCosts(abc.ABC):
         """Returns the number of ranks that share the optimizer's step."""
         return np.where(c.zero_stage >= 1, c.shard, 1.0)
 
+    def tied_ranks(self, c: Columns) -> Array:
+        """Returns the number of ranks that share the gradient of a tied table when a pipeline's ends add theirs up."""
+        return np.ones(())
+
     def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
         """Returns the seconds per step of copying gradients to the host at every micro-step; the copy at the step's end
         counts as the optimizer's.

@@ -7,7 +7,8 @@ import numpy as np
 from platform.cost_model import constants, offload
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines.base import Load
-from platform.cost_model.mesh import Ring, data_ring
+from platform.cost_model.links import Ring
+from platform.cost_model.mesh import data_ring
 
 OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
 
@@ -71,20 +72,19 @@ def units_s(
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
     reductions. Compute hides the share `hidden` of these. A parameter on the host has `stored_bytes`.
     """
-    every_rank = data_ring(c)
-    unit = Ring.of(c, c.shard, np.minimum(every_rank.in_node, c.shard))
+    unit = Ring.of(c, c.shard, stride=c.tp)
     per_layer = c.layer_parameters / c.tp
     gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # loads offloaded parameters first
     # The second gather may stay in a smaller group of neighbours.
-    among_few = Ring.of(c, near, np.minimum(every_rank.in_node, near)).gather_s(per_layer * c.gathered_bytes)
+    among_few = Ring.of(c, near, stride=c.tp).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
-    replicas = every_rank.ranks / c.shard
-    across = Ring.of(c, replicas, np.clip(np.floor(every_rank.in_node / c.shard), 1.0, replicas))
+    across = Ring.of(c, c.dp * c.cp / c.shard, stride=c.tp * c.shard)
     reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
     talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
-    outside = (load.owned - load.blocks) * (2 * c.compute_bytes + c.gradient_bytes)
-    ends = outside / unit.bandwidth * (c.shard - 1) / c.shard
+    outside = load.owned - load.blocks
+    ends = outside * (2 * c.compute_bytes + c.gradient_bytes) / unit.bandwidth * (c.shard - 1) / c.shard
+    ends = ends + across.all_reduce_s(outside * c.gradient_bytes / c.shard)
     exposed = talk - np.minimum(talk, load.slot) * hidden + gather + scatter
-    return np.where((c.shard > 1) | (c.parameters_on_host > 0), c.grad_accum * exposed + ends, 0.0)
+    return c.grad_accum * exposed + ends

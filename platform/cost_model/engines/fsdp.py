@@ -106,6 +106,10 @@ class Fsdp(EngineCosts):
         """Returns the number of ranks that share the parameters."""
         return c.shard
 
+    def tied_ranks(self, c: Columns) -> Array:
+        """Returns the number of ranks that share the parameters: gradients are added up after their reduction."""
+        return c.shard
+
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step: a block is gathered for its forward pass and, at stage 3, again for its
         backward pass.

@@ -1,0 +1,98 @@
+"""The assumptions of an answer: the network between nodes, length and batch, price and software, each with whether it
+was stated.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.plan.plan_options import PlanOptions
+from search_spaces.space import Space
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Assumptions:
+    """The values under an answer, and where each comes from."""
+
+    cluster: ClusterSpec
+    """The planned cluster, with all that the options state."""
+    several_nodes: bool
+    """Whether the answer depends on one network between nodes: a sweep has its own."""
+    lengths: tuple[int, ...]
+    length_source: str
+    batches: tuple[int, ...]
+    batch_source: str
+    price_stated: bool
+
+    @classmethod
+    def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
+        """Returns the assumptions of the answer to `options`."""
+        return cls(
+            cluster=cluster,
+            several_nodes=options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes),
+            lengths=tuple(dict.fromkeys(recipe.seq_len for recipe in space.recipes)),
+            length_source=_source("seq_len", options, space),
+            batches=tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
+            batch_source=_source("global_batch", options, space),
+            price_stated=options.price_per_gpu_h is not None,
+        )
+
+    @property
+    def gbit_per_s(self) -> float:
+        """Gbit/s of one node: of its ports, or what collectives reached where that was measured."""
+        measured = self.cluster.network_source == "measured"
+        return 8 * (self.cluster.inter_gb_per_s if measured else self.cluster.inter_peak_gb_per_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the assumptions as an object of the answer; the network is null within one node."""
+        cluster = self.cluster
+        network = {"gbit_per_s_a_node": self.gbit_per_s, "source": cluster.network_source, "node": cluster.usual_node}
+        price = cluster.price_per_device_hour
+        return {
+            "network": network if self.several_nodes else None,
+            "seq_len": {"values": list(self.lengths), "source": self.length_source.partition(",")[0]},
+            "global_batch": {"values": list(self.batches), "source": self.batch_source.partition(",")[0]},
+            "price_per_gpu_h": {"value": price, "source": _price_source(self)},
+            "software": cluster.software,
+        }
+
+    def sentences(self) -> tuple[str, ...]:
+        """Returns the lines of an answer's header: one, or two on several nodes."""
+        recipe = f"length {_listed(self.lengths)} ({self.length_source}), global batch {_listed(self.batches)}"
+        price = self.cluster.price_per_device_hour
+        cost = "no price known" if price is None else f"${price:g} a GPU-hour ({_price_source(self)})"
+        software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
+        others = f"{recipe} ({self.batch_source}), {cost}, software {software}"
+        return (self._network(), others) if self.several_nodes else (others,)
+
+    def _network(self) -> str:
+        source, node = self.cluster.network_source, self.cluster.usual_node
+        if source == "assumed" and not node:
+            return (
+                f"the catalogue has no network of {self.cluster.device.name} nodes: {self.gbit_per_s:,.6g} Gbit/s a"
+                " node are assumed, and intervals are as wide as networks differ; --node-gbps states it"
+            )
+        words = {
+            "assumed": f"assumed, that of {node}; --node-gbps states another",
+            "catalogue": f"that of {node} in the catalogue",
+            "stated": "as stated",
+            "measured": "as platform.probe measured",
+        }
+        return f"network between nodes {self.gbit_per_s:,.6g} Gbit/s a node ({words[source]})"
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _source(axis: str, options: PlanOptions, space: Space) -> str:
+    if any(change.partition("=")[0].strip() == axis for change in options.set):
+        return "stated"
+    return "by default, --set changes it" if axis in space.assumed else "of the space"
+
+
+def _price_source(assumed: Assumptions) -> str:
+    if assumed.cluster.price_per_device_hour is None:
+        return "unknown"
+    return "stated" if assumed.price_stated else "the catalogue's"

@@ -1,0 +1,81 @@
+"""Links of rings, of boundaries between stages and of tied ends on several nodes, by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.links import Boundaries
+from platform.cost_model.mesh import tied_ends_s
+from platform.cost_model.predict import between_nodes_s
+from platform.cost_model.step_time import step_time
+from tests.cost_model.points import BLOOM_7B1, changed, fsdp, point
+from trainers.spec.layout import Layout
+
+GBPS = 1e9 / 8
+
+
+def _link(columns: Columns) -> float:
+    """Returns the bytes per second of one rank across the slowest boundary between stages."""
+    boundaries = Boundaries.of(columns)
+    return _single(np.where(boundaries.spans, boundaries.bandwidth, columns.intra_bandwidth))
+
+
+def _single(values: Array) -> float:
+    return float(np.ravel(values)[0])
+
+
+def test_the_boundary_between_nodes_is_priced_where_stages_share_a_node() -> None:
+    """Checks pipelines of which each node has two stages: once, neighbouring ranks of one boundary decided for all."""
+    shared = point(Layout(engine="ddp", dp_replicate=4, pp=4), cluster="2x8xH100", grad_accum=8)
+    assert _link(shared) == _single(shared.inter_bandwidth) / 4  # four replicas send at once
+    assert float(Boundaries.of(shared).share[0]) == pytest.approx(1 / 3)
+    alone = point(Layout(engine="ddp", dp_replicate=8, pp=2), cluster="2x8xH100", grad_accum=8)
+    assert _link(alone) == _single(alone.inter_bandwidth) / 8
+    within = point(Layout(engine="ddp", dp_replicate=2, pp=4), cluster="8xH100", grad_accum=8)
+    assert _link(within) == _single(within.intra_bandwidth)
+    around = point(fsdp(dp_shard=4, pp=4, schedule="interleaved", virtual=2), cluster="2x8xH100", grad_accum=8)
+    assert float(Boundaries.of(around).share[0]) == pytest.approx(1 / 2)  # the last stage sends to the first
+
+
+def test_tied_ends_of_a_pipeline_add_up_between_nodes() -> None:
+    tied, untied = (
+        step_time(
+            point(
+                fsdp(dp_shard=8, pp=2),
+                cluster="2x8xH100",
+                model=dataclasses.replace(BLOOM_7B1, tied_embeddings=is_tied),
+                grad_accum=8,
+            )
+        )
+        for is_tied in (True, False)
+    )
+    # Each of 8 ranks has an eighth of the table's gradient in fp32, and an eighth of the ports.
+    table = 250880 * 4096 * 4 / 8
+    assert float((tied.data_s - untied.data_s)[0]) > table / (find_cluster("2x8xH100").inter_gb_per_s * 1e9 / 8)
+    inside = point(fsdp(dp_shard=4, pp=2), cluster="8xH100", grad_accum=8)
+    assert float(tied_ends_s(inside, inside.shard)[0]) == 0
+
+
+def test_hybrid_sharding_reduces_the_embedding_between_nodes() -> None:
+    """Checks that replicas of shards in a node exchange the gradients of all parameters, of the blocks' and others."""
+    layout = fsdp(dp_replicate=2, dp_shard=8)
+    slow, fast = (
+        step_time(changed(point(layout, cluster="2x8xH100", grad_accum=1), inter_bandwidth=speed, layers=1.0))
+        for speed in (GBPS, 1e18)
+    )
+    table = 250880 * 4096 * 4
+    assert float((slow.data_s - fast.data_s)[0]) > table / GBPS
+
+
+def test_an_unknown_network_widens_only_what_crosses_it() -> None:
+    layout = Layout(engine="ddp", dp_replicate=4, pp=4)
+    columns = point(
+        layout, cluster="2x8xL40S", grad_accum=8, model=dataclasses.replace(BLOOM_7B1, tied_embeddings=False)
+    )
+    step = step_time(columns)
+    assert float(between_nodes_s(columns, step)[0]) == float(step.pipeline_s[0])
+    split = point(fsdp(cp=16), cluster="2x8xL40S", grad_accum=1)
+    assert float((between_nodes_s(split, step_time(split)) - step_time(split).data_s)[0]) > 0

@@ -1,0 +1,86 @@
+"""The assumptions in the header of an answer: network, length, batch, price, software."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.plan.__main__ import main
+from search_spaces.gpt2 import GPT2_XL
+from tests.cluster.probing.samples import probe
+from tests.plan.test_plan import printed_json
+from trainers.spec.codec import to_json
+
+
+def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["gpt2", "--top", "1", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "network"),
+    [
+        (
+            ("--cluster", "2x8xH100"),
+            "network between nodes 3,200 Gbit/s a node (assumed, that of dgx-h100; --node-gbps states another)",
+            {"gbit_per_s_a_node": 3200.0, "source": "assumed", "node": "dgx-h100"},
+        ),
+        (
+            ("--cluster", "2xp4d.24xlarge"),
+            "network between nodes 400 Gbit/s a node (that of p4d.24xlarge in the catalogue)",
+            {"gbit_per_s_a_node": 400.0, "source": "catalogue", "node": "p4d.24xlarge"},
+        ),
+        (
+            ("--cluster", "2x8xH100", "--node-gbps", "12.5"),
+            "network between nodes 12.5 Gbit/s a node (as stated)",
+            {"gbit_per_s_a_node": 12.5, "source": "stated", "node": "dgx-h100"},
+        ),
+        (
+            ("--cluster", "2x8xL40S"),
+            "200 Gbit/s a node are assumed, and intervals are as wide as networks differ",
+            {"gbit_per_s_a_node": 200.0, "source": "assumed", "node": ""},
+        ),
+        (
+            ("--cluster", "8xH100", "--gpus", "8,16"),
+            "network between nodes 3,200 Gbit/s a node (assumed, that of dgx-h100",
+            {"gbit_per_s_a_node": 3200.0, "source": "assumed", "node": "dgx-h100"},
+        ),
+    ],
+)
+def test_the_network_stands_in_the_header(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str, network: dict[str, Any]
+) -> None:
+    assert sentence in _shown(capsys, *arguments)
+    assert printed_json(capsys, "gpt2", *arguments)["assumptions"]["network"] == network  # type: ignore[index]
+
+
+def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "network" not in _shown(capsys, "--cluster", "8xH100").partition("batch: micro-batch")[0]
+    assert printed_json(capsys, "gpt2", "--cluster", "8xH100")["assumptions"]["network"] is None  # type: ignore[index]
+
+
+def test_length_batch_price_and_software_stand_in_the_header(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    of_space = "length 1024 (of the space), global batch 512 (of the space), no price known, software own trainers"
+    assert of_space in _shown(capsys, "--cluster", "8xH100")
+    stated = ("--set", "seq_len=512", "--price-per-gpu-h", "2", "--software", "torchtitan")
+    sentence = "length 512 (stated), global batch 512 (of the space), $2 a GPU-hour (stated), software torchtitan"
+    assert sentence in _shown(capsys, "--cluster", "8xH100", *stated)
+    assert "$6.88 a GPU-hour (the catalogue's)" in _shown(capsys, "--cluster", "p5.48xlarge")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**GPT2_XL.to_config(), "n_layer": 2}))
+    assert main([str(file), "--cluster", "8xH100", "--top", "1"]) == 0
+    by_default = "global batch 512 (by default, --set changes it)"
+    assert by_default in " ".join(capsys.readouterr().out.split())
+    assumptions = printed_json(capsys, str(file), "--cluster", "8xH100")["assumptions"]
+    assert assumptions["global_batch"] == {"values": [512], "source": "by default"}  # type: ignore[index]
+
+
+def test_a_probed_network_is_told_from_an_assumed_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "probe.json"
+    file.write_text(json.dumps(to_json(probe())))
+    assert "network between nodes 320 Gbit/s a node (as platform.probe measured)" in _shown(
+        capsys, "--cluster", str(file)
+    )
