@@ -56,6 +56,8 @@ class Space:
     """Fields of the recipe that are defaults because nothing states them, such as the length of a `config.json` without
     one.
     """
+    remarks: tuple[str, ...] = ()
+    """Sentences on what the model's file states and this project leaves out."""
     tokens: float = 100e9
     """The token budget for which days and cost are reported."""
     device_memory_gib: float | None = None
@@ -108,6 +110,12 @@ class Space:
         """The sentence on the recipe's assumed values; "" where all were stated."""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences to read before the space is planned or searched."""
+        lengths = dict.fromkeys(recipe.length_remark for recipe in self.recipes)
+        return tuple(sentence for sentence in (self.assumption, *self.remarks, *lengths) if sentence)
 
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
         """Returns all that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.

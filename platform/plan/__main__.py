@@ -25,6 +25,7 @@ from rich.console import Console
 import search_spaces
 from platform.cluster import connection as clusters
 from platform.cluster.probing import probe_store
+from platform.common.builder import BuildQuestion
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
@@ -205,6 +206,11 @@ def run(options: PlanOptions) -> int:
     console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
     space = _space(options)
     options.check(space)
+    with BuildQuestion(space.recipe.model, options.space) as builder:
+        return _answer(options, space, builder, console)
+
+
+def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console: Console) -> int:
     software = stacks.find_software(options.software)
     cluster = _cluster(options, console)
     if options.node_gbps is not None:
@@ -221,10 +227,15 @@ def run(options: PlanOptions) -> int:
             f"the catalogue has no FP8 figures of {cluster.device.name}:"
             " choose --set compute_precision=bf16, or another device"
         )
-    if space.assumption:
-        console.print(space.assumption, highlight=False)
+    for sentence in space.sentences:
+        console.print(sentence, highlight=False)
     question = Question(
-        options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
+        options=options,
+        space=space,
+        cluster=cluster,
+        taught=_taught(options, space, software),
+        console=console,
+        builder=builder,
     )
     printed: dict[str, Any] = {
         "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": question.tokens
