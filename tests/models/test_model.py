@@ -29,6 +29,8 @@ SPECS = {
     "qwen3": ModelSpec(name="qwen3", architecture="qwen3", num_kv_heads=2, head_width=16, **SIZES),
     "mistral": ModelSpec(name="mistral", architecture="mistral", num_kv_heads=2, window=8, window_layers=3, **SIZES),
     "olmo2": ModelSpec(name="olmo2", architecture="olmo2", **SIZES),
+    "olmo3": ModelSpec(name="olmo3", architecture="olmo3", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "smollm3": ModelSpec(name="smollm3", architecture="smollm3", num_kv_heads=2, **SIZES),
     "phi3": ModelSpec(name="phi3", architecture="phi3", num_kv_heads=2, window=8, window_layers=3, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
