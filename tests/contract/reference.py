@@ -133,9 +133,9 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
     if spec.architecture == "gpt_neox":
         return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, max_position_embeddings=spec.max_positions)).train()
     if spec.architecture == "llama":
-        biases = {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
-        heads = {"num_key_value_heads": spec.num_kv_heads, "head_dim": spec.head_dim}
-        return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **biases)).train()
+        sizes |= {"num_key_value_heads": spec.num_kv_heads, "head_dim": spec.head_dim}
+        sizes |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
+        return LlamaForCausalLM(LlamaConfig(**sizes)).train()
     if spec.architecture != "gpt2":
         return _of_today(spec, sizes)
     return GPT2LMHeadModel(
