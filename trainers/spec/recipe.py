@@ -150,8 +150,8 @@ class Recipe:
         if not length or self.seq_len <= length:
             return ""
         return (
-            f"seq_len {self.seq_len} is beyond the {length} positions that {self.model.name} is made for: it trains as"
-            " stated, but weights from elsewhere have not seen them, unless rope_scaling (YaRN's factor) stretches them"
+            f"seq_len {self.seq_len} is beyond the {length} positions that {self.model.name} is made for: it trains all"
+            " the same; for weights that have not seen them a factor of YaRN in rope_scaling stretches positions"
         )
 
     @property
