@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainers.models import build_check
+from trainers.spec.architectures import architecture_of
 from trainers.spec.model import ModelSpec
 
 LLAMA: dict[str, Any] = {
@@ -75,6 +76,17 @@ def test_a_reason_names_the_key() -> None:
 def test_another_count_of_a_block_is_told() -> None:
     spec = dataclasses.replace(ModelSpec.from_config(LLAMA, name="mine"), ffn_size=64)
     assert "mine has" in build_check.reason_against(spec)
+
+
+def test_a_block_s_count_is_compared_apart_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that a parameter more in a block is seen where there is one less outside."""
+    spec = ModelSpec.from_config({**LLAMA, "num_hidden_layers": 1}, name="mine")
+    family = type(architecture_of("llama"))
+    per_layer, outside = spec.parameters_per_layer, spec.embedding_parameters
+    monkeypatch.setattr(family, "parameters_per_layer", lambda *_: per_layer + 1)
+    monkeypatch.setattr(family, "embedding_parameters", lambda *_: outside - 1)
+    counts = f"has {per_layer} parameters, where {per_layer + 1} were counted"
+    assert build_check.reason_against(spec) == f"its model.layers.0 {counts}"
 
 
 def test_a_block_of_each_kind_is_built() -> None:

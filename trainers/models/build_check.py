@@ -38,6 +38,11 @@ def reason_against(spec: ModelSpec) -> str:
         raise  # of this machine, not of the model
     except Exception as error:  # whatever the library's code raises on odd values
         return _of_error(error, json.loads(shallow.config))
+    # `build` compares the sum: with each block right, what is outside of them is right too.
+    for name, block in zip(built.block_names, built.blocks, strict=True):
+        count = sum(parameter.numel() for parameter in block.parameters())
+        if count != spec.parameters_per_layer:
+            return f"its {name} has {count} parameters, where {spec.parameters_per_layer} were counted"
     endless = [name for name, buffer in built.module.named_buffers() if not torch.isfinite(buffer).all()]
     return f"its {endless[0]} is not finite" if endless else ""
 
