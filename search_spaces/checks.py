@@ -11,6 +11,10 @@ from trainers.spec.engines import rules_of
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
+_TUPLES: Mapping[str, type] = {
+    "micro_batches": int, "further_recipes": Recipe, "points": Point, "optional_axes": str, "remarks": str
+}  # fmt: skip
+
 
 def check_types(space: Any) -> None:
     """Checks that the fields of a `Space` have their types, since a space file may not have seen a type checker.
@@ -21,7 +25,7 @@ def check_types(space: Any) -> None:
     name = f"space {space.name}"
     check_axes(space.axes, owner=name)
     check_axes(space.model_parallel, owner=f"the model-parallel part of {name}")
-    for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point), ("optional_axes", str)):
+    for field, kind in _TUPLES.items():
         values = getattr(space, field)
         if not isinstance(values, tuple):
             raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")

@@ -45,6 +45,8 @@ def small_model(
         window=_WINDOW if model.window else 0,
         window_layers=max(1, round(num_layers * model.window_layers / model.num_layers)) if model.window else 0,
         logit_softcap=model.logit_softcap,
+        attention_bias=model.attention_bias,
+        mlp_bias=model.mlp_bias,
         miniature_of=model.name,
     )
 
@@ -69,6 +71,7 @@ def on_cpus(space: Space) -> Space:
         recipe=dataclasses.replace(recipe, compute_precision="fp32"),
         micro_batches=(1, 2, 4),
         assumed=space.assumed,
+        remarks=space.remarks,
         device_memory_gib=None,
         tokens=space.tokens,
     )

@@ -58,6 +58,8 @@ class Space:
     """
     chosen: tuple[str, ...] = ()
     """Layout fields that `--set` names: a plan then has degrees that no space has by itself, as tp across nodes."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on what the model's file states and this project leaves out."""
     tokens: float = 100e9
     """The token budget for which days and cost are reported."""
     device_memory_gib: float | None = None
@@ -110,6 +112,17 @@ class Space:
         """The sentence on the recipe's assumed values; "" where all were stated."""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences to read before the space is planned or searched."""
+        return tuple(sentence for sentence in (self.assumption, *self.model_remarks) if sentence)
+
+    @property
+    def model_remarks(self) -> tuple[str, ...]:
+        """The sentences on what the model's file states and on lengths that it was not made for."""
+        lengths = dict.fromkeys(recipe.length_remark for recipe in self.recipes)
+        return tuple(sentence for sentence in (*self.remarks, *lengths) if sentence)
 
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
         """Returns all that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.

@@ -12,6 +12,7 @@ from search_spaces.space import Space
 from trainers.spec.architectures import architecture_of
 from trainers.spec.codec import shortened
 from trainers.spec.model import ModelSpec
+from trainers.spec.model_config import remarks_on
 from trainers.spec.recipe import Recipe
 
 
@@ -25,7 +26,7 @@ def space_of_config(path: Path) -> Space:
     Raises:
         ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
     """
-    name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
+    name = _name(path)
     config = _read(path)
     if "layout" in config and "model_type" not in config:
         raise ValueError(f"{path} is a layout and no model: a search takes it by --layout")
@@ -63,6 +64,7 @@ def space_of_config(path: Path) -> Space:
         },
         micro_batches=(1, 2, 4, 8, 16),
         assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
+        remarks=remarks_on(config, name),
     )
     has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
     space = with_installed(space, "attention", *(("mlp",) if has_fused_mlp else ()), "loss")
@@ -71,6 +73,18 @@ def space_of_config(path: Path) -> Space:
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
 """Length and global batch where a configuration does not state them."""
+
+
+def _name(path: Path) -> str:
+    """Returns the model's name: the file's, its folder's, or in the hub's cache, where folders are commits, the
+    model's.
+    """
+    if path.name != "config.json":
+        return path.stem
+    folders = path.absolute().parent.parts
+    if len(folders) > 2 and folders[-2] == "snapshots" and folders[-3].startswith("models--"):
+        return folders[-3].rpartition("--")[2]
+    return path.absolute().parent.name or "model"
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:

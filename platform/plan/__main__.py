@@ -26,6 +26,7 @@ from rich.console import Console
 import search_spaces
 from platform.cluster import connection as clusters
 from platform.cluster.probing import probe_store
+from platform.common.builder import BuildQuestion
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
@@ -214,6 +215,12 @@ def run(options: PlanOptions) -> int:
     written, options = options.cluster or "ray", options.with_written_network()
     space = _space(options)
     options.check(space)
+    with BuildQuestion(space.recipe.model, options.space) as builder:
+        return _answer(options, space, builder, console, written)
+
+
+def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console: Console, written: str) -> int:
+    """Prints the answer on the cluster that was `written`; returns the exit code."""
     software = stacks.find_software(options.software)
     cluster = _cluster(options, console)
     if options.node_gbps is not None:
@@ -229,10 +236,15 @@ def run(options: PlanOptions) -> int:
             " choose --set compute_precision=bf16, or another device"
         )
     assumptions = Assumptions.of(options, space, cluster)
-    for sentence in assumptions.sentences():
+    for sentence in (*space.model_remarks, *assumptions.sentences()):
         console.print(sentence, highlight=False)
     question = Question(
-        options=options, space=space, cluster=cluster, taught=_taught(options, space, software), console=console
+        options=options,
+        space=space,
+        cluster=cluster,
+        taught=_taught(options, space, software),
+        console=console,
+        builder=builder,
     )
     printed: dict[str, Any] = {
         "space": space.name, "cluster": written, "software": software, "tokens": question.tokens,

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError, NothingFits
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
@@ -49,6 +50,8 @@ class Question:
     taught: StudyPrior | None = None
     """The measurements that `--learn-from` names."""
     console: Console
+    builder: BuildQuestion
+    """transformers, asked whether it builds the model: its answer is waited for before anything is promised."""
 
     @property
     def tokens(self) -> float:
@@ -80,6 +83,7 @@ def _largest_models(question: Question) -> Answer:
     counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
     micro_batch = options.micro_batch or min(space.micro_batches or (1,))
     largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch)
+    question.builder.check()
     question.console.print(conditions(cluster, by_size=True), highlight=False)
     show_largest(largest, question.console)
     models = [
@@ -100,6 +104,7 @@ def _largest_models(question: Question) -> Answer:
 def _phases(question: Question, written: str) -> Answer:
     space, cluster = question.space, question.cluster
     phases = ramp_up(space, space.recipe, cluster, parse_phases(written))
+    question.builder.check()
     question.console.print(conditions(cluster, by_size=True), highlight=False)
     show_phases(phases, question.console)
     entries = [
@@ -117,6 +122,7 @@ def _phases(question: Question, written: str) -> Answer:
 def _sizes(question: Question, written: str) -> Answer:
     space, cluster, console, png = question.space, question.cluster, question.console, question.options.png
     sizes = against_devices(space, space.recipe, cluster, parse_counts(written), question.taught)
+    question.builder.check()
     basis = PREDICTED if question.taught is None else f"predicted, corrected by study {question.taught.name}"
     console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
     console.print(conditions(cluster, basis, by_size=True), highlight=False)
@@ -146,6 +152,7 @@ def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
 def _named_points(question: Question) -> Answer:
     cluster = of_space(question.space, question.cluster)
     points = named_points(question.space, cluster)
+    question.builder.check()
     show_named(points, cluster, question.tokens, question.console)
     entries = named_json(points, cluster, question.tokens)
     return {"points": entries}, 0 if any(not point.reason for point in points) else 1
@@ -160,6 +167,7 @@ def _layouts(question: Question) -> Answer:
             plans.append(best_plan(space, recipe, cluster, top=options.top, taught=question.taught))
         except InputError as error:
             without[recipe.label] = error
+    question.builder.check()
     if not plans:
         raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
@@ -220,6 +228,7 @@ def _plan_json(plan: LayoutPlan, question: Question) -> dict[str, Any]:
 def _fewest_nodes(question: Question) -> Answer:
     space, cluster, console = question.space, question.cluster, question.console
     fewest = fewest_nodes(space, space.recipe, cluster)
+    question.builder.check()
     console.print(f"{space.recipe.label}\n{conditions(cluster, by_size=True)}", highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})

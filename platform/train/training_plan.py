@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 
+from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.folder import user_path
@@ -39,6 +40,17 @@ def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None
             f"{options.target} holds a layout without a recipe, and there is no training in its folder to resume:"
             " give the layout.json of a search, or a study"
         )
+    if before is not None or target.tokens_per_s is not None:  # it was built
+        return _planned(options, target, base, before, tokens_done)
+    with BuildQuestion(base.model, str(options.target)) as builder:
+        plan = _planned(options, target, base, before, tokens_done)
+        builder.check()
+    return plan
+
+
+def _planned(
+    options: TrainOptions, target: Target, base: Recipe, before: TrainingPlan | None, tokens_done: int
+) -> TrainingPlan:
     try:
         recipe = _recipe(options, base)
         validation = _validation(options, recipe)

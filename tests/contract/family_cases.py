@@ -22,10 +22,14 @@ def _spec(name: str, **facts: Any) -> ModelSpec:
 
 
 FAMILIES = {
+    "llama": _spec("llama", attention_bias=True, mlp_bias=True, head_width=16),
     "qwen2": _spec("qwen2", window=WINDOW, window_layers=1),
     "qwen3": _spec("qwen3", head_width=16),
     "mistral": _spec("mistral", window=WINDOW, window_layers=2, head_width=16),
     "olmo2": _spec("olmo2"),
+    "olmo3": _spec("olmo3", num_layers=4, window=WINDOW, window_layers=3, head_width=16),
+    # A block without rotary positions has no gradient of a bias of keys: it moves all scores of a query alike.
+    "smollm3": _spec("smollm3", num_layers=4, mlp_bias=True),
     "phi3": _spec("phi3", window=WINDOW, window_layers=2),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
@@ -35,10 +39,14 @@ _STAGE_2: dict[str, Any] = {"engine": "fsdp", "zero_stage": 2}
 _STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3}
 
 _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("llama", "fp32", {**_STAGE_3, "tp": 2, "dp_shard": 2, "attention": "sdpa"}),
     ("qwen2", "fp32", {**_STAGE_3, "tp": 2, "dp_shard": 2, "attention": "sdpa"}),
     ("qwen3", "fp32", {**_STAGE_2, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
     ("mistral", "fp32", {**_DDP, "cp": 2, "dp_replicate": 2, "attention": "sdpa"}),
     ("olmo2", "fp32", {**_STAGE_3, "cp": 2, "dp_shard": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("olmo3", "fp32", {**_DDP, "cp": 2, "pp": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("smollm3", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
+    ("smollm3", "fp32", {**_DDP, "pp": 2, "tp": 2, "attention": "sdpa"}),
     ("phi3", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "eager", "checkpointing": "every_2"}),
     ("gemma3_text", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("gemma3_text", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "flex"}),

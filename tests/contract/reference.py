@@ -133,7 +133,9 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
     if spec.architecture == "gpt_neox":
         return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, max_position_embeddings=spec.max_positions)).train()
     if spec.architecture == "llama":
-        return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=spec.num_kv_heads)).train()
+        sizes |= {"num_key_value_heads": spec.num_kv_heads, "head_dim": spec.head_dim}
+        sizes |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
+        return LlamaForCausalLM(LlamaConfig(**sizes)).train()
     if spec.architecture != "gpt2":
         return _of_today(spec, sizes)
     return GPT2LMHeadModel(
@@ -154,10 +156,13 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
 def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
     """Returns a model of a recent family; window, head width and soft cap are in the keys of its own configuration."""
     settings: dict[str, Any] = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
+    # The last block has no window: `max_window_layers` of qwen says that of the first ones only.
+    kinds = ["sliding_attention"] * spec.window_layers + ["full_attention"] * (spec.num_layers - spec.window_layers)
+    if spec.architecture == "olmo3":
+        settings |= {"sliding_window": spec.window, "layer_types": kinds, "head_dim": spec.head_dim}
+    if spec.architecture == "smollm3":
+        settings |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
     if spec.architecture in ("qwen2", "qwen3"):
-        # The last block of two has no window: `max_window_layers` says that of the first ones only.
-        kinds = ["sliding_attention"] * spec.window_layers
-        kinds += ["full_attention"] * (spec.num_layers - spec.window_layers)
         settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
     if spec.architecture in ("mistral", "phi3"):
         settings |= {"sliding_window": spec.window or None}

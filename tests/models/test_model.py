@@ -29,6 +29,8 @@ SPECS = {
     "qwen3": ModelSpec(name="qwen3", architecture="qwen3", num_kv_heads=2, head_width=16, **SIZES),
     "mistral": ModelSpec(name="mistral", architecture="mistral", num_kv_heads=2, window=8, window_layers=3, **SIZES),
     "olmo2": ModelSpec(name="olmo2", architecture="olmo2", **SIZES),
+    "olmo3": ModelSpec(name="olmo3", architecture="olmo3", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "smollm3": ModelSpec(name="smollm3", architecture="smollm3", num_kv_heads=2, **SIZES),
     "phi3": ModelSpec(name="phi3", architecture="phi3", num_kv_heads=2, window=8, window_layers=3, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
@@ -140,9 +142,6 @@ GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_si
 @pytest.mark.parametrize(
     ("config", "field", "counted", "other"),
     [
-        (LLAMA, "head_dim", 8, 16),
-        (LLAMA, "attention_bias", False, True),
-        (LLAMA, "mlp_bias", False, True),
         (NEOX, "attention_bias", True, False),
         (GPT2, "add_cross_attention", False, True),
     ],
@@ -162,6 +161,46 @@ def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused
     assert transformers_count(other) != transformers_count(counted), "it need not be refused"
     with pytest.raises(ValueError, match=f"{field} of mine must be {counted} or left out, got {other}"):
         ModelSpec.from_config({**config, field: other}, name="mine")
+
+
+@pytest.mark.parametrize(
+    ("family", "stated"),
+    [
+        ("llama", {"attention_bias": True}),
+        ("llama", {"mlp_bias": True, "head_dim": 16}),
+        *((family, {"head_dim": 16}) for family in ("llama", "qwen2", "qwen3", "mistral", "olmo2", "phi3")),
+        *((family, {"attention_bias": True, "head_dim": 16}) for family in ("qwen3", "olmo2", "gemma3_text")),
+        *((family, {"head_dim": 12, "hidden_size": 30}) for family in ("qwen2", "qwen3", "olmo2", "phi3")),
+        *((family, {"head_dim": None}) for family in ("llama", "qwen2", "olmo2", "phi3")),
+    ],
+)
+def test_widths_of_heads_and_biases_are_counted_where_transformers_reads_them(
+    family: str, stated: dict[str, Any]
+) -> None:
+    spec = ModelSpec.from_config({**LLAMA, "model_type": family, **stated}, name="mine")
+    module = build(spec, attention="eager").module  # raises where the count is another
+    assert any("o_proj.bias" in name for name, _ in module.named_parameters()) == ("attention_bias" in stated)
+    assert any("down_proj.bias" in name for name, _ in module.named_parameters()) == ("mlp_bias" in stated)
+    sizes = dataclasses.replace(spec, config="")
+    assert dataclasses.replace(ModelSpec.from_config(sizes.to_config(), name="mine"), config="") == sizes
+
+
+def test_biases_that_a_family_cannot_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="a qwen2, cannot have attention_bias True"):
+        dataclasses.replace(SPECS["qwen2"], attention_bias=True)
+
+
+@pytest.mark.parametrize("padding", [97, 10**6, -98])
+def test_padding_outside_of_the_vocabulary_is_left_out(padding: int) -> None:
+    model = build(ModelSpec.from_config({**LLAMA, "pad_token_id": padding}, name="mine"), attention="eager")
+    assert model.module.config.pad_token_id is None
+    verbatim = build(ModelSpec.from_config({**LLAMA, "pad_token_id": 96}, name="mine"), attention="eager")
+    assert verbatim.module.config.pad_token_id == 96
+
+
+def test_code_that_a_config_names_is_not_looked_at() -> None:
+    config = {**LLAMA, "auto_map": {"AutoModelForCausalLM": "nowhere.Model"}}
+    assert not hasattr(build(ModelSpec.from_config(config, name="mine"), attention="eager").module.config, "auto_map")
 
 
 def test_a_config_whose_facts_do_not_fit_is_refused() -> None:

@@ -92,6 +92,8 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/train/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
+    # The plain model is asked for.
+    "trainers/models/build_check.py": frozenset({"attention"}),
     # Kinds of kernels, and exposed communication by mesh axis; a profile of compiled code is told apart by shapes.
     "trainers/marks/kinds.py": frozenset({"attention", "cp", "loss", "pp"}),
     "trainers/profiling/": frozenset({"compile"}),

@@ -133,6 +133,44 @@ def test_configurations(tmp_path: Path, config: dict[str, Any]) -> None:
         space_of_config(written(tmp_path / "config.json", config)).candidates(2)
 
 
+ROTARY = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64},
+    "use_sliding_window": True,
+    "sliding_window": 8,
+    "max_window_layers": 1,
+    "seq_length": 32,
+}
+PARTLY_GLOBAL = {**ROTARY, "model_type": "gemma3_text", "sliding_window_pattern": 2, "final_logit_softcapping": 3.0}
+WITH_IMAGES = {"model_type": "mistral3", "text_config": {**ROTARY, "model_type": "mistral"}}
+
+
+@few
+@given(st.sampled_from([ROTARY, PARTLY_GLOBAL, WITH_IMAGES]).flatmap(changed))
+@example({**ROTARY, "num_hidden_layers": 10**25})
+@example({**PARTLY_GLOBAL, "sliding_window_pattern": "local"})
+@example({**ROTARY, "layer_types": [["full_attention"], {}]})
+@example({**ROTARY, "rope_scaling": {"type": "yarn", "factor": 1e999}})
+@example({**WITH_IMAGES, "model_type": ["mistral3"]})
+@example({**ROTARY, "sliding_window": 10**25})
+def test_configurations_of_rotary_models(tmp_path: Path, config: dict[str, Any]) -> None:
+    with refusing():
+        space = space_of_config(written(tmp_path / "config.json", config))
+        assert all("\n" not in sentence for sentence in space.sentences)
+        space.candidates(2)
+
+
 LAYOUT_FILE = {"layout": to_json(LAYOUT), "recipe": to_json(RECIPE), "batch": {"micro_batch": 1, "grad_accum": 2}}
 
 

@@ -15,6 +15,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from trainers.spec.batch import BatchPoint
+from trainers.spec.model import ModelSpec
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -86,7 +87,23 @@ def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -
     [
         ("gemma3_text", "attn_logit_softcapping", 50.0, "must be null or left out, got 50.0"),
         ("gemma3_text", "use_bidirectional_attention", True, "must be false or left out, got True"),
-        ("qwen3", "attention_bias", True, "must be False or left out, got True"),
+        ("qwen3", "attention_bias", 1, "must be true, false or left out, got 1"),
+        ("qwen2", "use_sliding_window", "yes", "must be true, false or left out, got 'yes'"),
+        ("qwen2", "max_window_layers", "few", "max_window_layers must be a whole number of at least 0"),
+        ("gemma3_text", "sliding_window_pattern", "local", "sliding_window_pattern must be a whole number"),
+        ("llama", "num_hidden_layers", 10**25, "num_hidden_layers of .* must be at most 100,000, got 1000"),
+        ("llama", "num_hidden_layers", True, r"a whole number for num_layers \(num_hidden_layers\), got True"),
+        ("llama", "rms_norm_eps", float("inf"), "rms_norm_eps of .* must be a finite number, got inf"),
+        ("llama", "attention_dropout", float("nan"), "attention_dropout of .* must be a finite number, got nan"),
+        ("llama", "rms_norm_eps", True, "rms_norm_eps of .* must be a number of at least 0, got True"),
+        ("llama", "head_dim", 33, "33 wide .*choose an even width"),
+        ("llama", "rope_theta", 0, "rope_theta of .* must be a number above 0 or left out, got 0"),
+        ("llama", "rope_scaling", {"type": "linear"}, "rope_scaling of .* is of type linear and states no factor"),
+        ("llama", "rope_scaling", {"type": "yarn", "factor": True}, "factor in rope_scaling of .* above 0 .*got True"),
+        ("llama", "rope_scaling", "yarn", "rope_scaling of .* must be an object or null, got 'yarn'"),
+        ("llama", "architectures", ["LlamaForSequenceClassification"], "architectures of .* next token, take a"),
+        ("llama", "quantization_config", {"quant_method": "fp8"}, "quantization_config of .* stored as fp8"),
+        ("qwen2", "dual_chunk_attention_config", {"chunk_size": 9}, "dual_chunk_attention_config of .* take the key"),
         ("qwen2", "layer_types", ["sliding_attention"], "layer_types must name"),
         ("mistral", "sliding_window", "wide", "sliding_window must be a whole number"),
         ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains no mixtures of experts"),
@@ -97,10 +114,70 @@ def test_what_cannot_be_trained_is_refused_by_its_key(
     kind: str, key: str, value: Any, sentence: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**config_of(kind).to_dict(), key: value}))
+    config: dict[str, Any] = {**config_of(kind).to_dict(), key: value}
+    if key in ("sliding_window_pattern", "max_window_layers"):
+        del config["layer_types"]  # which transformers writes in their place
+    path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=sentence) as raised:
         search_spaces.load(str(path))
     assert key in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_bloom_that_multiplies_by_parts_is_refused() -> None:
+    config = {"model_type": "bloom", "n_layer": 2, "hidden_size": 64, "n_head": 4, "vocab_size": 96}
+    ModelSpec.from_config({**config, "slow_but_exact": True, "pretraining_tp": 1}, name="mine")
+    with pytest.raises(ValueError, match="slow_but_exact of mine with a pretraining_tp of 2 "):
+        ModelSpec.from_config({**config, "slow_but_exact": True, "pretraining_tp": 2}, name="mine")
+
+
+def test_the_language_model_of_a_known_family_is_taken_out_of_one_with_images(tmp_path: Path) -> None:
+    inner = {**config_of("mistral").to_dict(), "architectures": None}
+    with_images = {
+        "model_type": "mistral3",
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": inner,
+    }
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**with_images, "vision_config": _VISION}))
+    space = search_spaces.load(str(path))
+    assert space.recipe.model.architecture == "mistral"
+    assert "mine is trained without its images: of mistral3, the mistral of text_config" in space.sentences
+    path.write_text(json.dumps({**with_images, "text_config": {**inner, "model_type": "ministral3"}}))
+    with pytest.raises(ValueError, match=r"^model_type 'ministral3' of mine is not known"):
+        search_spaces.load(str(path))
+    path.write_text(json.dumps({**with_images, "quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(ValueError, match=r"^quantization_config of mine is stated"):
+        search_spaces.load(str(path))
+
+
+def test_code_that_a_file_names_is_told_not_to_run(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**config_of("phi3").to_dict(), "auto_map": {"AutoConfig": "own.Config"}}))
+    (sentence,) = search_spaces.load(str(path)).remarks
+    assert sentence == "auto_map of mine names code, which never runs: transformers' own phi3 is built"
+
+
+def test_rotary_positions_bound_no_length_but_are_remarked_on(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    sizes: dict[str, Any] = {**config_of("qwen2").to_dict(), "seq_length": 2048, "global_batch_size": 64}
+    path.write_text(json.dumps(sizes))
+    (sentence,) = search_spaces.load(str(path)).sentences
+    assert sentence.startswith("seq_len 2048 is beyond the 512 positions that mine is made for")
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+    path.write_text(json.dumps({**sizes, "rope_parameters": yarn}))
+    space = search_spaces.load(str(path))
+    assert not space.sentences and space.with_changes(["seq_len=4k"]).sentences
+    learned = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 64}
+    path.write_text(json.dumps({**learned, "seq_length": 128}))
+    with pytest.raises(ValueError, match="seq_len 128 is longer than the 64 positions of mine"):
+        search_spaces.load(str(path))
+
+
+def test_a_model_of_the_hub_s_cache_has_its_own_name(tmp_path: Path) -> None:
+    folder = tmp_path / "models--acme--tiny-1b" / "snapshots" / "0f3a"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config_of("llama").to_dict()))
+    assert search_spaces.load(str(folder)).name == "tiny-1b"
 
 
 def test_length_and_batch_are_those_that_a_configuration_states(tmp_path: Path) -> None:

@@ -130,6 +130,35 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         },
         7_298_617_344,
     ),
+    "olmo-3-7b": (
+        {
+            "model_type": "olmo3",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "intermediate_size": 11008,
+            "vocab_size": 100278,
+            "max_position_embeddings": 65536,
+            "sliding_window": 4096,
+            "tie_word_embeddings": False,
+        },
+        7_298_011_136,
+    ),
+    "smollm3-3b": (
+        {
+            "model_type": "smollm3",
+            "num_hidden_layers": 36,
+            "hidden_size": 2048,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "intermediate_size": 11008,
+            "vocab_size": 128256,
+            "max_position_embeddings": 65536,
+            "use_sliding_window": False,
+        },
+        3_075_098_624,
+    ),
     "phi-3-mini-4k": (
         {
             "model_type": "phi3",

@@ -44,3 +44,17 @@ def test_what_does_not_divide_or_combine_is_refused(
     requested = dataclasses.replace(LAYOUT, **layout)
     refusal = standing_refusal(chosen, requested, requested.world_size)
     assert refusal is None if sentence is None else refusal is not None and sentence in refusal
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic", "yarn"])
+def test_positions_that_follow_the_length_are_not_cut(kind: str) -> None:
+    """Checks that cp is refused where frequencies follow the longest position, of which ranks see unlike ones."""
+    rope = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 48, "rope_theta": 1e4}
+    config = {**MODEL.to_config(), "rope_parameters": rope}
+    chosen = dataclasses.replace(recipe(ModelSpec.from_config(config, name="small")), seq_len=64)
+    layout = dataclasses.replace(LAYOUT, cp=2)
+    refusal = standing_refusal(chosen, layout, 2) or ""
+    cut = f"rotary positions of kind {kind} follow the length, of which a rank sees its own part alone, got cp 2"
+    assert refusal.startswith(cut) == (kind != "yarn")
+    assert standing_refusal(dataclasses.replace(chosen, seq_len=48), layout, 2) is None
+    assert standing_refusal(chosen, dataclasses.replace(LAYOUT, dp_shard=2), 2) is None

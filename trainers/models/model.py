@@ -158,9 +158,16 @@ def _config(spec: ModelSpec) -> PreTrainedConfig:
     # Where sizes are all that is known, transformers' defaults hold for the rest.
     unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
-    settings.pop("model_type", None)
+    for key in ("model_type", "auto_map"):  # code that a file names is never run
+        settings.pop(key, None)
+    if "head_dim" in settings and settings["head_dim"] is None:
+        settings["head_dim"] = spec.head_dim
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
+    # No sequence is ever padded. A row of padding outside of the table, as some files state it, cannot be built.
+    padding = getattr(config, "pad_token_id", None)
+    if padding is not None and not -spec.vocab_size <= padding < spec.vocab_size:
+        config.pad_token_id = None
     for key, value in architecture_of(spec.architecture).config_overrides.items():
         setattr(config, key, value)
     for key in config.to_dict():

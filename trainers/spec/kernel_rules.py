@@ -3,8 +3,8 @@
 import importlib.util
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_refusals
@@ -154,18 +154,8 @@ def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a sliding window does not say which later tokens of a prefix a token sees, {model.name} has one of"
             f" {model.window} of {recipe.seq_len} tokens: choose attention_mask causal or document"
         )
-    if mask == "document" and (kind := _rotary_by_length(json.loads(model.config) if model.config else {})):
+    if mask == "document" and (kind := rotary.kind_by_length(json.loads(model.config) if model.config else {})):
         yield (
             f"rotary positions of kind {kind} follow the longest document of a micro-batch, which is another model for"
             f" each micro_batch, got {model.name}: choose attention_mask causal"
         )
-
-
-def _rotary_by_length(config: Any) -> str:
-    """Returns a `config.json`'s kind of rotary positions whose frequencies depend on the length; empty for others."""
-    for key in ("rope_parameters", "rope_scaling"):
-        stated = config.get(key) or {}
-        for parameters in (stated, *(value for value in stated.values() if isinstance(value, dict))):
-            if (kind := parameters.get("rope_type", parameters.get("type"))) in ("dynamic", "longrope"):
-                return kind
-    return ""

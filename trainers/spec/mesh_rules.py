@@ -1,7 +1,9 @@
 """Refusals of what tensor, context and pipeline parallelism cannot do, in one sentence each; without torch."""
 
+import json
 from collections.abc import Iterator
 
+from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.division import division_refusals
 from trainers.spec.layout import Layout
@@ -42,6 +44,14 @@ def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.attention == "eager":
         yield (f"eager attention looks at a rank's own keys alone, got cp {layout.cp}: choose attention flex or sdpa")
+    config = json.loads(recipe.model.config) if recipe.model.config else {}
+    # A rank tells the length by its own positions, and would take other frequencies than its neighbours.
+    if (kind := rotary.kind_by_length(config)) and recipe.seq_len > rotary.original_length(config):
+        yield (
+            f"rotary positions of kind {kind} follow the length, of which a rank sees its own part alone, got cp"
+            f" {layout.cp} and seq_len {recipe.seq_len}: choose cp 1, or a seq_len of at most the original"
+            f" {rotary.original_length(config)} positions"
+        )
 
 
 def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

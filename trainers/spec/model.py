@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.codec import shortened
@@ -72,6 +73,11 @@ class ModelSpec(ModelSizes):
             raise ValueError(
                 f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
             )
+        for field in ("attention_bias", "mlp_bias"):
+            if getattr(self, field) not in ((False, True) if field in family.config_keys else (False,)):
+                raise ValueError(
+                    f"{self.name}, a {self.architecture}, cannot have {field} {shortened(getattr(self, field))}"
+                )
         if self.hidden_size % self.num_heads and not self.head_width:
             raise ValueError(
                 f"hidden_size {self.hidden_size} of {self.name} is not a multiple of its {self.num_heads} heads"
@@ -87,6 +93,14 @@ class ModelSpec(ModelSizes):
     def position(self) -> Position:
         """The kind of position information in attention."""
         return architecture_of(self.architecture).position
+
+    @property
+    def made_for(self) -> int:
+        """Length that its positions are made for, 0 where none is stated: what rotary positions are stretched to, or
+        the rows of the learned table.
+        """
+        config = json.loads(self.config) if self.config else {}
+        return rotary.made_for(config, self.max_positions) if self.position == "rotary" else self.max_positions
 
     @property
     def norm_start(self) -> float:
@@ -163,7 +177,7 @@ class ModelSpec(ModelSizes):
             ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
                 that this project does not count.
         """
-        config = text_model(config)
+        config = text_model(config, name)
         family = family_of(config, name)
         fields = fields_of(config, family, name)
         spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **fields)
@@ -173,10 +187,12 @@ class ModelSpec(ModelSizes):
     def to_config(self) -> dict[str, Any]:
         """Returns the `config.json` of a model of these sizes, as `from_config` reads it."""
         keys = architecture_of(self.architecture).config_keys
-        values = {field: self.head_dim if field == "head_width" else getattr(self, field) for field in keys}
-        for optional in ("max_positions", "logit_softcap"):
+        family = architecture_of(self.architecture)
+        values = {field: getattr(self, field) for field in keys}
+        for optional in ("max_positions", "logit_softcap", "attention_bias", "mlp_bias", "head_width"):
             if not getattr(self, optional):
                 values.pop(optional, None)
-        family = architecture_of(self.architecture)
+        if "head_dim" in family.config_defaults:  # left out it would be another width
+            values["head_width"] = self.head_dim
         stated = {keys[field][0]: value for field, value in values.items()}
         return {"model_type": self.architecture, **stated, **family.window_config(self)}

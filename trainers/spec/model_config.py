@@ -3,23 +3,50 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.spec import architectures
+from trainers.spec import architectures, rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
 from trainers.spec.codec import shortened
+from trainers.spec.config_values import check_values
 
+LARGEST_DEPTH = 10**5
+"""Most blocks of a `config.json`: a list of them is made."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Keys of `config.json` with which models state a mixture of experts."""
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions")
+_SWITCHES = ("tied_embeddings", "attention_bias", "mlp_bias")
 
 
-def text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the language model's configuration from one with images, where its family is known by itself."""
+def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns the language model's configuration from one with images, or `config` where it has no such part.
+
+    Raises:
+        ValueError: the whole asks for what is not trained here.
+    """
     inner, kind = config.get("text_config"), config.get("model_type")
-    if isinstance(inner, Mapping) and f"{kind}_text" in architectures.names():
-        return {"model_type": f"{kind}_text", **inner}
-    return config
+    if not isinstance(inner, Mapping) or kind in architectures.names():
+        return config
+    text_kind = inner.get("model_type") or f"{kind}_text"
+    if "model_type" not in inner and text_kind not in architectures.names():
+        return config
+    check_values({key: value for key, value in config.items() if key != "text_config"}, name)
+    # The head is the whole model's: it says whether the head is the embedding's table where the part says nothing.
+    tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {"model_type": text_kind, **tied, **inner}
+
+
+def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Returns a sentence on each part of `config`, as a file has it, that is left out though the model is trained."""
+    text = text_model(config, name)
+    kind, sentences = text.get("model_type"), list[str]()
+    if text is not config:
+        sentences.append(
+            f"{name} is trained without its images: of {config.get('model_type')}, the {kind} of text_config"
+        )
+    if config.get("auto_map") or text.get("auto_map"):
+        sentences.append(f"auto_map of {name} names code, which never runs: transformers' own {kind} is built")
+    return tuple(sentences)
 
 
 def family_of(config: Mapping[str, Any], name: str) -> Architecture:
@@ -37,7 +64,9 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
     kind = config.get("model_type")
     if kind not in architectures.names():
         family_names = ", ".join(architectures.names())
-        lacks = f"{name} states no model_type" if kind is None else f"model_type {kind!r} of {name} is not known"
+        lacks = f"{name} states no model_type"
+        if kind is not None:
+            lacks = f"model_type {shortened(kind)} of {name} is not known"
         raise ValueError(f"{lacks}: this project trains {family_names}")
     return architecture_of(kind)
 
@@ -48,6 +77,8 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
     Raises:
         ValueError: a needed size is missing, a value is of another type, or a window cannot be trained.
     """
+    check_values(config, name)
+    rotary.check(config, name)
     keys = family.config_keys
     complete = {**family.config_defaults, **config}
     values: dict[str, Any] = {}
@@ -59,6 +90,9 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
     if missing:
         raise ValueError(f"the configuration of {name} lacks {', '.join(missing)}")
     _check_types(values, keys, name)
+    if values["num_layers"] > LARGEST_DEPTH:
+        key = next(key for key in keys["num_layers"] if config.get(key) is not None)
+        raise ValueError(f"{key} of {name} must be at most {LARGEST_DEPTH:,}, got {shortened(values['num_layers'])}")
     try:
         window = family.window(config, values["num_layers"])
     except ValueError as error:
@@ -67,15 +101,17 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
 
 
 def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], name: str) -> None:
-    wrong = [field for field, value in values.items() if field in _INTEGERS and type(value) is not int]
-    if wrong:
-        raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
-    if type(values.get("init_std", 0.0)) not in (int, float):
-        raise ValueError(f"the configuration of {name} wants a number for init_std, got {values['init_std']!r}")
-    if type(values.get("tied_embeddings", False)) is not bool:
-        raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
-    if type(values.get("logit_softcap", 0.0)) not in (int, float):
-        raise ValueError(f"the configuration of {name} wants a number for {keys['logit_softcap'][0]}")
+    for field, value in values.items():
+        spelled = f"{field} ({' or '.join(keys[field])})"
+        if field in _INTEGERS and type(value) is not int:
+            kind = "a whole number"
+        elif field in _SWITCHES and type(value) is not bool:
+            kind = "true or false"
+        elif field in ("init_std", "logit_softcap") and type(value) not in (int, float):
+            kind = "a number"
+        else:
+            continue
+        raise ValueError(f"the configuration of {name} wants {kind} for {spelled}, got {shortened(value)}")
 
 
 def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, head_dim: int) -> None:
@@ -89,11 +125,16 @@ def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, he
         if config.get(field, trained) not in (None, trained):
             raise ValueError(
                 f"{field} of {name} must be {'null' if trained is None else str(trained).lower()} or left out, got"
-                f" {config[field]}: this project trains a {kind} without it only"
+                f" {shortened(config[field])}: this project trains a {kind} without it only"
             )
     for field, expected in {**family.counted_with, "head_dim": head_dim}.items():
         if config.get(field, expected) not in (None, expected):
             raise ValueError(
-                f"{field} of {name} must be {expected} or left out, got {config[field]}: this project counts the"
-                f" parameters of a {kind} with {expected} only"
+                f"{field} of {name} must be {expected} or left out, got {shortened(config[field])}: this project counts"
+                f" the parameters of a {kind} with {expected} only"
             )
+    if family.position == "rotary" and head_dim % 2:
+        raise ValueError(
+            f"heads of {name} are {head_dim} wide (head_dim, or hidden_size by the number of heads), and rotary"
+            " positions turn pairs of values: choose an even width"
+        )

@@ -20,7 +20,7 @@ class ModelSizes:
     num_kv_heads: int = 0
     """Key/value heads; 0 stands for num_heads."""
     max_positions: int = 0
-    """Rows of the learned position table (gpt2); otherwise a bound on the sequence length, 0 for none."""
+    """Rows of the learned position table (gpt2); otherwise the length that the model is made for, 0 for none."""
     tied_embeddings: bool | None = None
     embedding_norm: bool | None = None
     init_std: float = 0.02
@@ -32,6 +32,10 @@ class ModelSizes:
     """Number of blocks with the window."""
     logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
     """Bound of the logits, applied by a tanh; 0 for none."""
+    attention_bias: bool = dataclasses.field(default=False, metadata={"later": True})
+    """Whether the linear layers of attention have biases that the family leaves out by default."""
+    mlp_bias: bool = dataclasses.field(default=False, metadata={"later": True})
+    """Whether those of the feed-forward block have."""
     config: str = ""
     """The user's config.json as canonical JSON where the model came from one, else empty."""
     miniature_of: str | None = None

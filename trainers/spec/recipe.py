@@ -133,7 +133,7 @@ class Recipe:
                 f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
                 f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
             )
-        if self.model.max_positions and self.seq_len > self.model.max_positions:
+        if self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
             )
@@ -142,6 +142,17 @@ class Recipe:
     def id(self) -> str:
         """Hash of the fields that define the recipe."""
         return _identity(self)
+
+    @property
+    def length_remark(self) -> str:
+        """The sentence on a length beyond the one that the model's positions are made for; empty within it."""
+        length = self.model.made_for
+        if not length or self.seq_len <= length:
+            return ""
+        return (
+            f"seq_len {self.seq_len} is beyond the {length} positions that {self.model.name} is made for: it trains all"
+            " the same; for weights that have not seen them a factor of YaRN in rope_scaling stretches positions"
+        )
 
     @property
     def powersgd_rank(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import search_spaces
 import search_spaces.changes as changes
+from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
 from platform.search.setup import old_studies
 from platform.search.setup.options import SearchOptions, StudyOptions
@@ -95,6 +96,17 @@ def read_request(options: SearchOptions) -> SearchRequest:
     fixed = read_layout(Path(study.layout)) if study.layout else None
     try:
         space = _space(study, fixed)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+    with BuildQuestion(space.recipe.model, study.space or str(study.layout)) as builder:
+        request = _request(options, space, fixed)
+        builder.check()
+    return request
+
+
+def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> SearchRequest:
+    study = options.study
+    try:
         for recipe in space.recipes:
             data.source(recipe)
     except ValueError as error:

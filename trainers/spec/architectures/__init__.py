@@ -14,7 +14,9 @@ _REGISTRY = {
     "qwen3": "trainers.spec.architectures.qwen3:ARCHITECTURE",
     "mistral": "trainers.spec.architectures.mistral:ARCHITECTURE",
     "olmo2": "trainers.spec.architectures.olmo2:ARCHITECTURE",
+    "olmo3": "trainers.spec.architectures.olmo3:ARCHITECTURE",
     "phi3": "trainers.spec.architectures.phi3:ARCHITECTURE",
+    "smollm3": "trainers.spec.architectures.smollm3:ARCHITECTURE",
     "gemma3_text": "trainers.spec.architectures.gemma3_text:ARCHITECTURE",
 }
 

@@ -132,6 +132,8 @@ class Architecture:
         mlp = (3 if self.gated else 2) * h * ffn
         biases = (width + 2 * kv + h + ffn + h) if self.bias else 0
         biases += width + 2 * kv if self.query_key_value_bias else 0
+        biases += width + 2 * kv + h if spec.attention_bias else 0
+        biases += (2 if self.gated else 1) * ffn + h if spec.mlp_bias else 0
         query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
         return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
 

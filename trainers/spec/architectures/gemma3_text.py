@@ -1,6 +1,6 @@
 """Gemma 3's text model: local blocks with a window between global ones, four norms a block, a scaled and tied table."""
 
-from trainers.spec.architectures.llama_like import KEYS_WITH_HEAD_WIDTH
+from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
 from trainers.spec.architectures.windows import WindowByBlock
 
 ARCHITECTURE = WindowByBlock(
@@ -10,7 +10,7 @@ ARCHITECTURE = WindowByBlock(
     block_norms=4,
     norm_start=0.0,
     global_every=6,
-    config_keys={**KEYS_WITH_HEAD_WIDTH, "logit_softcap": ("final_logit_softcapping",)},
+    config_keys={**KEYS_WITH_ATTENTION_BIAS, "logit_softcap": ("final_logit_softcapping",)},
     config_defaults={
         "vocab_size": 262_208,
         "hidden_size": 2304,
@@ -20,7 +20,6 @@ ARCHITECTURE = WindowByBlock(
         "num_key_value_heads": 4,
         "head_dim": 256,
     },
-    counted_with={"attention_bias": False},
     # transformers reads a cap of the scores and leaves it out: no attention of its Gemma 3 is given one.
     trained_with={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
     code="gemma3",

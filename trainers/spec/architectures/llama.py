@@ -1,8 +1,8 @@
-"""Llama: rotary positions, RMSNorm, no biases, a gated feed-forward block, grouped key/value heads."""
+"""Llama: rotary positions, RMSNorm, biases on request, a gated feed-forward block, grouped key/value heads."""
 
-from trainers.spec.architectures.llama_like import LlamaLike
+from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS, LlamaLike
 
 ARCHITECTURE = LlamaLike(
     name="llama",
-    counted_with={"attention_bias": False, "mlp_bias": False},
+    config_keys={**KEYS_WITH_ATTENTION_BIAS, "mlp_bias": ("mlp_bias",)},
 )

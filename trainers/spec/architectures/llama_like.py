@@ -12,12 +12,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
     "ffn_size": ("intermediate_size",),
     "num_kv_heads": ("num_key_value_heads",),
+    "head_width": ("head_dim",),
     "max_positions": ("max_position_embeddings",),
     "init_std": ("initializer_range",),
     "tied_embeddings": ("tie_word_embeddings",),
 }
-KEYS_WITH_HEAD_WIDTH: Mapping[str, tuple[str, ...]] = {**KEYS, "head_width": ("head_dim",)}
-"""The same where heads may have a width of their own."""
+KEYS_WITH_ATTENTION_BIAS: Mapping[str, tuple[str, ...]] = {**KEYS, "attention_bias": ("attention_bias",)}
+"""The same where the linear layers of attention may have biases."""
 _CUT: Mapping[str, Cutting] = {
     "self_attn.q_proj": "colwise",
     "self_attn.k_proj": "colwise",

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainers.spec.architectures.architecture import SlidingWindow
 from trainers.spec.architectures.llama_like import LlamaLike
+from trainers.spec.codec import shortened
 from trainers.spec.model_sizes import ModelSizes
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
@@ -14,9 +15,18 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 def _size(config: Mapping[str, Any], default: int) -> int:
     size = config.get("sliding_window", default) or 0
-    if type(size) is not int or size < 0:
-        raise ValueError(f"sliding_window must be a whole number of tokens above 0, or null, got {size!r}")
+    if type(size) is not int or not 0 <= size < 2**31:
+        raise ValueError(f"sliding_window must be a whole number of tokens above 0, or null, got {shortened(size)}")
     return size
+
+
+def _whole_number(config: Mapping[str, Any], key: str, default: int, *, least: int) -> int:
+    value = config.get(key)
+    if value is None:
+        return default
+    if type(value) is not int or value < least:
+        raise ValueError(f"{key} must be a whole number of at least {least}, or left out, got {shortened(value)}")
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,12 +63,18 @@ class WindowByBlock(LlamaLike):
             size = 0
         kinds = config.get("layer_types")
         if kinds is None:
-            first, period = config.get("max_window_layers", 28), config.get("sliding_window_pattern", self.global_every)
+            first = _whole_number(config, "max_window_layers", 28, least=0)
+            period = _whole_number(config, "sliding_window_pattern", self.global_every, least=1)
             local = [bool((i + 1) % period) if period else i >= first for i in range(num_layers)]
         else:
-            if not isinstance(kinds, list) or len(kinds) != num_layers or not {*kinds} <= {_LOCAL, _GLOBAL}:
+            if (
+                not isinstance(kinds, list)
+                or len(kinds) != num_layers
+                or not all(kind in (_LOCAL, _GLOBAL) for kind in kinds)
+            ):
                 raise ValueError(
-                    f"layer_types must name {_LOCAL} or {_GLOBAL} for each of the {num_layers} blocks, got {kinds!r}"
+                    f"layer_types must name {_LOCAL} or {_GLOBAL} for each of the {num_layers} blocks, got"
+                    f" {shortened(kinds)}"
                 )
             local = [kind == _LOCAL for kind in kinds]
             if any(local) and not size:

@@ -1,0 +1,85 @@
+"""Says why transformers cannot build a model, or builds another one than was counted; run as a process of its own.
+
+    python -m trainers.models.build_check < MODEL.json        the JSON of a `ModelSpec`
+
+Prints `{"reason": ""}`, or with a sentence in it. A block of each kind is built, on the meta device: parameters are
+compared by block, so that a deep model takes no longer than a shallow one.
+"""
+
+import dataclasses
+import json
+import re
+import sys
+from typing import Any
+
+from trainers.spec.codec import from_json, shortened
+from trainers.spec.model import ModelSpec
+from trainers.startup import import_stubs
+
+with import_stubs.imports():
+    import torch
+
+    from trainers.models import model
+
+_LONGEST = 240
+"""Characters of a reason."""
+_WRAPPING = re.compile(r"^(Class v|V)alidation error for [^:]*: (\w+: )?")
+"""The words that transformers' checks of a configuration put before a reason."""
+
+
+def reason_against(spec: ModelSpec) -> str:
+    """Returns why transformers has no such model as `spec` counts, as the second part of a sentence; empty where it
+    has.
+    """
+    shallow = with_few_blocks(spec)
+    try:
+        built = model.build(shallow, attention="eager")
+    except (ImportError, MemoryError, OSError):
+        raise  # of this machine, not of the model
+    except Exception as error:  # whatever the library's code raises on odd values
+        return _of_error(error, json.loads(shallow.config))
+    # `build` compares the sum: with each block right, what is outside of them is right too.
+    for name, block in zip(built.block_names, built.blocks, strict=True):
+        count = sum(parameter.numel() for parameter in block.parameters())
+        if count != spec.parameters_per_layer:
+            return f"its {name} has {count} parameters, where {spec.parameters_per_layer} were counted"
+    endless = [name for name, buffer in built.module.named_buffers() if not torch.isfinite(buffer).all()]
+    return f"its {endless[0]} is not finite" if endless else ""
+
+
+def with_few_blocks(spec: ModelSpec) -> ModelSpec:
+    """Returns `spec` with one block of each kind that its `config.json` names."""
+    config: dict[str, Any] = json.loads(spec.config)
+    kinds = config.get("layer_types")
+    first = {kind: place for place, kind in reversed(list(enumerate(kinds)))} if isinstance(kinds, list) else {"": 0}
+    places = sorted(first.values())[: spec.num_layers] or [0]
+    for key, value in config.items():
+        if isinstance(value, list) and len(value) == spec.num_layers:  # type: ignore[reportUnknownArgumentType]
+            config[key] = [value[place] for place in places]
+        elif key in ("num_hidden_layers", "n_layer") and value == spec.num_layers:
+            config[key] = len(places)
+    return dataclasses.replace(
+        spec,
+        num_layers=len(places),
+        window_layers=min(spec.window_layers, len(places)),
+        config=json.dumps(config, sort_keys=True),
+    )
+
+
+def _of_error(error: Exception, config: dict[str, Any]) -> str:
+    """Returns the first sentence of a library's error, with the key of `config` that it speaks of, if it names none."""
+    message = " ".join(str(error).split())
+    reason = _WRAPPING.sub("", message).partition(". ")[0].rstrip(".")[:_LONGEST]
+    keys = [key for key, value in config.items() if isinstance(value, str) and value and repr(value) in reason]
+    if keys and not any(key in reason for key in config):
+        return f"it does not know {keys[0]} {shortened(config[keys[0]])}"
+    return reason if _WRAPPING.match(message) else f"{type(error).__name__}: {reason}"
+
+
+def main() -> None:
+    """Reads a model's JSON from standard input, and prints the reason as one line of JSON."""
+    print(json.dumps({"reason": reason_against(from_json(ModelSpec, json.load(sys.stdin)))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Rotary positions as a `config.json` states them: their kind, and the length that they are made for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainers.spec.codec import shortened
+
+_PLACES = ("rope_parameters", "rope_scaling")
+"""Keys under which transformers reads them, of today and of before."""
+_WITH_FACTOR = ("linear", "dynamic", "yarn", "llama3")
+_STRETCHED = ("dynamic", "yarn")
+"""Kinds that reach `factor` times the length before."""
+_BY_LENGTH = ("dynamic", "longrope")
+_ABOVE_ZERO = (
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "low_freq_factor",
+    "original_max_position_embeddings",
+    "rope_theta",
+)
+_SHARES = ("partial_rotary_factor", "rotary_pct")
+
+
+def check(config: Mapping[str, Any], name: str) -> None:
+    """Checks what `config` states of rotary positions.
+
+    Raises:
+        ValueError: it has no meaning.
+    """
+    for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base"):
+        _check_above_zero(config, key, f"{key} of {name}")
+    for key in _SHARES:
+        _check_share(config, key, f"{key} of {name}")
+    for place in _PLACES:
+        if config.get(place) is not None and not isinstance(config[place], Mapping):
+            raise ValueError(f"{place} of {name} must be an object or null, got {shortened(config[place])}")
+    for place, parameters in _stated(config):
+        for key in _ABOVE_ZERO:
+            _check_above_zero(parameters, key, f"{key} in {place} of {name}")
+        _check_share(parameters, _SHARES[0], f"{_SHARES[0]} in {place} of {name}")
+        kind = _kind(parameters)
+        if kind in _WITH_FACTOR and parameters.get("factor") is None:
+            raise ValueError(
+                f"{place} of {name} is of type {kind} and states no factor: state one, or take {place} out"
+            )
+
+
+def kind_by_length(config: Mapping[str, Any]) -> str:
+    """Returns the kind of rotary positions whose frequencies depend on the length; empty for others."""
+    return next((kind for _, stated in _stated(config) if (kind := _kind(stated)) in _BY_LENGTH), "")
+
+
+def original_length(config: Mapping[str, Any]) -> int:
+    """Returns the length up to which the frequencies of `kind_by_length` are the same for all; 0 if it is not known."""
+    key = "original_max_position_embeddings"
+    lengths = [stated.get(key) for _, stated in _stated(config)]
+    for length in (config.get(key), *lengths, config.get("max_position_embeddings")):
+        if type(length) is int and length > 0:
+            return length
+    return 0
+
+
+def made_for(config: Mapping[str, Any], max_positions: int) -> int:
+    """Returns the length that the positions are made for, 0 if it is not known: `max_positions`, or what a stretch by a
+    factor reaches.
+    """
+    longest = float(max_positions)
+    for _, stated in _stated(config):
+        if _kind(stated) in _STRETCHED and max_positions:
+            before = stated.get("original_max_position_embeddings") or max_positions
+            longest = max(longest, before * (stated.get("factor") or 1))
+    return int(longest)
+
+
+def _stated(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields each set of parameters with the key that has it; there may be one for each kind of block."""
+    for place in _PLACES:
+        stated = config.get(place)
+        if isinstance(stated, Mapping):
+            yield place, stated
+            yield from ((place, inner) for inner in stated.values() if isinstance(inner, Mapping))
+
+
+def _kind(parameters: Mapping[str, Any]) -> str:
+    kind = parameters.get("rope_type", parameters.get("type"))
+    return kind if isinstance(kind, str) else ""
+
+
+def _check_above_zero(values: Mapping[str, Any], key: str, subject: str) -> None:
+    value = values.get(key)
+    if value is not None and (type(value) not in (int, float) or not value > 0):
+        raise ValueError(f"{subject} must be a number above 0 or left out, got {shortened(value)}")
+
+
+def _check_share(values: Mapping[str, Any], key: str, subject: str) -> None:
+    value = values.get(key)
+    if value is not None and (type(value) not in (int, float) or not 0 < value <= 1):
+        raise ValueError(f"{subject} must lie above 0 and be at most 1, got {shortened(value)}")
