@@ -15,8 +15,10 @@ from trainers.host.failures import RungFailure
 from trainers.marks.step import StepPhase as StepPhase
 from trainers.marks.step import StepResult
 from trainers.measuring.timed_steps import losses_of
+from trainers.records.checkpoint_manifest import FORMAT, Manifest
+from trainers.records.checkpoints import Damage, step_of
 from trainers.records.measurement import Outcome
-from trainers.records.training import FORMAT, Begun, Manifest, Steps, TrainingPhase, Validated
+from trainers.records.training import Begun, SetAside, Steps, TrainingPhase, Validated
 from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
@@ -42,10 +44,16 @@ class TrainingLoop:
     """Trains one engine from where `manifest` stands, or from the beginning."""
 
     def __init__(
-        self, worker: TrainingRank, engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
+        self,
+        worker: TrainingRank,
+        engine: Engine,
+        manifest: Manifest | None,
+        *,
+        startup_s: Callable[[], float],
+        set_aside: Sequence[Damage] = (),
     ) -> None:
         self._worker, self._engine, self._job, self._plan = worker, engine, worker.job, worker.job.plan
-        self._rank, self._startup_s = dist.get_rank(), startup_s
+        self._rank, self._startup_s, self._set_aside = dist.get_rank(), startup_s, set_aside
         self._folder = Path(self._job.folder)
         self._writer = CheckpointWriter(
             self._folder / CHECKPOINTS, keep=self._job.keep, is_current=lambda: worker.is_current
@@ -82,6 +90,12 @@ class TrainingLoop:
                 matmul_tflops=self._worker.matmul_tflops,
             )
         )
+        for damage in self._set_aside:
+            self._records.add(
+                SetAside(
+                    attempt=self._job.attempt, step=step_of(damage.path), name=damage.path.name, reason=damage.reason
+                )
+            )
         self._clock_s = self._saved_s = time.perf_counter()
         last = math.inf if self._job.max_steps is None else self._step + self._job.max_steps
         keeps = self._job.max_steps is None
