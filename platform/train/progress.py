@@ -64,7 +64,7 @@ class TrainingProgress:
                     self._validated = record
                 case NotSaved():
                     self.print_line(
-                        f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
+                        f"A checkpoint after step {record.step} cannot be written ({record.reason}); the one before"
                         " it is still there: make room."
                     )
                 case SetAside():

@@ -21,6 +21,7 @@ from trainers.engines.base import Engine
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk, StoredFile, StoredTensor
 from trainers.records.checkpoints import check_written, remove_old, write_manifest
 from trainers.training import tensor_file
+from trainers.training.checkpoint_room import disk_shortage, memory_shortage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,19 +56,41 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._copies: dict[str, list[torch.Tensor]] = {}
         self._running: Future[Written] | None = None
+        self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save(self, engine: Engine, manifest: Manifest) -> Written | None:
         """Copies the engine's state to host memory and begins to write it; returns the result of the previous one, None
         for none.
 
-        Waits if the previous one is still being written.
+        Waits if the previous one is still being written. Where the disk lacks room nothing is copied, and the result is
+        there at once.
         """
         began_s = time.perf_counter()
         before = self.finish()
-        state = self._copied(engine.training_state())
+        live = engine.training_state()
+        shortage = disk_shortage(live, self._folder, self._group)
+        state = {} if shortage else self._copied(live)
         stall_s = time.perf_counter() - began_s
-        self._running = self._thread.submit(self._write, state, manifest, stall_s)
+        if shortage:
+            self._running = Future()
+            self._running.set_result(
+                Written(
+                    manifest=manifest, name=_name(manifest), stall_s=stall_s, background_s=0.0, gib=0.0, error=shortage
+                )
+            )
+        else:
+            self._running = self._thread.submit(self._write, state, manifest, stall_s)
         return before
+
+    def disk_shortage(self, engine: Engine) -> str:
+        """Returns a clause on the disk where it lacks room for a checkpoint; "" for none. A collective."""
+        return disk_shortage(engine.training_state(), self._folder, self._group)
+
+    def memory_shortage(self, engine: Engine) -> str:
+        """Returns a clause on a host without the memory for the copies of the first checkpoint, "" for none. A
+        collective.
+        """
+        return memory_shortage(engine.training_state(), self._group)
 
     @property
     def is_done(self) -> bool:
@@ -104,7 +127,9 @@ class CheckpointWriter:
 
     def _write(self, state: Mapping[str, StateTensor], manifest: Manifest, stall_s: float) -> Written:
         """Runs in the thread, on every rank."""
-        name = f"step-{manifest.step:08d}-{manifest.attempt}"
+        if self._cuda_device is not None:  # a new thread has device 0, where CUDA would begin a context of this rank
+            torch.cuda.set_device(self._cuda_device)
+        name = _name(manifest)
         path, began_s = self._folder / name, time.perf_counter()
         own_file = _write_own(path, state)
         is_first = dist.get_rank() == 0
@@ -144,6 +169,10 @@ class CheckpointWriter:
         if error:
             shutil.rmtree(path, ignore_errors=True)
         return error, size_bytes
+
+
+def _name(manifest: Manifest) -> str:
+    return f"step-{manifest.step:08d}-{manifest.attempt}"
 
 
 def _write_own(path: Path, state: Mapping[str, StateTensor]) -> _RankFile:

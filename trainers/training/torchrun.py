@@ -223,7 +223,7 @@ def _follow(folder: Path, tokens: int) -> None:
                 case Validated():
                     print(f"Held-out loss after step {record.step}: {record.loss:.4f}", flush=True)
                 case NotSaved():
-                    print(f"The checkpoint of step {record.step} could not be written: {record.reason}", flush=True)
+                    print(f"A checkpoint after step {record.step} cannot be written: {record.reason}", flush=True)
                 case SetAside():
                     print(f"The checkpoint {record.name} is not used: {record.reason}", flush=True)
                 case _:
