@@ -108,7 +108,8 @@ class Attempts:
                     return INTERRUPTED
                 if attempt.state == "failed":
                     raise ClusterError(f"the training ended: {attempt.reason}")
-                further = self._folder.tokens_saved() > saved or self._last_step > before
+                # Another checkpoint, also an older one where the newest was found damaged.
+                further = self._folder.tokens_saved() != saved or self._last_step > before
                 if attempt.state == "done" and not further:
                     raise ClusterError(f"the workers ended, and no checkpoint is visible in {self._folder.path}")
                 if attempt.state == "lost":

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from platform.common.output import print_line
 from platform.common.text import count, duration, figure
-from trainers.records.training import Begun, NotSaved, Record, Saved, Steps, TrainingPlan, Validated
+from trainers.records.training import Begun, NotSaved, Record, Saved, SetAside, Steps, TrainingPlan, Validated
 
 _LINE_EVERY_S = 30.0
 _RECENT_S = 60.0
@@ -64,9 +64,11 @@ class TrainingProgress:
                     self._validated = record
                 case NotSaved():
                     self.print_line(
-                        f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
+                        f"A checkpoint after step {record.step} cannot be written ({record.reason}); the one before"
                         " it is still there: make room."
                     )
+                case SetAside():
+                    self.print_line(f"The checkpoint {record.name} is not used: {record.reason}")
                 case Saved():
                     pass
         if self._last is None:

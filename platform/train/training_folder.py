@@ -7,13 +7,16 @@ import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any, cast
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from trainers.records import checkpoints
+from trainers.records.regular_files import last_attempt, read_regular, refuse_others
 from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
-from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, MANIFEST, PLAN, RECORDS, STOP
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader, without_redone
-from trainers.spec.codec import from_json, to_json
+from trainers.spec.codec import from_json, shortened, to_json
 
 
 class TrainingFolder:
@@ -27,13 +30,17 @@ class TrainingFolder:
         """Creates the folder where it is missing, and locks it against other drivers.
 
         Raises:
-            InputError: it cannot be made, or another process trains in it.
+            InputError: it cannot be made, a file in it is none of a training, or another process trains in it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            refuse_others(*(self.path / name for name in OWN_FILES))
+            last_attempt(self.path / ATTEMPT)
             file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(str(error)) from error
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,16 +56,31 @@ class TrainingFolder:
         Raises:
             InputError: the file cannot be read, or is of another version.
         """
-        path = self.path / PLAN
-        if not path.exists():
+        stored = self._stored()
+        if stored is None:
             return None
+        path = self.path / PLAN
+        if stored.get("format") != FORMAT:
+            raise InputError(
+                f"{path} has format {shortened(stored.get('format'))}, this version reads {FORMAT}: give --out"
+            )
         try:
-            data = json.loads(path.read_bytes())
-            if data.get("format") != FORMAT:
-                raise InputError(f"{path} has format {data.get('format')}, this version reads {FORMAT}: give --out")
-            return from_json(TrainingPlan, data["plan"])
+            return from_json(TrainingPlan, stored["plan"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
+
+    def _stored(self) -> dict[str, Any] | None:
+        """Returns what stands in the plan's file; None where there is none."""
+        path = self.path / PLAN
+        try:
+            stored = json.loads(read_regular(path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
+        if not isinstance(stored, dict):
+            raise InputError(f"{path} cannot be used (it holds no JSON object): train into another --out")
+        return cast(dict[str, Any], stored)
 
     def write_plan(self, plan: TrainingPlan) -> None:
         """Writes the plan; a resumed training may differ from its first plan in layouts and batch points only.
@@ -80,13 +102,20 @@ class TrainingFolder:
 
     def identity(self) -> str:
         """Returns the id by which the training's run in MLflow is looked up; empty before `agree`."""
-        path = self.path / PLAN
-        return json.loads(path.read_bytes()).get("id", "") if path.exists() else ""
+        stored = self._stored()
+        return "" if stored is None else str(stored.get("id", ""))
 
     def next_attempt(self) -> int:
-        """Begins a new attempt and returns its number; workers of older attempts stop writing."""
+        """Begins a new attempt and returns its number; workers of older attempts stop writing.
+
+        Raises:
+            InputError: the file of the last one's number holds none, or cannot be written.
+        """
         path = self.path / ATTEMPT
-        number = int(path.read_text()) + 1 if path.exists() else 1
+        try:
+            number = last_attempt(path) + 1
+        except ValueError as error:
+            raise InputError(str(error)) from error
         with replacing(path, durably=True) as part:
             part.write_text(str(number))
         (self.path / STOP).unlink(missing_ok=True)
@@ -106,14 +135,36 @@ class TrainingFolder:
         return without_redone(Reader(self.records).read())
 
     def newest_checkpoint(self) -> Path | None:
-        """Returns the folder of the newest checkpoint; None where there is none."""
-        complete = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
-        return max(complete, key=lambda path: path.name, default=None)
+        """Returns the folder of the newest checkpoint whose files are there in full; None where there is none at all.
+
+        Raises:
+            InputError: there are some, and none is whole.
+        """
+        try:
+            return checkpoints.newest(self.path / CHECKPOINTS)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def verified_checkpoint(self) -> tuple[Path | None, list[checkpoints.Damage]]:
+        """Returns the newest checkpoint of which every byte is as it was written, None where there is none at all, and
+        the newer ones that are damaged.
+
+        Raises:
+            InputError: there are some, and none is whole.
+        """
+        try:
+            return checkpoints.newest_whole(self.path / CHECKPOINTS, checkpoints.damage)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
     def tokens_saved(self) -> int:
-        """Returns the number of tokens that the newest checkpoint was trained on; 0 where there is none."""
+        """Returns the number of tokens that the newest checkpoint was trained on; 0 where there is none.
+
+        Raises:
+            InputError: there are some, and none is whole.
+        """
         newest = self.newest_checkpoint()
-        return 0 if newest is None else json.loads((newest / MANIFEST).read_bytes())["tokens"]
+        return 0 if newest is None else checkpoints.read_manifest(newest).tokens
 
 
 def steps_of(records: list[Record]) -> list[Steps]:

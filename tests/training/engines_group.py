@@ -11,12 +11,14 @@ from trainers import data
 from trainers.engines.base import Engine, create_engine
 from trainers.marks.step import Unmarked
 from trainers.measuring.timed_steps import losses_of
-from trainers.records.training import FORMAT, LearningRateSchedule, Manifest
+from trainers.records import checkpoints
+from trainers.records.checkpoint_manifest import FORMAT, Manifest
+from trainers.records.training import LearningRateSchedule
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
-from trainers.training import checkpoint
+from trainers.training import checkpoint_reading
 from trainers.training.checkpoint import CheckpointWriter
 
 GLOBAL_BATCH = 4
@@ -83,11 +85,11 @@ def _play(hop: Hop) -> Curves:
         engine.close()
     continued: list[list[float]] = []
     loaded: list[dict[str, torch.Tensor]] = []
-    newest = checkpoint.newest(folder)
+    newest = checkpoints.newest(folder)
     assert newest is not None
     for layout in hop.loaded_by:
         engine = create_engine(hop.recipe, layout, torch.device("cpu"))
-        checkpoint.load(engine, newest)
+        checkpoint_reading.load(engine, newest)
         loaded.append({name: weight.clone() for name, weight in engine.named_full_weights()})
         continued.append(train(engine, hop.recipe, layout, STEPS))
         engine.close()

@@ -11,9 +11,10 @@ from transformers import AutoModelForCausalLM
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, train
 from trainers.engines.base import create_engine
+from trainers.records import checkpoints
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.training import checkpoint, initial_weights
+from trainers.training import initial_weights
 from trainers.training.checkpoint import CheckpointWriter
 from trainers.training.export import export
 
@@ -43,7 +44,7 @@ def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
     writer.finish()
     trained = engine.logits(probe(recipe)).clone()
     engine.close()
-    newest = checkpoint.newest(folder / "checkpoints")
+    newest = checkpoints.newest(folder / "checkpoints")
     assert newest is not None
     if dist.get_rank() == 0:
         export(newest, recipe, folder / "model")

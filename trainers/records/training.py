@@ -14,7 +14,7 @@ from trainers.spec.recipe import Recipe
 
 ScheduleKind = Literal["constant", "cosine", "wsd"]
 FORMAT = 1
-"""Version of checkpoints, raised when an older reader would misread a newer one."""
+"""Version of the plan's file, raised when an older reader would misread a newer one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,30 +259,15 @@ class NotSaved:
     reason: str
 
 
-Record = Begun | Steps | Validated | Saved | NotSaved
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """The manifest of a checkpoint: the file that is written last, and without which its folder is no checkpoint."""
+class SetAside:
+    """A checkpoint that was found damaged, so that the training goes on from the one before it."""
 
-    format: int
-    recipe_id: str
-    step: int
-    """Optimizer steps done, skipped ones included."""
-    tokens: int
-    samples: int
-    """Sequences trained on."""
-    epoch: int
-    sample: int
-    """Position of the next sequence in its epoch."""
-    optimizer_step: int
-    loss_scale: float | None
-    loss_scale_steps: int
-    learning_rate: float
-    """Learning rate of the last step."""
-    lr_schedule: LearningRateSchedule
-    train_s: float
-    layout: str
-    """The layout that wrote it, for people; any layout can load it."""
+    kind: ClassVar[str] = "set_aside"
     attempt: int
+    step: int
+    name: str
+    reason: str
+
+
+Record = Begun | Steps | Validated | Saved | NotSaved | SetAside

@@ -12,3 +12,5 @@ ATTEMPT = ".attempt"
 """Holds the number of the newest attempt."""
 STOP = ".stop"
 """Makes the attempt save a checkpoint and end, where it exists."""
+OWN_FILES = (PLAN, LOCK, RECORDS, ATTEMPT, STOP)
+"""The files that stand directly in the folder."""

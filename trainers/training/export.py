@@ -1,18 +1,17 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
 
 import sys
-import warnings
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 
-from trainers.distributed.state import WEIGHT
+from trainers.distributed.state import WEIGHT, TensorPart
+from trainers.records.checkpoints import read_manifest
 from trainers.spec import engines
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.startup import import_stubs
+from trainers.training.checkpoint_reading import TensorReader
 
 _OF_ENGINES = tuple(package for rules in engines.registered() for package in rules.packages)
 UNUSED = () if "transformers" in sys.modules else (*import_stubs.HIDDEN, *_OF_ENGINES)
@@ -31,18 +30,19 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
     """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process.
 
     Host memory holds the model once, in fp32.
+
+    Raises:
+        ValueError: the checkpoint is of another model, or cannot be read.
     """
     module = model.build(recipe.model, attention="eager").module
-    weights = {
-        f"{WEIGHT}/{name}": torch.empty(parameter.shape, dtype=torch.float32)
-        for name, parameter in module.named_parameters()
-    }
-    with warnings.catch_warnings():  # torch warns of the one process that is asked for
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        read_sharded(weights, storage_reader=FileSystemReader(checkpoint), no_dist=True)
-    for key, weight in weights.items():
-        path, _, name = key.removeprefix(f"{WEIGHT}/").rpartition(".")
-        setattr(module.get_submodule(path), name, torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False))
+    with TensorReader(checkpoint, read_manifest(checkpoint).contents) as reader:
+        for name, parameter in list(module.named_parameters()):
+            shape = tuple(parameter.shape)
+            weight = torch.empty(shape, dtype=torch.float32)
+            reader.read(f"{WEIGHT}/{name}", shape, [TensorPart(offsets=(0,) * len(shape), tensor=weight)])
+            path, _, attribute = name.rpartition(".")
+            weight = torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False)
+            setattr(module.get_submodule(path), attribute, weight)
     module.tie_weights()
     module.config.dtype = DTYPES[dtype]
     module.config.use_cache = True

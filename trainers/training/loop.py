@@ -15,8 +15,10 @@ from trainers.host.failures import RungFailure
 from trainers.marks.step import StepPhase as StepPhase
 from trainers.marks.step import StepResult
 from trainers.measuring.timed_steps import losses_of
+from trainers.records.checkpoint_manifest import FORMAT, Manifest
+from trainers.records.checkpoints import Damage, step_of
 from trainers.records.measurement import Outcome
-from trainers.records.training import FORMAT, Begun, Manifest, Steps, TrainingPhase, Validated
+from trainers.records.training import Begun, NotSaved, SetAside, Steps, TrainingPhase, Validated
 from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
@@ -42,10 +44,16 @@ class TrainingLoop:
     """Trains one engine from where `manifest` stands, or from the beginning."""
 
     def __init__(
-        self, worker: TrainingRank, engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
+        self,
+        worker: TrainingRank,
+        engine: Engine,
+        manifest: Manifest | None,
+        *,
+        startup_s: Callable[[], float],
+        set_aside: Sequence[Damage] = (),
     ) -> None:
         self._worker, self._engine, self._job, self._plan = worker, engine, worker.job, worker.job.plan
-        self._rank, self._startup_s = dist.get_rank(), startup_s
+        self._rank, self._startup_s, self._set_aside = dist.get_rank(), startup_s, set_aside
         self._folder = Path(self._job.folder)
         self._writer = CheckpointWriter(
             self._folder / CHECKPOINTS, keep=self._job.keep, is_current=lambda: worker.is_current
@@ -82,13 +90,15 @@ class TrainingLoop:
                 matmul_tflops=self._worker.matmul_tflops,
             )
         )
+        attempt = self._job.attempt
+        for damage in self._set_aside:
+            path, reason = damage.path, damage.reason
+            self._records.add(SetAside(attempt=attempt, step=step_of(path), name=path.name, reason=reason))
         self._clock_s = self._saved_s = time.perf_counter()
         last = math.inf if self._job.max_steps is None else self._step + self._job.max_steps
         keeps = self._job.max_steps is None
-        if self._saved_step < 0 and keeps:  # what may fail later does so now: a held-out loss, a checkpoint
-            if self._validator.is_on:
-                self._validate()
-            self._save()
+        if keeps:
+            self._prepare()
         pending, stopped = _Pending(began_s=time.perf_counter()), False
         while (phase := self._phase()) is not None and not stopped and self._step < last:
             self._one_step(phase, pending)
@@ -105,6 +115,19 @@ class TrainingLoop:
                 pending = _Pending(began_s=time.perf_counter())
         self._finish()
         return "stopped" if stopped and self._phase() is not None else "done"
+
+    def _prepare(self) -> None:
+        """Lets what may fail later do so before the first step: memory for copies, a held-out loss, a checkpoint."""
+        if shortage := self._writer.memory_shortage(self._engine):
+            raise RungFailure(Outcome.FAILED, shortage, phase="first checkpoint", rank=self._rank)
+        if self._saved_step < 0:
+            if self._validator.is_on:
+                self._validate()
+            self._save()
+            if self._writer.is_done:  # for want of room
+                self._records.add_checkpoint(self._writer.finish())
+        elif shortage := self._writer.disk_shortage(self._engine):
+            self._records.add(NotSaved(attempt=self._job.attempt, step=self._step, reason=shortage))
 
     def _phase(self) -> TrainingPhase | None:
         """Returns the phase of the next step; None where it is on another layout, or the training is over."""

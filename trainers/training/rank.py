@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from trainers.host.watchdog import Watchdog
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
+from trainers.records.regular_files import last_attempt
 from trainers.records.training import TrainingJob
 from trainers.records.training_files import ATTEMPT
 
@@ -37,6 +38,6 @@ class TrainingRank:
     def is_current(self) -> bool:
         """Whether no newer attempt has begun."""
         try:
-            return Path(self.job.folder, ATTEMPT).read_text().strip() == str(self.job.attempt)
-        except OSError:
+            return last_attempt(Path(self.job.folder, ATTEMPT)) in (0, self.job.attempt)
+        except ValueError:
             return True  # a file system that is slow or full says nothing of attempts

@@ -23,22 +23,24 @@ import torch.distributed as dist
 
 from trainers.host import node
 from trainers.host.failures import RungFailure
+from trainers.records import checkpoints
+from trainers.records.regular_files import last_attempt, read_regular, refuse_others
 from trainers.records.training import (
     FORMAT,
     Begun,
     NotSaved,
+    SetAside,
     Steps,
     TrainingJob,
     TrainingPhase,
     TrainingPlan,
     Validated,
 )
-from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, PLAN, RECORDS, STOP
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader
 from trainers.spec.cluster import Cluster
-from trainers.spec.codec import from_json
+from trainers.spec.codec import from_json, shortened
 from trainers.spec.support import refusal
-from trainers.training import checkpoint
 from trainers.training.worker import TrainingWorker
 
 _COLLECTIVE_TIMEOUT_S = 900
@@ -88,19 +90,23 @@ def _plan(folder: Path) -> TrainingPlan:
     """
     path = folder / PLAN
     try:
-        data = json.loads(path.read_bytes())
-        if data.get("format") != FORMAT:
-            raise ValueError(f"{path} has format {data.get('format')}, this version reads {FORMAT}")
-        return from_json(TrainingPlan, data["plan"])
+        refuse_others(*(folder / name for name in OWN_FILES))
+        last_attempt(folder / ATTEMPT)
+        text = read_regular(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a training") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no plan of a training: give the folder of a training") from error
+    try:
+        data = json.loads(text)
+        if (number := data.get("format")) == FORMAT:
+            return from_json(TrainingPlan, data["plan"])
+    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is no plan of a training ({error}): give the folder of a training") from error
+    raise ValueError(f"{path} has format {shortened(number)}, this version reads {FORMAT}")
 
 
 def _phase(folder: Path, plan: TrainingPlan) -> TrainingPhase | None:
-    newest = checkpoint.newest(folder / CHECKPOINTS)
-    return plan.phase_at(checkpoint.read_manifest(newest).tokens if newest else 0)
+    newest = checkpoints.newest(folder / CHECKPOINTS)
+    return plan.phase_at(checkpoints.read_manifest(newest).tokens if newest else 0)
 
 
 def _train(
@@ -190,7 +196,7 @@ def _next_attempt(folder: Path) -> int:
     number = [0]
     if dist.get_rank() == 0:
         path = folder / ATTEMPT
-        number = [int(path.read_text()) + 1 if path.exists() else 1]
+        number = [last_attempt(path) + 1]
         part = path.with_name(f"{ATTEMPT}.part")
         part.write_text(str(number[0]))
         part.replace(path)
@@ -217,7 +223,9 @@ def _follow(folder: Path, tokens: int) -> None:
                 case Validated():
                     print(f"Held-out loss after step {record.step}: {record.loss:.4f}", flush=True)
                 case NotSaved():
-                    print(f"The checkpoint of step {record.step} could not be written: {record.reason}", flush=True)
+                    print(f"A checkpoint after step {record.step} cannot be written: {record.reason}", flush=True)
+                case SetAside():
+                    print(f"The checkpoint {record.name} is not used: {record.reason}", flush=True)
                 case _:
                     pass
 

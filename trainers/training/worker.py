@@ -12,9 +12,10 @@ from trainers.engines.base import create_engine, engine_class
 from trainers.host.failures import RungFailure, one_line, size
 from trainers.measuring import matmul_peak
 from trainers.records.measurement import Outcome
+from trainers.records.regular_files import last_attempt
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS
 from trainers.spec.placement import placement_refusal
-from trainers.training import checkpoint, initial_weights
+from trainers.training import checkpoint_reading, initial_weights
 from trainers.training.loop import TrainingLoop
 from trainers.training.rank import TrainingRank
 
@@ -38,16 +39,22 @@ class TrainingWorker(TrainingRank):
         self.meter.start(None)
         engine = create_engine(job.plan.recipe, job.layout, self.device)
         folder = Path(job.folder, CHECKPOINTS)
-        start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
         manifest = None
         self.watchdog.pause()  # reading from a disk that others use too is no hang
+        self.activity = "looking for a checkpoint"
+        try:
+            start, damages = checkpoint_reading.agree_on_newest(folder, self.gather)
+        except ValueError as error:
+            raise RungFailure(Outcome.FAILED, str(error), phase=self.activity, rank=dist.get_rank()) from error
         if start is not None:
             self.activity = f"reading checkpoint {start.name}"
-            manifest = checkpoint.load(engine, start)
+            manifest = checkpoint_reading.load(engine, start)
         elif job.plan.initial_weights:
             self.activity = "reading the initial weights"
             initial_weights.load(engine, Path(job.plan.initial_weights))
-        loop = TrainingLoop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
+        loop = TrainingLoop(
+            self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s, set_aside=damages
+        )
         try:
             return loop.run()
         finally:
@@ -57,8 +64,8 @@ class TrainingWorker(TrainingRank):
         """Checks that every rank sees the training's folder: on several nodes it must be one that they share."""
         path = Path(self.job.folder, ATTEMPT)
         try:
-            is_visible = path.read_text().strip() == str(self.job.attempt)
-        except OSError:
+            is_visible = last_attempt(path) == self.job.attempt
+        except ValueError:
             is_visible = False
         if not all(self.gather(is_visible)):
             raise RungFailure(

@@ -87,12 +87,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export_model(options: argparse.Namespace, out: Path) -> None:
     folder = TrainingFolder(user_path(options.target).absolute())
-    plan, newest = folder.plan(), folder.newest_checkpoint()
+    plan = folder.plan()
+    newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+    for damage in damages:
+        print_line(f"The checkpoint {damage.path.name} is not used: {damage.reason}")
     from trainers.training.export import export  # imports torch
 
-    export(newest, plan.recipe, out, dtype=options.dtype)
+    try:
+        export(newest, plan.recipe, out, dtype=options.dtype)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 

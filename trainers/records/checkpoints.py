@@ -1,0 +1,226 @@
+"""The checkpoints in a training's folder: which there are, whether they are whole, and their manifests.
+
+A checkpoint is a folder `step-NUMBER-ATTEMPT` with a file for each rank that wrote it and `manifest.json`, which is
+written last: without it the folder is none. Driver, workers and exports read them by these functions, without torch.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import shutil
+import stat
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from trainers.records.checkpoint_manifest import FORMAT, Manifest, StoredFile
+from trainers.records.journal_lines import JournalError, checked, sealed, sync_folder
+from trainers.records.regular_files import open_regular, read_regular
+from trainers.records.training_files import MANIFEST
+from trainers.spec.codec import from_json, shortened, to_json
+
+_NAME = re.compile(r"step-(\d{8,18})-(\d{1,18})")
+_SET_ASIDE = f"damaged-{MANIFEST}"
+_BLOCK_BYTES = 4 * 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Damage:
+    """A checkpoint that cannot be used."""
+
+    path: Path
+    reason: str
+    """A clause on what was found, with the file's path."""
+    is_foreign: bool = False
+    """Whether another version wrote it, so that nothing is wrong with it, and no older one may take its place."""
+
+
+class FormatError(ValueError):
+    """A manifest of another version's."""
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Makes the folder `path` a checkpoint."""
+    part = path / f".{MANIFEST}.part"
+    with part.open("w") as file:
+        file.write(sealed(json.dumps(to_json(manifest), separators=(",", ":"))))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path / MANIFEST)
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Returns the manifest of the checkpoint in folder `path`.
+
+    Raises:
+        FormatError: it is of another format.
+        ValueError: it is damaged, or no regular file; the text names it.
+    """
+    file = path / MANIFEST
+    try:
+        data = read_regular(file)
+    except FileNotFoundError as error:
+        raise ValueError(f"{file} is missing") from error
+    try:
+        fields = checked(data)
+    except JournalError as error:
+        if (former := _format_of(data)) is not None:
+            raise FormatError(f"{file} has format {former}, this version reads {FORMAT}") from error
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    if fields.get("format") != FORMAT:
+        raise FormatError(f"{file} has format {shortened(fields.get('format'))}, this version reads {FORMAT}")
+    try:
+        return from_json(Manifest, fields)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+
+
+def _format_of(data: bytes) -> int | None:
+    """Returns the format that a manifest without a checksum states, as those of the first format."""
+    try:
+        fields = json.loads(data)
+        number = fields["format"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    return number if type(number) is int and number != FORMAT else None
+
+
+def candidates(folder: Path) -> list[Path]:
+    """Returns the folders in `folder` that say that they are checkpoints, the newest first: of the highest step, of
+    several the newest attempt's.
+    """
+    return sorted((path for path in _folders(folder) if os.path.lexists(path / MANIFEST)), key=_order, reverse=True)
+
+
+def newest(folder: Path) -> Path | None:
+    """Returns the newest checkpoint in `folder` that is whole as far as its manifest and the sizes of its files show;
+    None where there is none at all.
+
+    Raises:
+        ValueError: there are some, and none is whole, or the newest is another version's.
+    """
+    return newest_whole(folder, functools.partial(damage, reads=False))[0]
+
+
+def newest_whole(
+    folder: Path, look: Callable[[Path], Damage | None], paths: Iterable[Path] | None = None
+) -> tuple[Path | None, list[Damage]]:
+    """Returns the first of the checkpoints `paths` (those in `folder`, the newest first) at which `look` finds nothing
+    wrong, None where there is none at all, and the damaged ones before it.
+
+    Raises:
+        ValueError: there are some, and none is whole, or a newer one is another version's.
+    """
+    damages: list[Damage] = []
+    for path in candidates(folder) if paths is None else paths:
+        damaged = look(path)
+        if damaged is None:
+            return path, damages
+        if damaged.is_foreign:
+            raise ValueError(f"{damaged.reason}: train with that version, or into another folder")
+        damages.append(damaged)
+    if damages:
+        reasons = "; ".join(damaged.reason for damaged in damages)
+        remedy = "bring one back from a copy, or train into another folder"
+        raise ValueError(f"no checkpoint in {folder} can be used ({reasons}): {remedy}")
+    return None, []
+
+
+def damage(path: Path, *, reads: bool = True, part: int = 0, num_parts: int = 1) -> Damage | None:
+    """Returns what is wrong with the checkpoint in folder `path`; None for nothing.
+
+    With `reads` every byte is read and compared with its checksum, otherwise only sizes. Of `num_parts` readers this
+    one looks at its part of the files.
+    """
+    try:
+        files = read_manifest(path).contents.files
+        for file in files[part::num_parts]:
+            _check(path, file, reads=reads)
+    except ValueError as error:
+        return Damage(path=path, reason=str(error), is_foreign=isinstance(error, FormatError))
+    return None
+
+
+def _check(folder: Path, file: StoredFile, *, reads: bool) -> None:
+    path = folder / file.name
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing") from error
+    with os.fdopen(descriptor, "rb", buffering=0) as opened:
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes != file.size_bytes:
+            raise ValueError(f"{path} has {size_bytes:,} bytes, {file.size_bytes:,} were written")
+        if not reads:
+            return
+        checksum, block = 0, memoryview(bytearray(_BLOCK_BYTES))
+        try:
+            while count := opened.readinto(block):
+                checksum = zlib.crc32(block[:count], checksum)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
+    if f"{checksum:08x}" != file.crc32:
+        raise ValueError(f"{path} was changed after it was written: its checksum is {checksum:08x}, not {file.crc32}")
+
+
+def check_written(folder: Path, file: StoredFile) -> None:
+    """Reads a file back that was just written, from the disk where the system allows it.
+
+    Raises:
+        ValueError: it holds something else than was written.
+    """
+    descriptor = os.open(folder / file.name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # else memory would answer for the disk
+    finally:
+        os.close(descriptor)
+    _check(folder, file, reads=True)
+
+
+def step_of(path: Path) -> int:
+    """Returns the number of steps after which the checkpoint in folder `path` was written."""
+    return _order(path)[0]
+
+
+def set_aside(path: Path) -> None:
+    """Makes the damaged checkpoint in folder `path` none, so that driver and workers agree on the one before it; its
+    files stay until a newer one is complete.
+    """
+    with contextlib.suppress(OSError):  # of another user, or on a full disk: then it is found damaged each time
+        (path / MANIFEST).replace(path / _SET_ASIDE)
+        sync_folder(path)
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Removes all but the newest `keep` complete checkpoints, and what older attempts left unfinished."""
+    complete = candidates(folder)
+    stay = set(complete[:keep])
+    last = _order(complete[0]) if complete else (0, 0)
+    for path in _folders(folder):
+        if path not in stay and _order(path) < last:
+            with contextlib.suppress(OSError):  # the marker first: what is half removed is no checkpoint
+                (path / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Returns the folders with a checkpoint's name; links are none."""
+    return [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and _is_folder(path)]
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _order(path: Path) -> tuple[int, int]:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2])

@@ -1,0 +1,125 @@
+"""Reads checkpoints: each rank finds out whether its part of the files is whole, then reads the boxes that it holds.
+
+Files are those of safetensors, placed by the manifest: nothing is unpickled.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+
+from trainers.distributed.state import Counters, TensorPart
+from trainers.engines.base import Engine
+from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk
+from trainers.records.checkpoints import Damage, candidates, damage, newest_whole, read_manifest, set_aside
+
+Gather = Callable[[Any], list[Any]]
+"""Returns every rank's value on every rank."""
+
+
+def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Damage]]:
+    """Returns the newest checkpoint in `folder` that is whole, None where there is none at all, and the newer ones that
+    are damaged, which are set aside; a collective, with the same answer on every rank.
+
+    Raises:
+        ValueError: there are some, and none is whole.
+    """
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+
+    def look(path: Path) -> Damage | None:
+        return next(filter(None, gather(damage(path, part=rank, num_parts=num_ranks))), None)
+
+    paths: list[Path] = gather(candidates(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
+    start, damages = newest_whole(folder, look, paths)
+    if rank == 0:
+        for damaged in damages:
+            set_aside(damaged.path)
+    return start, damages
+
+
+def load(engine: Engine, path: Path) -> Manifest:
+    """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective.
+
+    Raises:
+        ValueError: it is of another format or model, or cannot be read.
+    """
+    manifest = read_manifest(path)
+    with TensorReader(path, manifest.contents) as reader:
+        for key, tensor in engine.training_state().items():
+            reader.read(key, tensor.shape, tensor.parts)
+    engine.adopt(
+        Counters(
+            optimizer_step=manifest.optimizer_step,
+            loss_scale=manifest.loss_scale,
+            loss_scale_steps=manifest.loss_scale_steps,
+        )
+    )
+    return manifest
+
+
+class TensorReader(contextlib.AbstractContextManager["TensorReader"]):
+    """Reads boxes of a checkpoint's tensors; of each file, only what they need."""
+
+    def __init__(self, folder: Path, contents: Contents) -> None:
+        self._folder, self._tensors = folder, contents.tensors
+        self._opened: dict[str, Any] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.clear()
+        self._stack.close()
+
+    def read(self, key: str, shape: Sequence[int], parts: Sequence[TensorPart]) -> None:
+        """Fills the parts of a tensor.
+
+        Raises:
+            ValueError: the checkpoint has none of that name and shape, or cannot be read.
+        """
+        stored = self._tensors.get(key)
+        if stored is None or stored.shape != tuple(shape):
+            has = "no such tensor" if stored is None else f"the shape {list(stored.shape)}"
+            raise ValueError(f"the checkpoint {self._folder} is of another model: {key} {list(shape)} has {has} there")
+        for part in parts:
+            for chunk in stored.chunks:
+                self._read(chunk, part)
+
+    def _read(self, chunk: StoredChunk, part: TensorPart) -> None:
+        """Copies what lies in both the chunk and the part."""
+        sizes = tuple(part.tensor.shape)
+        firsts = [max(pair) for pair in zip(chunk.offsets, part.offsets, strict=True)]
+        lasts = [
+            min(chunk_first + chunk_size, part_first + part_size)
+            for chunk_first, chunk_size, part_first, part_size in zip(
+                chunk.offsets, chunk.sizes, part.offsets, sizes, strict=True
+            )
+        ]
+        if any(first >= last for first, last in zip(firsts, lasts, strict=True)):
+            return
+        values = self._values(chunk, _box(firsts, lasts, chunk.offsets))
+        part.tensor[_box(firsts, lasts, part.offsets)].copy_(values)
+
+    def _values(self, chunk: StoredChunk, box: tuple[slice, ...]) -> torch.Tensor:
+        path = self._folder / chunk.file
+        try:
+            if chunk.file not in self._opened:
+                self._opened[chunk.file] = self._stack.enter_context(safe_open(path, framework="pt"))
+            stored = self._opened[chunk.file].get_slice(chunk.key)
+            if stored.get_dtype() != "F32" or tuple(stored.get_shape()) != chunk.sizes:
+                raise ValueError(f"{path} has another tensor at {chunk.key} than the manifest says")
+            return stored[box] if box else self._opened[chunk.file].get_tensor(chunk.key)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{path} cannot be read ({error})") from error
+
+
+def _box(firsts: Sequence[int], lasts: Sequence[int], offsets: Sequence[int]) -> tuple[slice, ...]:
+    """Returns the box as indices of a tensor that begins at `offsets`."""
+    return tuple(
+        slice(first - offset, last - offset) for first, last, offset in zip(firsts, lasts, offsets, strict=True)
+    )
