@@ -5,6 +5,7 @@ and a Ray cluster with a node on each. Needs root and iproute2, on Linux.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import secrets
 import shutil
@@ -34,16 +35,14 @@ class Host:
     switch: str
     port: str
     """The link's end at the switch."""
-    core: int | None = None
-    """The core that its processes run on; None for all."""
+    cores: str = ""
+    """The cores that its processes run on, as taskset lists them; "" for all."""
 
     def popen(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Starts a command there; its output goes to `log`."""
         with log.open("ab") as out:
             full_command = ["ip", "netns", "exec", self.name, *command]
-            full_command = (
-                full_command if self.core is None else ["taskset", "--cpu-list", str(self.core), *full_command]
-            )
+            full_command = ["taskset", "--cpu-list", self.cores, *full_command] if self.cores else full_command
             return subprocess.Popen(full_command, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
 
     def pids(self) -> list[int]:
@@ -59,6 +58,14 @@ class Host:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
 
+    def limit(self, mbit_per_s: float) -> None:
+        """Holds the link to this rate in either direction."""
+        # tbf needs a burst of what the link carries between two ticks of the kernel's clock, a millisecond.
+        burst_kb = max(256, math.ceil(mbit_per_s / 8))
+        rate = ["rate", f"{mbit_per_s:g}mbit", "burst", f"{burst_kb}kb", "latency", "100ms"]
+        for space, device in ((self.name, "eth0"), (self.switch, self.port)):
+            _run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", *rate)
+
     def cut(self) -> None:
         """Cuts the link."""
         _ip("-n", self.switch, "link", "set", self.port, "down")
@@ -69,9 +76,9 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = None) -> Generator[tuple[Host, ...]]:
+def hosts(count: int, *, mbit_per_s: float | None = None, cores: Sequence[str] = ()) -> Generator[tuple[Host, ...]]:
     """Yields `count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies),
-    and each on one of `cores`, in turn (None: on all).
+    and each on one of the lists of `cores`, in turn (none: on all).
 
     Processes and namespaces are gone at the end.
 
@@ -92,7 +99,7 @@ def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = No
                 address=f"10.77.0.{number}",
                 switch=switch,
                 port=f"port{number}",
-                core=None if cores is None else (number - 1) % cores,
+                cores=cores[(number - 1) % len(cores)] if cores else "",
             )
             created.append(host)
             _ip("netns", "add", host.name)
@@ -104,9 +111,7 @@ def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = No
             _ip("-n", switch, "link", "set", host.port, "master", "bridge")
             _ip("-n", switch, "link", "set", host.port, "up")
             if mbit_per_s is not None:
-                for space, device in ((host.name, "eth0"), (switch, host.port)):
-                    limit = ["rate", f"{mbit_per_s:g}mbit", "burst", "256kb", "latency", "100ms"]
-                    _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", *limit)
+                host.limit(mbit_per_s)
         yield tuple(created)
     finally:
         for host in created:

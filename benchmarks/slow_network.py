@@ -73,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for change in options.set:
             search += ["--set", change]
         log = folder / "search.log"
+        cores = [str(core) for core in range(os.cpu_count() or 1)]
         try:
-            with interruptible(), hosts(options.hosts, mbit_per_s=options.mbit, cores=os.cpu_count()) as made_hosts:
+            with interruptible(), hosts(options.hosts, mbit_per_s=options.mbit, cores=cores) as made_hosts:
                 cluster = RayHosts(made_hosts, folder)
                 for number in range(options.hosts):
                     cluster.start(number, num_cpus=WORKERS)  # so that each host holds as many workers as another
