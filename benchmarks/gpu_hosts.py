@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = command_parser.parse_args(argv)
     studies = options.studies.absolute()
     arguments = [argument for argument in options.search if argument != "--"]
-    num_gpus, num_cores = torch.cuda.device_count(), os.cpu_count() or 2
+    num_gpus, cores = torch.cuda.device_count(), sorted(os.sched_getaffinity(0))
     worst = 0
     with tempfile.TemporaryDirectory(prefix="hosts") as scratch:
         folder = Path(scratch)
@@ -54,13 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             space = folder / "points.py"
             space.write_text(_SPACE.format(options.points))
             arguments = [str(space), *arguments]
-        halves = [f"0-{num_cores // 2 - 1}", f"{num_cores // 2}-{num_cores - 1}"]
+        halves = [cores[: len(cores) // 2], cores[len(cores) // 2 :]]
         try:
-            with interruptible(), hosts(2, cores=halves) as made:
+            with interruptible(), hosts(2, cores=[",".join(map(str, half)) for half in halves]) as made:
                 cluster = RayHosts(made, folder)
                 for number, host in enumerate(made):
                     environment = _environment(host, number, num_gpus)
-                    cluster.start(number, num_cpus=max(2, num_cores // 2), environment=environment)
+                    cluster.start(number, num_cpus=max(2, len(halves[number])), environment=environment)
                 first = {**cluster.environment, **_environment(made[0], 0, num_gpus)}
                 for rate in options.gbit.split(","):
                     for host in made:
@@ -109,7 +109,8 @@ def _print_table(studies: Path, rates: Sequence[str], num_gpus: int) -> None:
 
 def predicted_s(row: Measurement, gbit_per_s: float) -> float:
     """Returns the seconds of a step by the cost model, on hosts joined by links of that rate."""
-    kind = "H200" if "H200" in row.conditions.device else "H100-80GB"
+    device = row.conditions.device if row.conditions else ""
+    kind = "H200" if "H200" in device else "H100-80GB"
     hosts_taken = 2 if row.num_devices > torch.cuda.device_count() // 2 else 1
     cluster = find_cluster(f"{hosts_taken}x{row.num_devices // hosts_taken}x{kind}")
     cluster = dataclasses.replace(cluster, inter_gb_per_s=gbit_per_s / 8)
