@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except HostsError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            worst = 130  # what was measured until then is printed
     _print_table(studies, options.gbit.split(","), num_gpus)
     return worst
 
