@@ -50,14 +50,28 @@ def best_plan(
     top: int = 10,
     taught: StudyPrior | None = None,
 ) -> LayoutPlan:
-    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
+    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits. Where none fits,
+    all degrees are tried that can be.
 
     Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
 
     Raises:
         InputError: no layout of the space can stand on the cluster.
     """
-    points = _runnable(space, recipe, cluster)
+    points = points_of(space, recipe, cluster)
+    if points.layouts:
+        plan = _best_of(points, cluster, top, taught)
+        if plan.best:
+            return plan
+    further = points_of(space, recipe, cluster, "all")
+    if not further.layouts:
+        raise InputError(_no_layout(points, space, cluster))
+    return _best_of(further, cluster, top, taught)
+
+
+def _best_of(points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPrior | None) -> LayoutPlan:
+    """Returns the `top` layouts of `points`, which are not none, as `best_plan` does."""
+    recipe = points.recipe
     columns = points.columns(cluster)
     prediction = predict(columns)
     projection = None
@@ -96,21 +110,14 @@ def best_plan(
     )
 
 
-def _runnable(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
-    """Returns the points of the space whose layouts can stand on the cluster.
-
-    Raises:
-        InputError: there is none.
-    """
-    points = points_of(space, recipe, cluster)
-    if not points.layouts:
-        by_count = sorted(points.skipped, key=lambda counted: -counted[1])
-        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
-        if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
-            reasons += f"; {num_others:,} points for other reasons"
-        reasons += batch_hint(points.skipped, recipe, cluster)
-        raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
-    return points
+def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
+    """Returns the sentence on `points` of which no layout can stand on the cluster."""
+    by_count = sorted(points.skipped, key=lambda counted: -counted[1])
+    reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
+    if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
+        reasons += f"; {num_others:,} points for other reasons"
+    reasons += batch_hint(points.skipped, points.recipe, cluster)
+    return f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}"
 
 
 def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:

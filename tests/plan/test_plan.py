@@ -267,7 +267,10 @@ def test_tensor_parallelism_spans_nodes_only_where_it_is_asked_to(capsys: pytest
         (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens: must be a number above 0, as in 2e9"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
-        (("bloom7b", "--cluster", "7xH100"), "runs on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
+        (
+            ("bloom7b", "--cluster", "7xH100", "--set", "pp=1"),
+            "runs on 7 x H100-SXM.*7 ranks would share --set global_batch=518",
+        ),
         (
             ("bloom7b", "--cluster", "-1xH100"),
             "expected one argument; one that begins with - is written --OPTION=VALUE",
