@@ -10,6 +10,7 @@ from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, sp
 from search_spaces.checks import check_types
 from search_spaces.degrees import Reach, fewest_devices, fill, splits_model, with_divisors
 from search_spaces.reasons import Reasons
+from search_spaces.shared_batch import shared_batch
 from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
@@ -112,6 +113,8 @@ class Space:
     @property
     def assumption(self) -> str:
         """The sentence on the recipe's assumed values; "" where all were stated."""
+        if self.recipe.model.miniature_of:
+            return ""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
@@ -214,6 +217,23 @@ class Space:
             splits = bool(self.model_parallel) and self.num_workers < self.model_parallel_from <= num_workers
             budget_s *= 2.0 if splits else 1.0
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
+
+    def with_shared_batch(self, counts: Sequence[int], *, stated: bool = False) -> "Space":
+        """Returns the space with an assumed global batch that devices of all `counts` share evenly; with one that is
+        not assumed only where `stated` says to change it too.
+        """
+        if "global_batch" not in self.assumed and not stated:
+            return self
+        length = max(recipe.seq_len for recipe in self.recipes)
+        first, *further = (
+            recipe
+            if recipe.grad_accum
+            else dataclasses.replace(
+                recipe, global_batch=shared_batch(recipe.global_batch, counts, self.micro_batches, length)
+            )
+            for recipe in self.recipes
+        )
+        return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
 
     def widened(self, num_devices: int) -> "Space":
         """Returns the space to plan for `num_devices`: on many, where no search tries all layouts, with more virtual

@@ -15,6 +15,7 @@ from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLay
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
 from platform.plan.projection import StudyPrior
 from platform.plan.software import distinct
+from search_spaces.shared_batch import shared_batch
 from search_spaces.space import Space
 from trainers.data.mask_density import keys_per_query
 from trainers.spec.batch import BatchPoint
@@ -27,19 +28,26 @@ _MOST_REASONS = 2
 """Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
 
 
-def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
-    """Returns `recipe` with its global batch rounded up to a multiple of every degree that divides the devices."""
-    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
+def with_whole_batch(space: Space, recipe: Recipe, num_devices: int) -> Recipe:
+    """Returns `recipe` with the nearest global batch that `num_devices` share evenly."""
+    batch = shared_batch(recipe.global_batch, (num_devices,), space.micro_batches, recipe.seq_len)
+    return dataclasses.replace(recipe, global_batch=batch)
 
 
-def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
-    """Returns a clause with a global batch that ranks would share evenly, where points were skipped because they do
-    not; "" otherwise.
+def batch_hint(skipped: Sequence[tuple[str, int]], space: Space, recipe: Recipe, cluster: ClusterSpec) -> str:
+    """Returns a clause with a global batch that the devices share evenly and with which a layout fits, where points
+    were skipped because they do not share that of `recipe`; "" otherwise.
     """
-    other = with_whole_batch(recipe, cluster.num_devices).global_batch
-    if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
+    other = with_whole_batch(space, recipe, cluster.num_devices)
+    if other == recipe or not any(reason == UNDIVIDED for reason, _ in skipped):
         return ""
-    return f"; {cluster.num_devices} ranks would share --set global_batch={other}"
+    points = points_of(space, other, cluster)
+    if not points.layouts or not (best := _best_of(points, cluster, 1, None).best):
+        return ""
+    return (
+        f"; with --set global_batch={other.global_batch} {cluster.num_devices} devices run {best[0].layout.label}, at"
+        f" {best[0].tokens_per_s:,.0f} tokens/s"
+    )
 
 
 def best_plan(
@@ -116,7 +124,7 @@ def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
     reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
     if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
         reasons += f"; {num_others:,} points for other reasons"
-    reasons += batch_hint(points.skipped, points.recipe, cluster)
+    reasons += batch_hint(points.skipped, space, points.recipe, cluster)
     return f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}"
 
 

@@ -55,8 +55,9 @@ class PlanPoints:
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach | None = None) -> PlanPoints:
     """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
-    The layouts are those of a search, with further degrees within `reach` (on many devices every divisor), and those that split the model as other
-    software does where our engine does not. `recipe` may be one that the space lacks, such as that of a larger model.
+    The layouts are those of a search, with further degrees within `reach` (by default every divisor on many devices),
+    and those that split the model as other software does where our engine does not. `recipe` may be one that the space
+    lacks, such as that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
