@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal
 
-from trainers.spec.division import division_refusals
+from trainers.spec.division import divides, division_refusals
 from trainers.spec.engines import imported_rules
 from trainers.spec.engines.engine_axis import fewest_shards
 from trainers.spec.layout import Layout
@@ -13,6 +13,48 @@ from trainers.spec.mesh_rules import pipeline_refusals
 from trainers.spec.recipe import Recipe
 
 _DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+_CUTS = ("tp", "pp", "cp")
+_PIECE_TOKENS = 8192
+"""Tokens of a sequence for each context-parallel rank from which on a longer context is worth another one, beyond the
+degrees that a space names.
+"""
+Reach = Literal["named", "wide", "all"]
+"""Degrees beside those that a space names: a search's, a plan's, or every one that can be."""
+
+
+def with_divisors(
+    axes: Mapping[str, tuple[Any, ...]], recipe: Recipe, num_devices: int, reach: Reach, chosen: Collection[str] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """Returns `axes` with further divisors of `num_devices` behind the values of tp, pp and cp, if they can cut the
+    model and its sequences. A degree of one value, or one of the `chosen`, stays as it is.
+
+    Spaces name powers of two. A search adds 3, 6 or 12, but no larger power than those named; a plan adds every
+    divisor, except context-parallel degrees that would leave a rank little of a sequence.
+    """
+    wider = {
+        axis: (*values, *_further(axis, values, recipe, num_devices, reach))
+        for axis, values in axes.items()
+        if axis in _CUTS and axis not in chosen and len(values) > 1
+    }
+    return {**axes, **wider}
+
+
+def _further(axis: str, named: Collection[int], recipe: Recipe, num_devices: int, reach: Reach) -> Iterator[int]:
+    largest = max(named)
+    for degree in divisors(num_devices):
+        bound = num_devices
+        if axis == "cp" and reach != "all":
+            bound = max(largest, recipe.seq_len // _PIECE_TOKENS)
+        if reach == "named" and degree & -degree > largest:  # its power of two
+            continue
+        if degree not in named and degree <= bound and divides(recipe, axis, degree):
+            yield degree
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Returns all divisors of `number`, ascending."""
+    low = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return tuple(dict.fromkeys((*low, *(number // divisor for divisor in reversed(low)))))
 
 
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
@@ -27,7 +69,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
         ValueError: no engine can mean these values (`Layout`'s own sentence).
     """
     sharded = values.get("zero_stage", 0) > 0
-    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in ("tp", "pp", "cp")))
+    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in _CUTS))
     if "dp_shard" in values:
         shard = values["dp_shard"]
         replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
@@ -100,7 +142,7 @@ def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
     """Returns whether the tp, pp and cp of these axis values split a model in a way that their engine supports, on a
     number of devices that divides `num_devices` (None: any).
     """
-    split = {axis: size for axis in ("tp", "pp", "cp") if (size := values.get(axis, 1)) > 1}
+    split = {axis: size for axis in _CUTS if (size := values.get(axis, 1)) > 1}
     if not split or (num_devices is not None and num_devices % math.prod(split.values())):
         return False
     try:

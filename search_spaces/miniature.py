@@ -109,6 +109,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         },
         model_parallel=split if degrees else {},
         model_parallel_from=4,
+        assumed=("global_batch",),
         micro_batches=(1, 4, 8),
         refine=False,
         device_memory_gib=0.24,

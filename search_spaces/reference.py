@@ -54,7 +54,7 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
             "checkpointing": ("none", "full"),
             "attention": ("sdpa", "eager"),
             "tp": (1, 2, 4, 8),
-            "pp": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 32, 35, 48, 64, 96, 128),
+            "pp": (1, 2, 4, 8, 16, 32, 64, 128),
         },
         micro_batches=(1, 2, 4, 8, 16),
     )

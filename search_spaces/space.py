@@ -8,12 +8,13 @@ from typing import Any
 from search_spaces.candidate import Candidate, Point, RejectedLayout, joined, ladder_of
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, spelling_hint
 from search_spaces.checks import check_types
-from search_spaces.degrees import fewest_devices, fill, splits_model
+from search_spaces.degrees import Reach, fewest_devices, fill, splits_model, with_divisors
 from search_spaces.reasons import Reasons
+from search_spaces.shared_batch import shared_batch
 from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
-_ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
+_ON_MANY: Mapping[str, tuple[Any, ...]] = {"virtual": (4, 8), "checkpointing": ("selective",)}
 """Values that a plan for that many devices adds to layouts that split the model."""
 
 
@@ -57,7 +58,9 @@ class Space:
     one.
     """
     chosen: tuple[str, ...] = ()
-    """Layout fields that `--set` names: a plan then has degrees that no space has by itself, as tp across nodes."""
+    """Layout fields that `--set` names, and the micro-batch: other values than those are not tried, and a plan has
+    degrees that no space has by itself, as tp across nodes.
+    """
     remarks: tuple[str, ...] = ()
     """Sentences on what the model's file states and this project leaves out."""
     tokens: float = 100e9
@@ -110,6 +113,8 @@ class Space:
     @property
     def assumption(self) -> str:
         """The sentence on the recipe's assumed values; "" where all were stated."""
+        if self.recipe.model.miniature_of:
+            return ""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
@@ -129,7 +134,7 @@ class Space:
 
         A combination of axes that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left
         out silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
-        ladder is empty is rejected.
+        ladder is empty is rejected. Where no layout is left, all degrees are tried that can be.
 
         Raises:
             ValueError: there are fewer devices than `num_workers`, a named point is one that no engine can mean, or
@@ -138,12 +143,23 @@ class Space:
         world_size = num_devices if self.num_workers is None else self.num_workers
         if num_devices < world_size:
             raise ValueError(f"space {self.name} takes {world_size} devices, there are {num_devices}")
+        candidates, rejected, against = self._candidates(world_size, "named")
+        if not candidates:
+            candidates, rejected, _ = self._candidates(world_size, "all")
+        if not candidates:
+            raise ValueError(f"no layout of space {self.name} can run on {world_size} devices: {against.text}")
+        return candidates, rejected
+
+    def _candidates(
+        self, world_size: int, reach: Reach
+    ) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...], Reasons]:
         candidates: dict[str, Candidate] = {}
         rejected: list[RejectedLayout] = []
         against = Reasons()
         keys: set[str] = set()
         asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
-        for recipe, values, micro_batches, name in self.combinations(world_size):
+        others = not self.points and MICRO_BATCH not in self.chosen
+        for recipe, values, micro_batches, name in self.combinations(world_size, reach):
             try:
                 layout = fill(values, world_size)
             except ValueError as error:
@@ -155,7 +171,7 @@ class Space:
             if key in keys and not self.points:
                 continue
             keys.add(key)
-            ladder, reason = ladder_of(recipe, layout, micro_batches, world_size)
+            ladder, reason = ladder_of(recipe, layout, micro_batches, world_size, others=others)
             if reason is None:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
@@ -166,9 +182,7 @@ class Space:
             else:
                 rejected.append(RejectedLayout(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
-        if not candidates:
-            raise ValueError(f"no layout of space {self.name} can run on {world_size} devices: {against.text}")
-        return tuple(candidates.values()), tuple(rejected)
+        return tuple(candidates.values()), tuple(rejected), against
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
         """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
@@ -204,10 +218,26 @@ class Space:
             budget_s *= 2.0 if splits else 1.0
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
+    def with_shared_batch(self, counts: Sequence[int], *, stated: bool = False) -> "Space":
+        """Returns the space with an assumed global batch that devices of all `counts` share evenly; with one that is
+        not assumed only where `stated` says to change it too.
+        """
+        if "global_batch" not in self.assumed and not stated:
+            return self
+        length = max(recipe.seq_len for recipe in self.recipes)
+        first, *further = (
+            recipe
+            if recipe.grad_accum
+            else dataclasses.replace(
+                recipe, global_batch=shared_batch(recipe.global_batch, counts, self.micro_batches, length)
+            )
+            for recipe in self.recipes
+        )
+        return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
+
     def widened(self, num_devices: int) -> "Space":
-        """Returns the space to plan for `num_devices`: on many, where no search tries all layouts, with longer
-        pipelines, more virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it,
-        stays.
+        """Returns the space to plan for `num_devices`: on many, where no search tries all layouts, with more virtual
+        stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.
         """
         if num_devices < _MANY_DEVICES or not self.model_parallel:
             return self
@@ -236,7 +266,9 @@ class Space:
             obstacle = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
             raise ValueError(f"{axis} is {obstacle}: it cannot be set to {', '.join(map(str, values))}")
         if change.kind == "micro_batch":
-            return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
+            return dataclasses.replace(
+                self, micro_batches=tuple(sorted(values)), refine=False, chosen=(*self.chosen, axis)
+            )
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}
             return dataclasses.replace(
@@ -284,10 +316,10 @@ class Space:
                     raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {refusal.text}")
 
     def combinations(
-        self, num_devices: int | None = None
+        self, num_devices: int | None = None, reach: Reach = "named"
     ) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
         """Yields (recipe, axis values, micro-batches, point's name) of all that the space names for `num_devices`
-        (None: for any), meaningful or not.
+        (None: for any), meaningful or not, and with the degrees within `reach` that it does not name.
         """
         if self.points:
             shared = {axis: values[0] for axis, values in self.axes.items()}
@@ -296,11 +328,16 @@ class Space:
                 yield changed, {**shared, **point.layout}, (point.micro_batch,), point.name
             return
         for recipe in self.recipes:
-            for values in _product(self.axes):
+            axes, splitting = self.axes, {**self.axes, **self.model_parallel}
+            if num_devices is not None:
+                axes, splitting = (
+                    with_divisors(named, recipe, num_devices, reach, self.chosen) for named in (axes, splitting)
+                )
+            for values in _product(axes):
                 yield recipe, values, self.micro_batches, ""
             if not self.model_parallel or (num_devices or self.model_parallel_from) < self.model_parallel_from:
                 continue
-            for values in _product({**self.axes, **self.model_parallel}):
+            for values in _product(splitting):
                 if splits_model(values, num_devices):
                     yield recipe, values, self.micro_batches, ""
 

@@ -6,7 +6,7 @@ from platform.cost_model.hardware import ClusterSpec
 from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.stages import divides_blocks, num_stages
+from trainers.spec.stages import most_stages, num_stages
 
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 
@@ -20,7 +20,7 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, chosen: C
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
         ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
         ("tp reaches across nodes", "tp" not in chosen and cluster.devices_per_node % layout.tp),
-        ("pp x virtual does not divide the blocks", layout.pp > 1 and not divides_blocks(model, num_stages(layout))),
+        ("pp x virtual makes more stages than the model has parts", num_stages(layout) > most_stages(model)),
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
         ("tp does not divide the vocabulary", model.vocab_size % layout.tp),

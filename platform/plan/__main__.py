@@ -38,6 +38,7 @@ from platform.plan.answers import Question
 from platform.plan.assumptions import Assumptions
 from platform.plan.plan_options import PlanOptions
 from platform.plan.projection import StudyPrior
+from platform.plan.sizes import parse_counts
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import default_folder, located, user_path
 from platform.study.study import find
@@ -235,6 +236,7 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
             f"the catalogue has no FP8 figures of {cluster.device.name}:"
             " choose --set compute_precision=bf16, or another device"
         )
+    space = space.with_shared_batch(_counts(options, cluster))
     assumptions = Assumptions.of(options, space, cluster)
     for sentence in (*space.model_remarks, *assumptions.sentences()):
         console.print(sentence, highlight=False)
@@ -258,6 +260,15 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
     if options.json:
         print(json.dumps(printed | answer, indent=2))
     return code
+
+
+def _counts(options: PlanOptions, cluster: ClusterSpec) -> tuple[int, ...]:
+    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus`, a node's
+    where further nodes are counted up, or the cluster's.
+    """
+    if options.gpus:
+        return parse_counts(options.gpus)
+    return (cluster.devices_per_node if options.min_nodes else cluster.num_devices,)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

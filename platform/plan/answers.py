@@ -173,7 +173,7 @@ def _layouts(question: Question) -> Answer:
     if not any(plan.best for plan in plans):
         raise NothingFits(
             f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
-            f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
+            f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space, plans[0].recipe, cluster)}"
         )
     for plan in plans:
         show_plan(plan, question.tokens, console)

@@ -15,6 +15,7 @@ from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLay
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
 from platform.plan.projection import StudyPrior
 from platform.plan.software import distinct
+from search_spaces.shared_batch import shared_batch
 from search_spaces.space import Space
 from trainers.data.mask_density import keys_per_query
 from trainers.spec.batch import BatchPoint
@@ -27,19 +28,26 @@ _MOST_REASONS = 2
 """Number of reasons, the most frequent ones, that are listed where no layout can stand on a cluster."""
 
 
-def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
-    """Returns `recipe` with its global batch rounded up to a multiple of every degree that divides the devices."""
-    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
+def with_whole_batch(space: Space, recipe: Recipe, num_devices: int) -> Recipe:
+    """Returns `recipe` with the nearest global batch that `num_devices` share evenly."""
+    batch = shared_batch(recipe.global_batch, (num_devices,), space.micro_batches, recipe.seq_len)
+    return dataclasses.replace(recipe, global_batch=batch)
 
 
-def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
-    """Returns a clause with a global batch that ranks would share evenly, where points were skipped because they do
-    not; "" otherwise.
+def batch_hint(skipped: Sequence[tuple[str, int]], space: Space, recipe: Recipe, cluster: ClusterSpec) -> str:
+    """Returns a clause with a global batch that the devices share evenly and with which a layout fits, where points
+    were skipped because they do not share that of `recipe`; "" otherwise.
     """
-    other = with_whole_batch(recipe, cluster.num_devices).global_batch
-    if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
+    other = with_whole_batch(space, recipe, cluster.num_devices)
+    if other == recipe or not any(reason == UNDIVIDED for reason, _ in skipped):
         return ""
-    return f"; {cluster.num_devices} ranks would share --set global_batch={other}"
+    points = points_of(space, other, cluster)
+    if not points.layouts or not (best := _best_of(points, cluster, 1, None).best):
+        return ""
+    return (
+        f"; with --set global_batch={other.global_batch} {cluster.num_devices} devices run {best[0].layout.label}, at"
+        f" {best[0].tokens_per_s:,.0f} tokens/s"
+    )
 
 
 def best_plan(
@@ -50,14 +58,28 @@ def best_plan(
     top: int = 10,
     taught: StudyPrior | None = None,
 ) -> LayoutPlan:
-    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
+    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits. Where none fits,
+    all degrees are tried that can be.
 
     Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
 
     Raises:
         InputError: no layout of the space can stand on the cluster.
     """
-    points = _runnable(space, recipe, cluster)
+    points = points_of(space, recipe, cluster)
+    if points.layouts:
+        plan = _best_of(points, cluster, top, taught)
+        if plan.best:
+            return plan
+    further = points_of(space, recipe, cluster, "all")
+    if not further.layouts:
+        raise InputError(_no_layout(points, space, cluster))
+    return _best_of(further, cluster, top, taught)
+
+
+def _best_of(points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPrior | None) -> LayoutPlan:
+    """Returns the `top` layouts of `points`, which are not none, as `best_plan` does."""
+    recipe = points.recipe
     columns = points.columns(cluster)
     prediction = predict(columns)
     projection = None
@@ -96,21 +118,14 @@ def best_plan(
     )
 
 
-def _runnable(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
-    """Returns the points of the space whose layouts can stand on the cluster.
-
-    Raises:
-        InputError: there is none.
-    """
-    points = points_of(space, recipe, cluster)
-    if not points.layouts:
-        by_count = sorted(points.skipped, key=lambda counted: -counted[1])
-        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
-        if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
-            reasons += f"; {num_others:,} points for other reasons"
-        reasons += batch_hint(points.skipped, recipe, cluster)
-        raise InputError(f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}")
-    return points
+def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
+    """Returns the sentence on `points` of which no layout can stand on the cluster."""
+    by_count = sorted(points.skipped, key=lambda counted: -counted[1])
+    reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in by_count[:_MOST_REASONS])
+    if num_others := sum(count for _, count in by_count[_MOST_REASONS:]):
+        reasons += f"; {num_others:,} points for other reasons"
+    reasons += batch_hint(points.skipped, space, points.recipe, cluster)
+    return f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}"
 
 
 def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,9 @@ from platform.cost_model.engines import costs
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
 from platform.plan.software import planned_columns
-from search_spaces.degrees import fill
+from search_spaces.candidate import dividing
+from search_spaces.changes import MICRO_BATCH
+from search_spaces.degrees import Reach, fill
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -20,6 +22,9 @@ from trainers.spec.support import standing_refusal
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Reason of a point that a search skips for its batch alone."""
+_WIDE_FROM = 16
+"""Devices from which on a plan has other degrees than a search of the space, whose layouts are too many to be measured.
+"""
 UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
 
 
@@ -47,23 +52,27 @@ class PlanPoints:
         return [(self.recipe, layout, batch) for layout, batch in zip(self.layouts, self.batches, strict=True)]
 
 
-def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
+def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach | None = None) -> PlanPoints:
     """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
-    The layouts are those of a search, and those that split the model as other software does where our engine does not.
-    `recipe` may be one that the space lacks, such as that of a larger model.
+    The layouts are those of a search, with further degrees within `reach` (by default every divisor on many devices),
+    and those that split the model as other software does where our engine does not. `recipe` may be one that the space
+    lacks, such as that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
     enumerated: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(_engine_refuses, recipe))
-    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
+    others = not space.points and MICRO_BATCH not in space.chosen
+    reach = reach or ("wide" if cluster.num_devices >= _WIDE_FROM else "named")
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices, reach):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
             meaningless[str(error)] += len(micro_batches)
             continue
+        micro_batches = dividing(recipe, layout, micro_batches) if others else micro_batches
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
         reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
@@ -92,18 +101,20 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
 
 def recipes_of(space: Space) -> tuple[Recipe, ...]:
     """Returns the planned recipes: those of the space, or of its named points."""
+    if not space.points:
+        return space.recipes
     return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
 
 
 def _combinations(
-    space: Space, recipe: Recipe, num_devices: int
+    space: Space, recipe: Recipe, num_devices: int, reach: Reach
 ) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
     """Yields (axis values, micro-batches) of `recipe`, as the space names them for `num_devices`."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
-        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))
+        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices, reach))
         return
-    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices):
+    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices, reach):
         if combination_recipe == recipe:
             yield values, micro_batches
 

@@ -141,7 +141,7 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_node
         if size.planned is not None:
             return _fewest(space, recipe, part, size.planned, tuple(refused_sizes), rounded)
         refused_sizes.append((num_nodes, size.reason))
-        whole_batch = with_whole_batch(recipe, part.num_devices)
+        whole_batch = with_whole_batch(space, recipe, part.num_devices)
         if rounded is None and whole_batch != recipe and at_size(space, whole_batch, part).planned is not None:
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"

@@ -10,7 +10,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 4
-DEEP = {name: dataclasses.replace(spec, num_layers=4) for name, spec in MODELS.items()}
+DEEP = {name: dataclasses.replace(spec, num_layers=5 if name == "gpt2" else 4) for name, spec in MODELS.items()}
 
 _DDP: dict[str, Any] = {"engine": "ddp"}
 _STAGE_2: dict[str, Any] = {"engine": "fsdp", "zero_stage": 2}

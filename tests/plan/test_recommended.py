@@ -71,7 +71,7 @@ def test_where_no_layout_can_stand_the_most_frequent_reasons_are_listed(capsys: 
     assert main(["gpt2", "--cluster", "3xH100"]) == 2
     shown = capsys.readouterr().err
     counts = [int(count.replace(",", "")) for count in re.findall(r"([\d,]+) points", shown)]
-    assert len(counts) == 3 and counts[0] > counts[1] and f"; {counts[2]} points for other reasons; 3 ranks" in shown
+    assert len(counts) == 3 and counts[0] > counts[1] and f"; {counts[2]} points for other reasons; with --set" in shown
 
 
 def test_where_nothing_surely_fits_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """The places where a pipeline cuts a model, and the layouts refused before anything starts."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -67,12 +66,13 @@ def test_every_block_is_in_one_stage_in_order(pp: int, virtual: int) -> None:
     ]
 
 
-def test_blocks_that_no_stages_share_evenly_are_refused_with_the_numbers() -> None:
-    odd = dataclasses.replace(TINY, num_layers=5)
-    (reason,) = pipeline_refusals(recipe(odd), layout(2))
-    assert "pp 2 x virtual 1 cuts tiny into 2 stages, which divide neither its 5 blocks nor the 7 with" in reason
-    assert standing_refusal(recipe(odd), layout(2), 2) == reason
-    assert list(pipeline_refusals(recipe(odd), layout(1))) == []
+def test_more_stages_than_blocks_with_embedding_and_head_are_refused_with_the_numbers() -> None:
+    (reason,) = pipeline_refusals(recipe(TINY), layout(7))
+    assert "pp 7 x virtual 1 cuts tiny into 7 stages, more than its 4 blocks with embedding and head, 6 at" in reason
+    assert standing_refusal(recipe(TINY), layout(7), 7) == reason
+    for pp in (1, 2, 3, 5, 6):  # evenly or not
+        assert list(pipeline_refusals(recipe(TINY), layout(pp))) == []
+        assert sum(len(stage.blocks) for stage in stages_of(recipe(TINY), layout(pp))) == TINY.num_layers
     assert list(pipeline_refusals(recipe(LLAMA_405B), layout(16, 8))) == []
 
 

@@ -8,7 +8,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.division import division_refusals
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.stages import divides_blocks, num_stages
+from trainers.spec.stages import most_stages, num_stages
 
 
 def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -59,11 +59,11 @@ def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)
-    if not divides_blocks(spec, stages):
+    if stages > most_stages(spec):
         yield (
-            f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, which divide neither its"
-            f" {spec.num_layers} blocks nor the {spec.num_layers + 2} with embedding and head:"
-            " choose a pp and virtual that do"
+            f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, more than its"
+            f" {spec.num_layers} blocks with embedding and head, {most_stages(spec)} at most:"
+            " choose a smaller pp or virtual"
         )
     if layout.grad_sync == "every":
         yield (

@@ -104,12 +104,13 @@ def head_cost(spec: ModelSpec) -> float:
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
-def divides_blocks(spec: ModelSpec, stages: int) -> bool:
-    """Returns whether so many stages share the blocks evenly.
+def most_stages(spec: ModelSpec) -> int:
+    """Returns the number of stages into which the model can be cut at most: a block each, but for the first, which may
+    have the embedding alone, and the last with the head.
 
-    Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
+    So 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
     """
-    return spec.num_layers % stages == 0 or (spec.num_layers + 2) % stages == 0
+    return spec.num_layers + 2
 
 
 def schedule_refusal(layout: LayoutAxes, grad_accum: int) -> str:

@@ -70,7 +70,7 @@ class SearchRequest:
         """
         try:
             if self.fixed is None:
-                return space.candidates(num_devices)
+                return _candidates(space, num_devices)
             layout, batch = self.fixed.layout, self.fixed.batch
             if self.num_devices is not None:
                 layout = refilled(layout, num_devices)
@@ -171,7 +171,7 @@ def _check_runs(request: SearchRequest) -> None:
     num_devices = request.wanted_devices
     reasons: list[str] = []
     for count in _COUNTS if num_devices is None else (num_devices,):
-        space = dataclasses.replace(request.space, num_workers=count)
+        space = dataclasses.replace(request.space, num_workers=count).with_shared_batch((count,))
         try:
             candidates, _ = request.on(space, count)
         except InputError:
@@ -281,6 +281,31 @@ def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], re
     if not ladder:
         BatchPoint.of(recipe, layout, micro_batches[0])  # says why
     return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)
+
+
+def _candidates(space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[RejectedLayout, ...]]:
+    """Returns the candidates of `space`, and what cannot run.
+
+    Raises:
+        ValueError: nothing can run; with a batch in the sentence with which something does, if there is one.
+    """
+    try:
+        return space.candidates(num_devices)
+    except ValueError as error:
+        other = space.with_shared_batch((num_devices,), stated=True)
+        if space.points or other == space or not _runs(other, num_devices):
+            raise
+        raise ValueError(
+            f"{error}; {num_devices} devices would share --set global_batch={other.recipe.global_batch}"
+        ) from error
+
+
+def _runs(space: Space, num_devices: int) -> bool:
+    try:
+        candidates, _ = space.candidates(num_devices)
+    except ValueError:
+        return False
+    return any(standing_refusal(entry.recipe, entry.layout, num_devices) is None for entry in candidates)
 
 
 def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:

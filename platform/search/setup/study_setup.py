@@ -132,6 +132,7 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         cluster = part_of(handle.cluster, num_devices or handle.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
+    space = space.with_shared_batch((cluster.num_devices,))
     candidates, rejected = request.on(space, cluster.num_devices)
     cap_gib = request.cap_gib or space.device_memory_gib
     setup = StudySetup(
