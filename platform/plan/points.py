@@ -10,13 +10,13 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
+from platform.plan.offers import combinations, refusal
 from platform.plan.software import planned_columns
 from search_spaces.degrees import fill
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.support import standing_refusal
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Reason of a point that a search skips for its batch alone."""
@@ -50,15 +50,15 @@ class PlanPoints:
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
     """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
-    The layouts are those of a search, and those that split the model as other software does where our engine does not.
-    `recipe` may be one that the space lacks, such as that of a larger model.
+    The layouts are those that the cluster's software runs, of this project's trainers those of a search. `recipe` may
+    be one that the space lacks, such as that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
     enumerated: set[tuple[Layout, int]] = set()
-    refuses = functools.cache(functools.partial(_engine_refuses, recipe))
-    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
+    refuses = functools.cache(functools.partial(refusal, recipe, software=cluster.software))
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
@@ -66,7 +66,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
             continue
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
-        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
+        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:
@@ -96,18 +96,13 @@ def recipes_of(space: Space) -> tuple[Recipe, ...]:
 
 
 def _combinations(
-    space: Space, recipe: Recipe, num_devices: int
+    space: Space, recipe: Recipe, cluster: ClusterSpec
 ) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
-    """Yields (axis values, micro-batches) of `recipe`, as the space names them for `num_devices`."""
+    """Yields (axis values, micro-batches) of `recipe`, as the cluster's software runs them."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
-        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))
+        yield from ((values, micro_batches) for _, values, micro_batches, _ in combinations(space, cluster))
         return
-    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices):
+    for combination_recipe, values, micro_batches, _ in combinations(space, cluster):
         if combination_recipe == recipe:
             yield values, micro_batches
-
-
-def _engine_refuses(recipe: Recipe, layout: Layout) -> str:
-    """Returns the sentence in which the layout's engine refuses it; "" where it does not."""
-    return standing_refusal(recipe, layout, layout.world_size) or ""
