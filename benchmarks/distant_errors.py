@@ -8,6 +8,7 @@ tensor, pipeline and context parallelism together, and `family` all of them, eac
 the other families that were calibrated.
 """
 
+import argparse
 import contextlib
 import json
 from collections.abc import Generator, Sequence
@@ -44,19 +45,19 @@ def rates_of_others(family: str) -> Generator[None]:
     """Gives the family's devices, in its context, the mean rates of the other calibrated families."""
     devices = catalogue()["devices"].values()
     calibrated = [entry for entry in devices if "sigma" not in entry and entry["link"] != "shared_memory"]
-    own = [entry for entry in devices if entry["architecture"] == family]
-    before = [{rate: entry[rate] for rate in _RATES} for entry in own]
+    members = [entry for entry in devices if entry["architecture"] == family]
+    before = [{rate: entry[rate] for rate in _RATES} for entry in members]
     for rate in _RATES:
         by_family: dict[str, list[float]] = {}
         for entry in calibrated:
             by_family.setdefault(entry["architecture"], []).append(np.log(entry[rate]))
         mean = float(np.exp(np.mean([np.mean(logs) for name, logs in by_family.items() if name != family])))
-        for entry in own:
+        for entry in members:
             entry[rate] = mean
     try:
         yield
     finally:
-        for entry, rates in zip(own, before, strict=True):
+        for entry, rates in zip(members, before, strict=True):
             entry.update(rates)
 
 
@@ -78,10 +79,12 @@ def measured() -> dict[str, tuple[float, int]]:
 
 
 def main() -> None:
-    """Runs the command."""
-    found = measured()
-    print(json.dumps({kind: round(sigma, 3) for kind, (sigma, _) in found.items()}))
-    print("; ".join(f"{kind}: {count} runs" for kind, (_, count) in found.items()))
+    """Prints the deviations as JSON, and the number of runs of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    deviations = measured()
+    print(json.dumps({kind: round(sigma, 3) for kind, (sigma, _) in deviations.items()}))
+    print("; ".join(f"{kind}: {count} runs" for kind, (_, count) in deviations.items()))
 
 
 if __name__ == "__main__":

@@ -264,10 +264,10 @@ def cluster_of(
     `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths of one node and of one device's link, in one
     direction, and replace the catalogue's; collectives reach the catalogue's share of them.
     """
-    known = catalogue()
-    link = known["links"][known["devices"][device.name]["link"]]
-    usual_node = node or known["defaults"].get(device.name, "")
-    entry = known["nodes"].get(usual_node, {})
+    content = catalogue()
+    link = content["links"][content["devices"][device.name]["link"]]
+    usual_node = node or content["defaults"].get(device.name, "")
+    entry = content["nodes"].get(usual_node, {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
     # Hosts that share one link domain are one node here.
     domain = entry.get("link_domain", 0)

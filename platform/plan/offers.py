@@ -1,4 +1,4 @@
-"""What a software runs of a space: the project's own engines, or another software's strategies (`stacks.json`)."""
+"""The part of a space that a software runs: this project's engines, or other software's strategies (`stacks.json`)."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -38,9 +38,9 @@ def combinations(space: Space, cluster: ClusterSpec) -> Iterator[Combination]:
         return
     strategies = _strategies(space, cluster)
     for recipe, values, micro_batches, name in _of_degrees(space).combinations(cluster.num_devices):
-        for strategy, stated in strategies.items():
+        for strategy, replaced in strategies.items():
             if _degrees_of(values) <= set(runs(cluster.software)[strategy]):
-                yield recipe, {**values, **stated}, micro_batches, name
+                yield recipe, {**values, **replaced}, micro_batches, name
 
 
 def without_effect(space: Space, software: str) -> tuple[str, ...]:
@@ -81,10 +81,10 @@ def _degrees_of(values: Mapping[str, Any]) -> set[str]:
 
 def _strategies(space: Space, cluster: ClusterSpec) -> dict[str, dict[str, Any]]:
     """Returns the values that other software has for axes of engines and kernels, by its strategies; of those that the
-    space was given.
+    space was requested.
 
     Raises:
-        InputError: it has none of what was given.
+        InputError: it has none of what was requested.
     """
     software, replicated = cluster.software, "dp_replicate" in space.axes
     strategies: dict[str, dict[str, Any]] = {}
@@ -98,32 +98,32 @@ def _strategies(space: Space, cluster: ClusterSpec) -> dict[str, dict[str, Any]]
             "attention": attention_of(space.recipe, strategy, cluster),
             "compile": fact(software, "compiles", "none"),
         }
-    given = {axis: space.axes[axis] for axis in space.chosen if axis in ("engine", "zero_stage")}
-    kept = {
+    requested = {axis: space.axes[axis] for axis in space.chosen if axis in ("engine", "zero_stage")}
+    possible = {
         strategy: values
         for strategy, values in strategies.items()
-        if all(values[axis] in some for axis, some in given.items())
+        if all(values[axis] in some for axis, some in requested.items())
     }
-    if not kept:
-        raise InputError(_nothing_of(given, strategies, software))
-    return kept
+    if not possible:
+        raise InputError(_nothing_of(requested, strategies, software))
+    return possible
 
 
 def _nothing_of(
-    given: Mapping[str, tuple[Any, ...]], strategies: Mapping[str, Mapping[str, Any]], software: str
+    requested: Mapping[str, tuple[Any, ...]], strategies: Mapping[str, Mapping[str, Any]], software: str
 ) -> str:
-    asked = " ".join(f"--set {axis}={','.join(map(str, values))}" for axis, values in given.items())
-    own = {axis: dict.fromkeys(str(values[axis]) for values in strategies.values()) for axis in given}
-    has = "; ".join(f"{axis} {' or '.join(values)}" for axis, values in own.items())
-    return f"{software} runs nothing of {asked}: it has {has}; leave out what is not its own"
+    options = " ".join(f"--set {axis}={','.join(map(str, values))}" for axis, values in requested.items())
+    choices = {axis: dict.fromkeys(str(values[axis]) for values in strategies.values()) for axis in requested}
+    has = "; ".join(f"{axis} {' or '.join(values)}" for axis, values in choices.items())
+    return f"{software} runs nothing of {options}: it has {has}; leave out what is not its own"
 
 
 def _of_degrees(space: Space) -> Space:
     """Returns the space without its axes of engines and kernels; what splits the model stays."""
-    own = {"engine", "zero_stage", *_KERNELS}
+    replaced = {"engine", "zero_stage", *_KERNELS}
 
     def without(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        return {axis: values for axis, values in axes.items() if axis not in own} | {"engine": (_SPLITTING,)}
+        return {axis: values for axis, values in axes.items() if axis not in replaced} | {"engine": (_SPLITTING,)}
 
     split = without(space.model_parallel) if space.model_parallel else {}
     return dataclasses.replace(space, axes=without(space.axes), model_parallel=split)

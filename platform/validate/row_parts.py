@@ -7,7 +7,7 @@ from typing import get_args
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
-from platform.validate.row_software import STAGES, data_parallelism_of, software_of
+from platform.validate.row_software import SHARDED_WHOLE, STAGES, data_parallelism_of, software_of
 from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
 from trainers.spec.axis import defaults_of
 from trainers.spec.layout import Layout
@@ -134,9 +134,9 @@ def _stage(row: Row, pp: float) -> int:
     states otherwise, which is stage 2: torchtitan by default (torchtitan/models/llama3/infra/parallelize.py,
     `apply_fsdp`), Llama 3 405B (arXiv 2407.21783, section 3.3.2).
     """
-    strategy = row["strategy"]
-    keeps = pp > 1 and strategy in ("fsdp", "hsdp") and not row.get("engine") and not _RESHARDS.search(words(row))
-    return 2 if keeps else STAGES[strategy]
+    stage = STAGES[row["strategy"]]
+    keeps = pp > 1 and row["strategy"] in SHARDED_WHOLE and not row.get("engine") and not _RESHARDS.search(words(row))
+    return stage - 1 if keeps else stage
 
 
 def _grad_sync(row: Row, engine: str, pp: float) -> str:

@@ -36,18 +36,18 @@ def test_each_row_of_a_software_is_one_that_it_runs(software: str) -> None:
     """Checks the layouts of a space, and that a table's row of each is read as the same strategy, unremarked."""
     cluster = with_software(CLUSTER, software)
     points = points_of(BLOOM, BLOOM.recipe, cluster)
-    seen: set[tuple[str, frozenset[str]]] = set()
+    combined: set[tuple[str, frozenset[str]]] = set()
     for layout in set(points.layouts):
         strategy = layout.rules.strategy(layout)
         beside = {name for name in ("tp", "pp", "cp", "virtual") if getattr(layout, name) > 1}
         assert beside <= set(runs(software)[strategy]), layout.label
         assert layout.compile == fact(software, "compiles", "none") and layout.loss == layout.mlp == "plain"
         assert not refusal(BLOOM.recipe, layout, software)
-        seen.add((strategy, frozenset(beside)))
-    whole = {(strategy, frozenset[str]()) for strategy in runs(software) if strategy != "hsdp"}
-    assert whole <= seen, "each strategy is offered"
+        combined.add((strategy, frozenset(beside)))
+    alone = {(strategy, frozenset[str]()) for strategy in runs(software) if strategy != "hsdp"}
+    assert alone <= combined, "each strategy is offered"
     for strategy, degree in itertools.product(runs(software), ("tp", "pp", "cp", "virtual")):
-        offers = any(name == strategy and degree in beside for name, beside in seen)
+        offers = any(name == strategy and degree in beside for name, beside in combined)
         assert offers == (degree in runs(software)[strategy] and strategy != "hsdp"), (strategy, degree)
 
 
