@@ -39,9 +39,7 @@ def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_posit
 
 
 def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
-    """Returns a space of 3D-parallel layouts: ZeRO-1 over tensor and pipeline parallelism; full sharding has no
-    pipeline.
-    """
+    """Returns a space of layouts over tensor and pipeline parallelism, and of DeepSpeed's without."""
     first, *further = recipes
     return Space(
         name=name,
@@ -49,8 +47,8 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
         recipe=first,
         further_recipes=tuple(further),
         axes={
-            "engine": ("deepspeed", "fsdp"),
-            "zero_stage": (1, 3),
+            "engine": ("fsdp", "deepspeed"),
+            "zero_stage": (2, 3, 1),
             "checkpointing": ("none", "full"),
             "attention": ("sdpa", "eager"),
             "tp": (1, 2, 4, 8),

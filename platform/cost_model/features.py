@@ -15,6 +15,7 @@ from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs, has_own_mesh
 from platform.cost_model.engines.base import Sizes
+from platform.cost_model.evidence import device_sigma
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
@@ -328,6 +329,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
         "inter_hop": cluster.inter_hop_s,
-        "spread": math.hypot(cluster.spread, device.sigma),
+        "spread": math.hypot(cluster.spread, device_sigma(device)),
         "link_sigma": cluster.link_sigma if cluster.num_nodes > 1 else 0.0,
     }

@@ -142,8 +142,15 @@ class ClusterSpec:
 
 
 @functools.cache
-def _catalogue() -> dict[str, Any]:
+def catalogue() -> dict[str, Any]:
+    """Returns the content of `hardware.json`."""
     return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def calibrated_families() -> frozenset[str]:
+    """Returns the architectures of devices whose rates were set on training runs."""
+    return frozenset(entry["architecture"] for entry in catalogue()["devices"].values() if "sigma" not in entry)
 
 
 def _plain(name: str) -> str:
@@ -156,7 +163,7 @@ def _names(kind: str) -> dict[str, str]:
     spelling keeps it.
     """
     name_of: dict[str, str] = {}
-    for name, entry in _catalogue()[kind].items():
+    for name, entry in catalogue()[kind].items():
         for spelling in (name, *entry.get("aliases", ())):
             name_of.setdefault(_plain(spelling), name)
     return name_of
@@ -164,12 +171,12 @@ def _names(kind: str) -> dict[str, str]:
 
 def device_names() -> tuple[str, ...]:
     """Returns the names of the catalogue's devices."""
-    return tuple(_catalogue()["devices"])
+    return tuple(catalogue()["devices"])
 
 
 def node_names() -> tuple[str, ...]:
     """Returns the names of the catalogue's nodes."""
-    return tuple(_catalogue()["nodes"])
+    return tuple(catalogue()["nodes"])
 
 
 def find_device(name: str) -> Device:
@@ -190,14 +197,14 @@ def find_device(name: str) -> Device:
         close = ", ".join(dict.fromkeys(_names("devices")[near_name] for near_name in near))
         names = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
         raise InputError(f"unknown device {name!r}: {names}; add others to platform/cost_model/{_FILE.name}")
-    entry = _catalogue()["devices"][key]
+    entry = catalogue()["devices"][key]
     fields = {field.name for field in dataclasses.fields(Device)} & set(entry)
     return Device(name=key, **{field: entry[field] for field in fields})
 
 
 def word_on(text: str) -> str | None:
     """Returns a remark where `text` names a device in a form that nobody sells, such as "8xMI150X"; else None."""
-    for name, entry in _catalogue()["devices"].items():
+    for name, entry in catalogue()["devices"].items():
         aliases = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
         if aliases:
             return f"{aliases[0]} is taken for {name}: {entry['note']}"
@@ -217,7 +224,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
     device = find_device(name)
     if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _SAME:
         return device
-    entries = _catalogue()["devices"]
+    entries = catalogue()["devices"]
     family, link = device.name.split("-")[0], entries[device.name]["link"]
     says_socket = re.search(r"sxm|pcie|nvl", name, re.IGNORECASE) is not None
     sisters = [
@@ -235,7 +242,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
 def find_node(text: str, device: str) -> str | None:
     """Returns the catalogue's node with devices of kind `device` whose name or alias is in `text`, such as a source."""
     memoryless = device.split("-")[0]
-    for name, entry in _catalogue()["nodes"].items():
+    for name, entry in catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
         same = entry["device"] == device or entry["device"].startswith(f"{memoryless}-")
         if same and any(spelling.lower() in text.lower() for spelling in spellings):
@@ -257,10 +264,10 @@ def cluster_of(
     `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths of one node and of one device's link, in one
     direction, and replace the catalogue's; collectives reach the catalogue's share of them.
     """
-    catalogue = _catalogue()
-    link = catalogue["links"][catalogue["devices"][device.name]["link"]]
-    usual_node = node or catalogue["defaults"].get(device.name, "")
-    entry = catalogue["nodes"].get(usual_node, {})
+    content = catalogue()
+    link = content["links"][content["devices"][device.name]["link"]]
+    usual_node = node or content["defaults"].get(device.name, "")
+    entry = content["nodes"].get(usual_node, {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
     # Hosts that share one link domain are one node here.
     domain = entry.get("link_domain", 0)
@@ -369,7 +376,7 @@ def find_cluster(text: str) -> ClusterSpec:
         raise InputError(f"cluster {text!r} has {wrong}: write it as 8xA100-80GB or 4x8xH100")
     node = _names("nodes").get(_plain(name))
     if node is not None:
-        entry = _catalogue()["nodes"][node]
+        entry = catalogue()["nodes"][node]
         per_node = counts[1] if len(counts) == 2 else entry["devices_per_node"]
         return cluster_of(find_device(entry["device"]), math.prod(counts[:1]), per_node, node=node)
     try:

@@ -9,6 +9,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
+from platform.cost_model.evidence import least_sigma
 from platform.cost_model.host import pace_share
 from platform.cost_model.links import spans_nodes
 from platform.cost_model.memory import PeakMemory, peak_memory
@@ -66,7 +67,10 @@ def normal_cdf(values: Array) -> Array:
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
-    """Returns the log deviation of a step time before any measurement: its parts have independent errors."""
+    """Returns the log deviation of a step time before any measurement: its parts have independent errors.
+
+    It is at least that of published runs as far from other evidence.
+    """
     variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
     variance = variance + (columns.rate_sigma * step.compute_s / step.total_s) ** 2
     under_the_host = under_the_host_s(columns, step) / step.total_s
@@ -75,7 +79,7 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
         share = under_the_host if part == "host_s" else getattr(step, part) / step.total_s
         variance = variance + (sigma * share) ** 2
     variance = variance + (columns.link_sigma * between_nodes_s(columns, step) / step.total_s) ** 2
-    return np.sqrt(variance + costs_of(columns).sigma(columns) ** 2)
+    return np.maximum(np.sqrt(variance + costs_of(columns).sigma(columns) ** 2), least_sigma(columns))
 
 
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:

@@ -84,6 +84,13 @@ def fact(software: str, name: str, default: Any) -> Any:
     return _facts(software).get(name, default)
 
 
+def runs(software: str) -> dict[str, tuple[str, ...]]:
+    """Returns the strategies that other software trains with, each with the degrees of model parallelism (tp, pp, cp,
+    and virtual stages) that it has beside it.
+    """
+    return {strategy: tuple(degrees) for strategy, degrees in fact(software, "runs", {}).items()}
+
+
 def matmul_ratio(software: str, architecture: str) -> tuple[float, float]:
     """Returns (the rate of products over that of a device of this architecture, the deviation of its logarithm): as the
     stack states it, else the geometric mean and the standard deviation over the stacks that do.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.plan.offers import without_effect
 from platform.plan.plan_options import PlanOptions
 from search_spaces.space import Space
 
@@ -24,6 +25,8 @@ class Assumptions:
     batches: tuple[int, ...]
     batch_source: str
     price_stated: bool
+    ignored: tuple[str, ...]
+    """Axes that were set and that the software has kernels of its own for."""
 
     @classmethod
     def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
@@ -36,6 +39,7 @@ class Assumptions:
             batches=tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
             batch_source=_source("global_batch", options, space),
             price_stated=options.price_per_gpu_h is not None,
+            ignored=without_effect(space, cluster.software),
         )
 
     @property
@@ -58,13 +62,15 @@ class Assumptions:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Returns the lines of an answer's header: one, or two on several nodes."""
+        """Returns the lines of an answer's header."""
         recipe = f"length {_listed(self.lengths)} ({self.length_source}), global batch {_listed(self.batches)}"
         price = self.cluster.price_per_device_hour
         cost = "no price known" if price is None else f"${price:g} a GPU-hour ({_price_source(self)})"
         software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
         others = f"{recipe} ({self.batch_source}), {cost}, software {software}"
-        return (self._network(), others) if self.several_nodes else (others,)
+        kernels = f"--set {', '.join(self.ignored)} has no effect: {software} has kernels of its own"
+        sentences = (self._network() if self.several_nodes else "", others, kernels if self.ignored else "")
+        return tuple(sentence for sentence in sentences if sentence)
 
     def _network(self) -> str:
         source, node = self.cluster.network_source, self.cluster.usual_node

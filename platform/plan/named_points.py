@@ -12,6 +12,7 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import older_than_kernels
 from platform.cost_model.predict import Prediction, predict
 from platform.plan.best_layouts import planned_at
+from platform.plan.offers import refusal
 from platform.plan.planned import SURE, PredictedLayout
 from platform.plan.software import planned_columns
 from platform.plan.tables import batch_of, chance_of, conditions, figure, planned_json, table_of
@@ -20,7 +21,6 @@ from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.support import standing_refusal
 
 _WIDE = 110
 """Width of a terminal from which on a point's layout stands beside its name."""
@@ -85,7 +85,7 @@ def _resolved(
         batch = BatchPoint.of(recipe, layout, micro_batch)
     except ValueError as error:
         return str(error)
-    reason = reason_against(recipe, layout, num_devices) or standing_refusal(recipe, layout, num_devices)
+    reason = reason_against(recipe, layout, num_devices) or refusal(recipe, layout, cluster.software)
     reason = reason or older_than_kernels(layout, cluster)
     return reason or (layout, batch)
 

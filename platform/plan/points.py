@@ -10,6 +10,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
+from platform.plan.offers import combinations, refusal
 from platform.plan.software import planned_columns
 from search_spaces.candidate import dividing
 from search_spaces.changes import MICRO_BATCH
@@ -18,7 +19,6 @@ from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
-from trainers.spec.support import standing_refusal
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Reason of a point that a search skips for its batch alone."""
@@ -55,18 +55,18 @@ class PlanPoints:
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach | None = None) -> PlanPoints:
     """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
-    The layouts are those of a search, with further degrees within `reach` (by default every divisor on many devices),
-    and those that split the model as other software does where our engine does not. `recipe` may be one that the space
-    lacks, such as that of a larger model.
+    The layouts are those that the cluster's software runs, of this project's trainers those of a search, with further
+    degrees within `reach` (by default every divisor on many devices). `recipe` may be one that the space lacks, such as
+    that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
     enumerated: set[tuple[Layout, int]] = set()
-    refuses = functools.cache(functools.partial(_engine_refuses, recipe))
+    refuses = functools.cache(functools.partial(refusal, recipe, software=cluster.software))
     others = not space.points and MICRO_BATCH not in space.chosen
     reach = reach or ("wide" if cluster.num_devices >= _WIDE_FROM else "named")
-    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices, reach):
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster, reach):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
@@ -75,7 +75,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
         micro_batches = dividing(recipe, layout, micro_batches) if others else micro_batches
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
-        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
+        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:
@@ -107,18 +107,13 @@ def recipes_of(space: Space) -> tuple[Recipe, ...]:
 
 
 def _combinations(
-    space: Space, recipe: Recipe, num_devices: int, reach: Reach
+    space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach
 ) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
-    """Yields (axis values, micro-batches) of `recipe`, as the space names them for `num_devices`."""
+    """Yields (axis values, micro-batches) of `recipe`, as the cluster's software runs them."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
-        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices, reach))
+        yield from ((values, micro_batches) for _, values, micro_batches, _ in combinations(space, cluster, reach))
         return
-    for combination_recipe, values, micro_batches, _ in space.combinations(num_devices, reach):
+    for combination_recipe, values, micro_batches, _ in combinations(space, cluster, reach):
         if combination_recipe == recipe:
             yield values, micro_batches
-
-
-def _engine_refuses(recipe: Recipe, layout: Layout) -> str:
-    """Returns the sentence in which the layout's engine refuses it; "" where it does not."""
-    return standing_refusal(recipe, layout, layout.world_size) or ""

@@ -10,9 +10,8 @@ from platform.cost_model.features import Workload, features, from_points, joined
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import STAGE_COLUMNS
-from platform.cost_model.stacks import fact
-from platform.validate.published import modules_of, stack_features
-from platform.validate.row_software import STAGES, data_parallelism_of
+from platform.validate.published import is_flash, modules_of, stack_features
+from platform.validate.row_software import data_parallelism_of
 from platform.validate.rows import NEEDED, Row
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.batch import BatchPoint
@@ -39,28 +38,25 @@ def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
     return joined(parts).take(order) if parts else from_points(points, cluster)
 
 
+def attention_of(recipe: Recipe, strategy: str, cluster: ClusterSpec) -> str:
+    """Returns the attention of other software on the devices of `cluster`, as a value of the layout's axis."""
+    row = {**dict.fromkeys(NEEDED, ""), "model": recipe.model.architecture, "strategy": strategy}
+    return "sdpa" if is_flash({**row, "software": cluster.software}, cluster) else "eager"
+
+
 def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
     """Returns the row that a table would have for the layout under `software`."""
     return {
         **dict.fromkeys(NEEDED, ""),
         "model": recipe.model.architecture,
         "software": software,
-        "strategy": _strategy(layout),
+        "strategy": layout.rules.strategy(layout),
         "tp": f"{layout.tp}",
         "activation_ckpt": layout.checkpointing,
         "precision": recipe.compute_precision,
         "state_precision": recipe.state_precision,
         "status": "ok",
     }
-
-
-def _strategy(layout: Layout) -> str:
-    """Returns a table's word for the layout's sharding strategy."""
-    alike = [name for name, stage in STAGES.items() if stage == layout.zero_stage]
-    if layout.dp_replicate > 1 and layout.zero_stage and "hsdp" in alike:
-        return "hsdp"
-    mine = fact(THIS_PROJECT, "engines", {})
-    return next((name for name in alike if mine[name] == layout.engine), alike[0])
 
 
 def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns:

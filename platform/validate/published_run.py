@@ -6,7 +6,7 @@ of the row's stack at the time (`stacks`), and it leaves out a row that contradi
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,10 +18,10 @@ from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import FRAGMENTATION, outside_gib
 from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
-from platform.cost_model.stacks import fact
+from platform.cost_model.stacks import fact, runs
 from platform.validate.published import convention_of, modules_of, moments_of, precision_of, stack_features
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
-from platform.validate.row_software import software_of
+from platform.validate.row_software import STAGES, software_of
 from platform.validate.rows import Row, number, positive_number, within_node
 from trainers.records.measurement import TIMED, Outcome
 from trainers.spec.model import ModelSpec
@@ -130,6 +130,7 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
         ValueError: names what is missing, unknown or contradictory.
     """
     assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
+    assumed = (*assumed, *_not_run(row))
     configured = _is_configured(row)
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
         return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
@@ -143,6 +144,22 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
         run = _interpret({**row, "activation_ckpt": most_recomputed}, measured=measured)
     assumption = CONFIGURED_CHECKPOINTING if configured else UNSTATED_CHECKPOINTING
     return dataclasses.replace(run, row=row, assumed=(*assumed, assumption))
+
+
+def _not_run(row: Row) -> Iterator[str]:
+    """Yields a remark where the row's software is not known to train with the row's strategy and degrees: it is read as
+    its stack's engine for that strategy.
+    """
+    software, strategy = software_of(row), row["strategy"]
+    if row.get("engine") or not row.get("software"):
+        return
+    if strategy in STAGES and strategy not in runs(software):
+        yield f"{software} trains with no {strategy} that is known"
+        return
+    degrees = {"tp": "tp", "pp": "pp", "cp": "cp", "vp": "virtual"}
+    lacks = [name for name, degree in degrees.items() if degree not in runs(software).get(strategy, ())]
+    if beside := [name for name in lacks if (number(row, name) or 1) > 1]:
+        yield f"{software} has no {' and '.join(beside)} beside {strategy} that is known"
 
 
 def _is_configured(row: Row) -> bool:

@@ -7,7 +7,7 @@ from typing import get_args
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
-from platform.validate.row_software import STAGES, data_parallelism_of, software_of
+from platform.validate.row_software import SHARDED_WHOLE, STAGES, data_parallelism_of, software_of
 from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
 from trainers.spec.axis import defaults_of
 from trainers.spec.layout import Layout
@@ -16,6 +16,8 @@ from trainers.spec.model import ModelSpec
 
 _SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
 """Words of rows whose link figure comes from a simulator's configuration."""
+_RESHARDS = re.compile(r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro")
+"""Words of rows whose parameters are gathered anew for every micro-batch."""
 
 
 def model_of(row: Row) -> ModelSpec:
@@ -127,6 +129,24 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
     return 1.0
 
 
+def _stage(row: Row, pp: float) -> int:
+    """Returns the stage of ZeRO. FSDP under a pipeline keeps parameters gathered between micro-batches unless the row
+    states otherwise, which is stage 2: torchtitan by default (torchtitan/models/llama3/infra/parallelize.py,
+    `apply_fsdp`), Llama 3 405B (arXiv 2407.21783, section 3.3.2).
+    """
+    stage = STAGES[row["strategy"]]
+    keeps = pp > 1 and row["strategy"] in SHARDED_WHOLE and not row.get("engine") and not _RESHARDS.search(words(row))
+    return stage - 1 if keeps else stage
+
+
+def _grad_sync(row: Row, engine: str, pp: float) -> str:
+    """Returns when gradients are reduced where the row does not state it: of FSDP at every micro-step, under a pipeline
+    after its last backward pass (torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`).
+    """
+    every = "grad_sync" not in row and has(engine, "reduces_every_micro_step") and pp == 1
+    return "every" if every else "last"
+
+
 def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
     """Returns the axes of a row's layout: words as stated, data parallelism as in its stack.
 
@@ -140,7 +160,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    stage = STAGES[strategy]
+    stage = _stage(row, pp)
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     virtual = _virtual_stages(row, model, pp)
     if strategy == "hsdp":  # context-parallel ranks hold the same parameters, so they share shards too
@@ -158,7 +178,7 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "cp": cp,
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual": virtual,
-        "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
+        "grad_sync": row.get("grad_sync") or _grad_sync(row, engine, pp),
         "checkpointing": checkpointing,
         "offload": offload_of(row),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),

@@ -12,6 +12,8 @@ from trainers.spec.engines import is_path
 STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 """Strategy -> sharding stage."""
 STRATEGIES = tuple(STAGES)
+SHARDED_WHOLE = ("fsdp", "hsdp")
+"""Strategies that shard parameters too, over all ranks or groups of them, by blocks."""
 
 _STUDIES = (("other", "aleph alpha", "aleph-alpha"), ("megatron-deepspeed", "vtrain", "vtrain"))
 """(software, pattern of words, stack) of studies whose software has facts of its own."""

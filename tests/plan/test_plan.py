@@ -179,6 +179,7 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     on 16 nodes leaves a pipeline of two stages one micro-batch, and is refused.
     """
     base = ("tr3m_1b3", "--set", "engine=deepspeed", "--set", "zero_stage=1", "--set", "tp=1")
+    base = (*base, "--software", "megatron-deepspeed")  # whose pipelines ran them
     large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
     small = (*base, "--set", "pp=2", "--cluster", "64xjean-zay-v100-16")
     small = (*small, "--batch-rampup", "64:16,128:16,256:32,512:64")

@@ -47,7 +47,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
     # Their costs.
     "platform/cost_model/": SHARED,
-    "platform/plan/software.py": frozenset({"checkpointing", "dp_replicate", "engine", "tp", "zero_stage"}),
+    "platform/plan/offers.py": frozenset(
+        {"attention", "compile", "cp", "dp_replicate", "engine", "pp", "schedule", "tp", "virtual", "zero_stage"}
+    ),
+    "platform/plan/software.py": frozenset({"checkpointing", "engine", "tp"}),
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),

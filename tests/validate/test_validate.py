@@ -532,8 +532,10 @@ def test_published_runs_that_came_after_the_model() -> None:
     assert report.rows_scored == 16 and report.oom_false_alarms == 0
     assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.08
     assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
-    # Rates of software that no run told have wide intervals: 15 of 16 hold.
-    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage < 0.95
+    # Rates of software that no run told have wide intervals, and those far from evidence are as wide as such rows, of
+    # this table too, are off (`evidence`): all hold, and half of them within 13 %.
+    assert report.interval_coverage is not None and report.interval_coverage >= 0.7
+    assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.13
 
 
 def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(

@@ -15,11 +15,9 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines.base import EngineCosts
 from trainers.spec import engines
 
-_PUBLISHED = ("megatron",)
-"""Engines that occur only in published tables; this project does not run them."""
 _COSTS: dict[str, EngineCosts] = {
     name: importlib.import_module(f"{__name__}.{name}").COSTS
-    for name in (*engines.names(), *_PUBLISHED)
+    for name in (*engines.names(), *engines.predicted())
     if find_spec(f"{__name__}.{name}")
 }
 ENGINES = tuple(_COSTS)
@@ -54,7 +52,7 @@ def import_costs(name: str) -> None:
 
 def has_own_mesh(name: str) -> bool:
     """Returns whether `trainers/mesh` cuts the models of the engine of that name."""
-    return name not in _PUBLISHED and bool(engines.rules_of(name).model_parallel)
+    return name not in engines.predicted() and bool(engines.rules_of(name).model_parallel)
 
 
 def code_of(name: str) -> int:

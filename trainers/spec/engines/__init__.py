@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainers.spec.axis import axes_of
-from trainers.spec.engines.rules import REGISTRY, EngineRules, attribute, registered
+from trainers.spec.engines.rules import PREDICTED, REGISTRY, EngineRules, attribute, registered
 from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.recipe import Recipe
 
 __all__ = [
-    "engines_with", "imported_rules", "is_path", "mismatches", "names", "packages", "registered", "rules_of",
-    "source_hash",
+    "engines_with", "imported_rules", "is_path", "mismatches", "names", "packages", "predicted", "registered",
+    "rules_of", "source_hash",
 ]  # fmt: skip
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -30,6 +30,11 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 def names() -> tuple[str, ...]:
     """Returns the names of this project's engines."""
     return tuple(REGISTRY)
+
+
+def predicted() -> tuple[str, ...]:
+    """Returns the names of other software's engines, of which layouts are predicted and never run here."""
+    return tuple(PREDICTED)
 
 
 def packages() -> tuple[str, ...]:
@@ -53,8 +58,8 @@ def rules_of(name: str) -> EngineRules:
     Raises:
         ValueError: neither a name nor an import path.
     """
-    if name in REGISTRY:
-        return attribute(REGISTRY[name])
+    if path := REGISTRY.get(name) or PREDICTED.get(name):
+        return attribute(path)
     if not is_path(name):
         raise ValueError(
             f"engine must be one of {', '.join(REGISTRY)}, or the import path of one of your own"

@@ -18,6 +18,8 @@ REGISTRY = {
     "deepspeed": "trainers.spec.engines.deepspeed:ENGINE",
 }
 """The import path of each engine's rules by its name. They import this module, so it names them and imports none."""
+PREDICTED = {"megatron": "trainers.spec.engines.megatron:ENGINE"}
+"""The same for engines of other software, of which layouts are predicted and never run here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

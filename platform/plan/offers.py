@@ -1,0 +1,131 @@
+"""The part of a space that a software runs: this project's engines, or other software's strategies (`stacks.json`)."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.stacks import fact, runs
+from platform.plan.software import attention_of
+from platform.validate.row_software import STAGES
+from search_spaces.degrees import Reach
+from search_spaces.space import Space
+from trainers.spec.axis import axes_of, defaults_of
+from trainers.spec.engines import predicted, registered, rules_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
+
+Combination = tuple[Recipe, dict[str, Any], tuple[int, ...], str]
+_SPLITTING = predicted()[0]
+"""An engine that splits a model in every way, in whose place those of a software's strategies stand."""
+_KERNELS = {
+    name: defaults_of(Layout)[name]
+    for name, axis in axes_of(Layout).items()
+    if axis.column == "kernels" or (axis.of_some_engines and name not in ("schedule", "virtual"))
+}
+"""Axes of this project's kernels and engines, at their defaults, of which other software has its own."""
+
+
+def combinations(space: Space, cluster: ClusterSpec, reach: Reach) -> Iterator[Combination]:
+    """Yields (recipe, axis values, micro-batches, point's name) of what the cluster's software runs of the space, with
+    degrees within `reach`.
+
+    Raises:
+        InputError: the space was given values that this software does not have.
+    """
+    if cluster.software == THIS_PROJECT:
+        yield from space.combinations(cluster.num_devices, reach)
+        return
+    strategies = _strategies(space, cluster)
+    for recipe, values, micro_batches, name in _of_degrees(space).combinations(cluster.num_devices, reach):
+        for strategy, replaced in strategies.items():
+            if _degrees_of(values) <= set(runs(cluster.software)[strategy]):
+                yield recipe, {**values, **replaced}, micro_batches, name
+
+
+def without_effect(space: Space, software: str) -> tuple[str, ...]:
+    """Returns the axes that the space was given and that other software has kernels of its own for."""
+    return () if software == THIS_PROJECT else tuple(axis for axis in space.chosen if axis in _KERNELS)
+
+
+def refusal(recipe: Recipe, layout: Layout, software: str) -> str:
+    """Returns why `software` cannot run `recipe` on `layout`, whatever the devices; "" where it can."""
+    if software == THIS_PROJECT:
+        return standing_refusal(recipe, layout, layout.world_size) or ""
+    if recipe.compression != "none":
+        return f"compression {recipe.compression} is of this project's trainers, not of {software}"
+    strategy = layout.rules.strategy(layout)
+    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "virtual")}
+    beside = sorted(_degrees_of(degrees) - set(runs(software).get(strategy, ())))
+    if strategy not in runs(software) or not _is_of(layout, strategy, software):
+        return f"{software} has no {layout.rules.label(layout)}"
+    return f"{software} has no {' or '.join(beside)} beside {layout.rules.label(layout)}" if beside else ""
+
+
+def _is_of(layout: Layout, strategy: str, software: str) -> bool:
+    """Returns whether what the layout's engine shards at its stage is what the software's engine does there."""
+    return not layout.zero_stage or rules_of(_engine(strategy, software)).label(layout) == layout.rules.label(layout)
+
+
+def _engine(strategy: str, software: str) -> str:
+    """Returns the engine of the layouts of a software's strategy: the software's own, or where that has whole replicas
+    as shards of one rank, the first that replicates.
+    """
+    engine, stage = fact(software, "engines", {})[strategy], STAGES[strategy]
+    return engine if stage in rules_of(engine).stages else next(r.name for r in registered() if stage in r.stages)
+
+
+def _degrees_of(values: Mapping[str, Any]) -> set[str]:
+    return {name for name in ("tp", "pp", "cp", "virtual") if values.get(name, 1) > 1}
+
+
+def _strategies(space: Space, cluster: ClusterSpec) -> dict[str, dict[str, Any]]:
+    """Returns the values that other software has for axes of engines and kernels, by its strategies; of those that the
+    space was requested.
+
+    Raises:
+        InputError: it has none of what was requested.
+    """
+    software, replicated = cluster.software, "dp_replicate" in space.axes
+    strategies: dict[str, dict[str, Any]] = {}
+    for strategy in runs(software):
+        if strategy == "hsdp" and not replicated:
+            continue  # the same layouts as fsdp, where no replicas are asked for
+        strategies[strategy] = {
+            **_KERNELS,
+            "engine": _engine(strategy, software),
+            "zero_stage": STAGES[strategy],
+            "attention": attention_of(space.recipe, strategy, cluster),
+            "compile": fact(software, "compiles", "none"),
+        }
+    requested = {axis: space.axes[axis] for axis in space.chosen if axis in ("engine", "zero_stage")}
+    possible = {
+        strategy: values
+        for strategy, values in strategies.items()
+        if all(values[axis] in some for axis, some in requested.items())
+    }
+    if not possible:
+        raise InputError(_nothing_of(requested, strategies, software))
+    return possible
+
+
+def _nothing_of(
+    requested: Mapping[str, tuple[Any, ...]], strategies: Mapping[str, Mapping[str, Any]], software: str
+) -> str:
+    options = " ".join(f"--set {axis}={','.join(map(str, values))}" for axis, values in requested.items())
+    choices = {axis: dict.fromkeys(str(values[axis]) for values in strategies.values()) for axis in requested}
+    has = "; ".join(f"{axis} {' or '.join(values)}" for axis, values in choices.items())
+    return f"{software} runs nothing of {options}: it has {has}; leave out what is not its own"
+
+
+def _of_degrees(space: Space) -> Space:
+    """Returns the space without its axes of engines and kernels; what splits the model stays."""
+    replaced = {"engine", "zero_stage", *_KERNELS}
+
+    def without(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        return {axis: values for axis, values in axes.items() if axis not in replaced} | {"engine": (_SPLITTING,)}
+
+    split = without(space.model_parallel) if space.model_parallel else {}
+    return dataclasses.replace(space, axes=without(space.axes), model_parallel=split)
