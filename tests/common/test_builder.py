@@ -88,7 +88,7 @@ def test_each_model_is_asked_for_and_one_process_answers(tmp_path: Path, monkeyp
     assert (tmp_path / "python.calls").read_text() == "x\n"
     with BuildQuestion([first], "spaces.py") as builder:
         builder.check()
-    with BuildQuestion([second], "spaces.py") as builder, pytest.raises(InputError, match="of spaces.py: no"):
+    with BuildQuestion([second], "spaces.py") as builder, pytest.raises(InputError, match=r"of spaces.py: no$"):
         builder.check()
     assert (tmp_path / "python.calls").read_text() == "x\n"
 

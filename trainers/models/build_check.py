@@ -64,9 +64,10 @@ def _run(built: model.Model, config: dict[str, Any]) -> None:
     if built.spec.position == "alibi" or rotary.kind_by_length(config) == "dynamic":
         return
     tokens = torch.zeros(1, min(_TOKENS, built.spec.max_positions or _TOKENS), dtype=torch.long, device="meta")
+    module: Any = built.module.to("meta")  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
         # Without a mask transformers would look for documents in the positions.
-        built.module.to("meta")(tokens, attention_mask=torch.ones_like(tokens, dtype=torch.bool))
+        module(tokens, attention_mask=torch.ones_like(tokens, dtype=torch.bool))
 
 
 def with_few_blocks(spec: ModelSpec) -> ModelSpec:
