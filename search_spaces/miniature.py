@@ -5,6 +5,7 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.space import Space
 from trainers.spec.model import ModelSpec
+from trainers.spec.model_sizes import SWITCHES
 from trainers.spec.recipe import INCLUDED, Recipe
 from trainers.text import VOCAB_SIZE
 
@@ -45,9 +46,8 @@ def small_model(
         window=_WINDOW if model.window else 0,
         window_layers=max(1, round(num_layers * model.window_layers / model.num_layers)) if model.window else 0,
         logit_softcap=model.logit_softcap,
-        attention_bias=model.attention_bias,
-        mlp_bias=model.mlp_bias,
         miniature_of=model.name,
+        **{switch: getattr(model, switch) for switch in SWITCHES},
     )
 
 

@@ -1,4 +1,4 @@
-"""Asks transformers, before anything is promised, whether it builds the model of a `config.json` as it was counted.
+"""Asks transformers, before anything is promised, whether it builds each model of a `config.json` as it was counted.
 
 A process of its own is asked, beside what the command computes meanwhile: torch is not imported here. Answers are kept
 in the user's cache. Where transformers or torch is not installed, or does not answer, nothing is said.
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +21,7 @@ from platform.common.errors import InputError
 from trainers.spec.codec import to_json
 from trainers.spec.model import ModelSpec
 
-_READER = 1
+_READER = 2
 """Version of what is asked: raised where `trainers.models.build_check` asks something else."""
 _LONGEST_S = 180.0
 """Longest wait for an answer; a machine that takes longer gets none."""
@@ -31,27 +32,32 @@ _answers: dict[str, str] = {}
 
 
 class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
-    """A question to transformers about one model; leaving it ends a process that was not waited for."""
+    """A question to transformers about the models of `source`; leaving it ends a process that was not waited for."""
 
-    def __init__(self, spec: ModelSpec, source: str) -> None:
-        self._source, self._key = source, _key(spec) if spec.config else ""
+    def __init__(self, models: Iterable[ModelSpec], source: str) -> None:
+        stated = {key: spec for spec in models if spec.config and (key := _key(spec))}
+        self._source, self._names = source, {key: spec.name for key, spec in stated.items()}
+        for key in stated.keys() - _answers.keys():
+            if (stored := _read(key)) is not None:
+                _answers[key] = stored
+        self._unanswered = [key for key in stated if key not in _answers]
         self._process: subprocess.Popen[bytes] | None = None
-        if self._key and self._key not in _answers:
-            if (stored := _read(self._key)) is None:
-                self._process, self._output = _start(spec)
-            else:
-                _answers[self._key] = stored
+        if self._unanswered:
+            with contextlib.suppress(OSError):  # no room for a file, or for a process
+                self._process, self._output = _start([stated[key] for key in self._unanswered])
 
     def check(self) -> None:
         """Waits for the answer.
 
         Raises:
-            InputError: transformers cannot build the model, or builds another one.
+            InputError: transformers cannot build one of the models, or builds another one.
         """
         if self._process is not None:
             self._collect(self._process)
-        if reason := _answers.get(self._key):
-            raise InputError(f"transformers does not build the model of {self._source}: {reason}")
+        for key, name in self._names.items():
+            if reason := _answers.get(key):
+                model = f"{self._source} called {name}" if len(self._names) > 1 else self._source
+                raise InputError(f"transformers does not build the model of {model}: {reason}")
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
@@ -62,11 +68,14 @@ class BuildQuestion(contextlib.AbstractContextManager["BuildQuestion"]):
     def _collect(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LONGEST_S)
+        if process.poll() != 0:
+            return
         self._output.seek(0)
-        reason = _reason(self._output.read().splitlines()[-1:]) if process.poll() == 0 else None
-        if reason is not None:
-            _answers[self._key] = reason
-            _write(self._key, reason)
+        lines = self._output.read().splitlines()[-len(self._unanswered) :]
+        for key, line in zip(self._unanswered, lines, strict=False):
+            if (reason := _reason(line)) is not None:
+                _answers[key] = reason
+                _write(key, reason)
 
 
 def _key(spec: ModelSpec) -> str:
@@ -79,14 +88,14 @@ def _key(spec: ModelSpec) -> str:
     return hashlib.sha256(json.dumps([_READER, versions, counted]).encode()).hexdigest()
 
 
-def _start(spec: ModelSpec) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+def _start(models: list[ModelSpec]) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     output = tempfile.TemporaryFile()  # noqa: SIM115  closed by `BuildQuestion`
-    with tempfile.TemporaryFile() as model:  # a pipe would wait for the process to begin reading
-        model.write(json.dumps(to_json(spec)).encode())
-        model.seek(0)
+    with tempfile.TemporaryFile() as written:  # a pipe would wait for the process to begin reading
+        written.write(json.dumps([to_json(spec) for spec in models]).encode())
+        written.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-m", "trainers.models.build_check"],
-            stdin=model,
+            stdin=written,
             stdout=output,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
@@ -95,10 +104,10 @@ def _start(spec: ModelSpec) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     return process, output
 
 
-def _reason(lines: list[bytes]) -> str | None:
+def _reason(line: bytes) -> str | None:
     try:
-        reason = json.loads(lines[0])["reason"]
-    except (IndexError, KeyError, TypeError, ValueError):
+        reason = json.loads(line)["reason"]
+    except (KeyError, TypeError, ValueError):
         return None
     return reason if isinstance(reason, str) else None
 
@@ -112,7 +121,7 @@ def _folder() -> Path:
 
 def _read(key: str) -> str | None:
     try:
-        return _reason([(_folder() / f"{key}.json").read_bytes()])
+        return _reason((_folder() / f"{key}.json").read_bytes())
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None
 

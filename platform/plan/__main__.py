@@ -216,7 +216,7 @@ def run(options: PlanOptions) -> int:
     written, options = options.cluster or "ray", options.with_written_network()
     space = _space(options)
     options.check(space)
-    with BuildQuestion(space.recipe.model, options.space) as builder:
+    with BuildQuestion([recipe.model for recipe in space.recipes], options.space) as builder:
         return _answer(options, space, builder, console, written)
 
 

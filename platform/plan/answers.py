@@ -51,7 +51,7 @@ class Question:
     """The measurements that `--learn-from` names."""
     console: Console
     builder: BuildQuestion
-    """transformers, asked whether it builds the model: its answer is waited for before anything is promised."""
+    """transformers, asked whether it builds the models: its answer is waited for before anything is promised."""
 
     @property
     def tokens(self) -> float:

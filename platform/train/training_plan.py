@@ -42,7 +42,7 @@ def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None
         )
     if before is not None or target.tokens_per_s is not None:  # it was built
         return _planned(options, target, base, before, tokens_done)
-    with BuildQuestion(base.model, str(options.target)) as builder:
+    with BuildQuestion((base.model,), str(options.target)) as builder:
         plan = _planned(options, target, base, before, tokens_done)
         builder.check()
     return plan

@@ -30,6 +30,9 @@ FAMILIES = {
     "olmo3": _spec("olmo3", num_layers=4, window=WINDOW, window_layers=3, head_width=16),
     # A block without rotary positions has no gradient of a bias of keys: it moves all scores of a query alike.
     "smollm3": _spec("smollm3", num_layers=4, mlp_bias=True),
+    "stablelm": _spec("stablelm", attention_bias=True),
+    "stablelm, parallel": _spec("stablelm", head_norms=True, parallel_residual=True),
+    "glm4": _spec("glm4", attention_bias=True, head_width=16),
     "phi3": _spec("phi3", window=WINDOW, window_layers=2),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
@@ -47,6 +50,10 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("olmo3", "fp32", {**_DDP, "cp": 2, "pp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("smollm3", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
     ("smollm3", "fp32", {**_DDP, "pp": 2, "tp": 2, "attention": "sdpa"}),
+    ("stablelm", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("stablelm, parallel", "fp32", {**_DDP, "cp": 2, "pp": 2, "attention": "sdpa"}),
+    ("glm4", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
+    ("glm4", "fp32", {**_DDP, "pp": 2, "tp": 2, "attention": "sdpa"}),
     ("phi3", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "eager", "checkpointing": "every_2"}),
     ("gemma3_text", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("gemma3_text", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "flex"}),

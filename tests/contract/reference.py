@@ -162,6 +162,11 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
         settings |= {"sliding_window": spec.window, "layer_types": kinds, "head_dim": spec.head_dim}
     if spec.architecture == "smollm3":
         settings |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
+    if spec.architecture == "stablelm":
+        settings |= {"use_qkv_bias": spec.attention_bias, "qk_layernorm": spec.head_norms}
+        settings |= {"use_parallel_residual": spec.parallel_residual}
+    if spec.architecture == "glm4":
+        settings |= {"attention_bias": spec.attention_bias}
     if spec.architecture in ("qwen2", "qwen3"):
         settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
     if spec.architecture in ("mistral", "phi3"):
@@ -172,7 +177,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
             "sliding_window_pattern": spec.num_layers,
             "final_logit_softcapping": spec.logit_softcap or None,
         }
-    if spec.architecture in ("qwen3", "mistral", "gemma3_text"):
+    if spec.architecture in ("qwen3", "mistral", "glm4", "gemma3_text"):
         settings |= {"head_dim": spec.head_dim}
     return AutoModelForCausalLM.from_config(
         CONFIG_MAPPING[spec.architecture](**settings), attn_implementation="eager"

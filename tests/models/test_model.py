@@ -32,6 +32,12 @@ SPECS = {
     "olmo3": ModelSpec(name="olmo3", architecture="olmo3", num_kv_heads=2, window=8, window_layers=2, **SIZES),
     "smollm3": ModelSpec(name="smollm3", architecture="smollm3", num_kv_heads=2, **SIZES),
     "phi3": ModelSpec(name="phi3", architecture="phi3", num_kv_heads=2, window=8, window_layers=3, **SIZES),
+    "stablelm": ModelSpec(name="stablelm", architecture="stablelm", num_kv_heads=2, attention_bias=True, **SIZES),
+    "stablelm, parallel": ModelSpec(
+        name="parallel", architecture="stablelm", num_kv_heads=2, head_norms=True, parallel_residual=True, **SIZES
+    ),
+    "glm4": ModelSpec(name="glm4", architecture="glm4", num_kv_heads=2, attention_bias=True, **SIZES),
+    "glm4, no biases": ModelSpec(name="plain", architecture="glm4", num_kv_heads=2, head_width=16, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
     ),

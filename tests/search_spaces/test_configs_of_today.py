@@ -38,6 +38,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "gemma3": {},
     "phi3": _LOCAL,
     "olmo2": {},
+    "stablelm": {"qk_layernorm": True, "use_parallel_residual": True},
+    "glm4": {"head_dim": 16},
 }
 REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
@@ -100,6 +102,9 @@ def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -
         ("llama", "rope_theta", 0, "rope_theta of .* must be a number above 0 or left out, got 0"),
         ("llama", "rope_scaling", {"type": "linear"}, "rope_scaling of .* is of type linear and states no factor"),
         ("llama", "rope_scaling", {"type": "yarn", "factor": True}, "factor in rope_scaling of .* above 0 .*got True"),
+        ("llama", "rope_scaling", {"rope_type": "zz"}, "rope_type in rope_scaling of .* must be one of .*got 'zz'"),
+        ("llama", "partial_rotary_factor", 0.5, "partial_rotary_factor of .* must be 1 .*got 0.5: .* heads of a llama"),
+        ("stablelm", "partial_rotary_factor", 0.4, "turn pairs of 3 of these .*an even width by partial_rotary_factor"),
         ("llama", "rope_scaling", "yarn", "rope_scaling of .* must be an object or null, got 'yarn'"),
         ("llama", "architectures", ["LlamaForSequenceClassification"], "architectures of .* next token, take a"),
         ("llama", "quantization_config", {"quant_method": "fp8"}, "quantization_config of .* stored as fp8"),
@@ -117,6 +122,8 @@ def test_what_cannot_be_trained_is_refused_by_its_key(
     config: dict[str, Any] = {**config_of(kind).to_dict(), key: value}
     if key in ("sliding_window_pattern", "max_window_layers"):
         del config["layer_types"]  # which transformers writes in their place
+    if key == "partial_rotary_factor":
+        del config["rope_parameters"]
     path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=sentence) as raised:
         search_spaces.load(str(path))
@@ -141,7 +148,7 @@ def test_the_language_model_of_a_known_family_is_taken_out_of_one_with_images(tm
     path.write_text(json.dumps({**with_images, "vision_config": _VISION}))
     space = search_spaces.load(str(path))
     assert space.recipe.model.architecture == "mistral"
-    assert "mine is trained without its images: of mistral3, the mistral of text_config" in space.sentences
+    assert "mine is trained without its images: of mistral3, its language model, a mistral" in space.sentences
     path.write_text(json.dumps({**with_images, "text_config": {**inner, "model_type": "ministral3"}}))
     with pytest.raises(ValueError, match=r"^model_type 'ministral3' of mine is not known"):
         search_spaces.load(str(path))

@@ -58,3 +58,41 @@ def test_positions_that_follow_the_length_are_not_cut(kind: str) -> None:
     assert refusal.startswith(cut) == (kind != "yarn")
     assert standing_refusal(dataclasses.replace(chosen, seq_len=48), layout, 2) is None
     assert standing_refusal(chosen, dataclasses.replace(LAYOUT, dp_shard=2), 2) is None
+
+
+def test_norms_of_each_head_are_not_cut_among_ranks() -> None:
+    sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": 48, "num_heads": 6, "vocab_size": 96}
+    model = ModelSpec(name="small", architecture="stablelm", head_norms=True, **sizes)
+    assert standing_refusal(recipe(model), dataclasses.replace(LAYOUT, tp=2), 2) == (
+        "small norms each head by a module of its own (qk_layernorm), got tp 2: choose tp 1"
+    )
+    without = recipe(dataclasses.replace(model, head_norms=False))
+    assert standing_refusal(without, dataclasses.replace(LAYOUT, tp=2), 2) is None
+
+
+LONG: dict[str, Any] = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "stated", "longest"),
+    [
+        ("phi3", {"rope_scaling": {"type": "su", **LONG}, "original_max_position_embeddings": 48}, 48),
+        ("phi3", {"rope_scaling": {"type": "yarn", **LONG, "factor": 4.0}}, 0),  # 4096 to transformers
+        ("llama", {"rope_scaling": {"type": "longrope", **LONG, "original_max_position_embeddings": 48.0}}, 48),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 99}}, 64),
+        ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, 128),
+    ],
+)
+def test_a_context_parallel_length_is_one_at_which_all_ranks_turn_alike(
+    family: str, stated: dict[str, Any], longest: int
+) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 97, "num_hidden_layers": 2}
+    config = {**sizes, "model_type": family, "num_attention_heads": 4, "max_position_embeddings": 64, **stated}
+    spec = ModelSpec.from_config(config, name="small")
+    layout = dataclasses.replace(LAYOUT, cp=2)
+    trained = [
+        length
+        for length in (16, 48, 64, 128)
+        if not standing_refusal(dataclasses.replace(recipe(spec), seq_len=length), layout, 2)
+    ]
+    assert max(trained, default=0) == longest

@@ -1,9 +1,9 @@
-"""Says why transformers cannot build a model, or builds another one than was counted; run as a process of its own.
+"""Says why transformers cannot build models, or builds others than were counted; run as a process of its own.
 
-    python -m trainers.models.build_check < MODEL.json        the JSON of a `ModelSpec`
+    python -m trainers.models.build_check < MODELS.json        a JSON list of `ModelSpec`s
 
-Prints `{"reason": ""}`, or with a sentence in it. A block of each kind is built, on the meta device: parameters are
-compared by block, so that a deep model takes no longer than a shallow one.
+Prints `{"reason": ""}` for each, or with a sentence in it. A block of each kind is built on the meta device, and run
+there: parameters are compared by block, so that a deep model takes no longer than a shallow one.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any
 
+from trainers.spec import rotary
 from trainers.spec.codec import from_json, shortened
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
@@ -23,6 +24,8 @@ with import_stubs.imports():
 
 _LONGEST = 240
 """Characters of a reason."""
+_TOKENS = 8
+"""Length of the sequence that is run."""
 _WRAPPING = re.compile(r"^(Class v|V)alidation error for [^:]*: (\w+: )?")
 """The words that transformers' checks of a configuration put before a reason."""
 
@@ -32,19 +35,39 @@ def reason_against(spec: ModelSpec) -> str:
     has.
     """
     shallow = with_few_blocks(spec)
+    config: dict[str, Any] = json.loads(shallow.config)
     try:
-        built = model.build(shallow, attention="eager")
+        built = model.build(shallow, attention="sdpa")
     except (ImportError, MemoryError, OSError):
         raise  # of this machine, not of the model
     except Exception as error:  # whatever the library's code raises on odd values
-        return _of_error(error, json.loads(shallow.config))
+        return _of_error(error, config)
     # `build` compares the sum: with each block right, what is outside of them is right too.
     for name, block in zip(built.block_names, built.blocks, strict=True):
         count = sum(parameter.numel() for parameter in block.parameters())
         if count != spec.parameters_per_layer:
             return f"its {name} has {count} parameters, where {spec.parameters_per_layer} were counted"
     endless = [name for name, buffer in built.module.named_buffers() if not torch.isfinite(buffer).all()]
-    return f"its {endless[0]} is not finite" if endless else ""
+    if endless:
+        return f"its {endless[0]} is not finite"
+    try:
+        _run(built, config)
+    except Exception as error:  # such as widths that do not fit each other
+        return f"a forward pass fails: {_of_error(error, config)}"
+    return ""
+
+
+def _run(built: model.Model, config: dict[str, Any]) -> None:
+    """Runs the model on the meta device. Bloom's code asks for a device with autocast, and rotary positions of kind
+    dynamic look at values.
+    """
+    if built.spec.position == "alibi" or rotary.kind_by_length(config) == "dynamic":
+        return
+    tokens = torch.zeros(1, min(_TOKENS, built.spec.max_positions or _TOKENS), dtype=torch.long, device="meta")
+    module: Any = built.module.to("meta")  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        # Without a mask transformers would look for documents in the positions.
+        module(tokens, attention_mask=torch.ones_like(tokens, dtype=torch.bool))
 
 
 def with_few_blocks(spec: ModelSpec) -> ModelSpec:
@@ -77,8 +100,9 @@ def _of_error(error: Exception, config: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Reads a model's JSON from standard input, and prints the reason as one line of JSON."""
-    print(json.dumps({"reason": reason_against(from_json(ModelSpec, json.load(sys.stdin)))}))
+    """Reads models from standard input, and prints the reason against each as a line of JSON."""
+    for stored in json.load(sys.stdin):
+        print(json.dumps({"reason": reason_against(from_json(ModelSpec, stored))}))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ _SWITCHES = (
     "apply_residual_connection_post_layernorm",
     "attention_bias",
     "mlp_bias",
+    "qk_layernorm",
     "reorder_and_upcast_attn",
     "scale_attn_by_inverse_layer_idx",
     "scale_attn_weights",
     "slow_but_exact",
     "use_bidirectional_attention",
     "use_parallel_residual",
+    "use_qkv_bias",
     "use_sliding_window",
 )
 _LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")

@@ -27,7 +27,7 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     tp = layout.tp
-    if reason := architecture_of(recipe.model.architecture).tensor_parallel_refusal:
+    if reason := architecture_of(recipe.model.architecture).tensor_parallel_reason(recipe.model):
         yield f"{reason}, got tp {tp}: choose tp 1"
     if recipe.optimizer == "adafactor":
         yield (
@@ -46,11 +46,12 @@ def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield (f"eager attention looks at a rank's own keys alone, got cp {layout.cp}: choose attention flex or sdpa")
     config = json.loads(recipe.model.config) if recipe.model.config else {}
     # A rank tells the length by its own positions, and would take other frequencies than its neighbours.
-    if (kind := rotary.kind_by_length(config)) and recipe.seq_len > rotary.original_length(config):
+    original = rotary.original_length(config)
+    if (kind := rotary.kind_by_length(config)) and recipe.seq_len > original:
+        shorter = f", or a seq_len of at most the original {original} positions" if original else ""
         yield (
             f"rotary positions of kind {kind} follow the length, of which a rank sees its own part alone, got cp"
-            f" {layout.cp} and seq_len {recipe.seq_len}: choose cp 1, or a seq_len of at most the original"
-            f" {rotary.original_length(config)} positions"
+            f" {layout.cp} and seq_len {recipe.seq_len}: choose cp 1{shorter}"
         )
 
 

@@ -11,11 +11,12 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.codec import shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
-from trainers.spec.model_sizes import ModelSizes
+from trainers.spec.model_sizes import SWITCHES, ModelSizes
 
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
 
-
+_OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES)
+"""Fields that are left out of a `config.json` where they are 0 or false."""
 LARGEST_SIZE = 10**9
 """Largest size of any model; above it products of sizes would exceed 64 bits."""
 
@@ -73,7 +74,7 @@ class ModelSpec(ModelSizes):
             raise ValueError(
                 f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
             )
-        for field in ("attention_bias", "mlp_bias"):
+        for field in SWITCHES:
             if getattr(self, field) not in ((False, True) if field in family.config_keys else (False,)):
                 raise ValueError(
                     f"{self.name}, a {self.architecture}, cannot have {field} {shortened(getattr(self, field))}"
@@ -186,13 +187,13 @@ class ModelSpec(ModelSizes):
 
     def to_config(self) -> dict[str, Any]:
         """Returns the `config.json` of a model of these sizes, as `from_config` reads it."""
-        keys = architecture_of(self.architecture).config_keys
         family = architecture_of(self.architecture)
-        values = {field: getattr(self, field) for field in keys}
-        for optional in ("max_positions", "logit_softcap", "attention_bias", "mlp_bias", "head_width"):
-            if not getattr(self, optional):
-                values.pop(optional, None)
-        if "head_dim" in family.config_defaults:  # left out it would be another width
-            values["head_width"] = self.head_dim
-        stated = {keys[field][0]: value for field, value in values.items()}
+        stated: dict[str, Any] = {}
+        for field, (key, *_) in family.config_keys.items():
+            value = getattr(self, field)
+            if field == "head_width" and key in family.config_defaults:
+                value = self.head_dim
+            # Left out, a key has transformers' default.
+            if value or key in family.config_defaults or field not in _OPTIONAL:
+                stated[key] = value
         return {"model_type": self.architecture, **stated, **family.window_config(self)}

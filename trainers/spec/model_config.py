@@ -8,32 +8,39 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
 from trainers.spec.codec import shortened
 from trainers.spec.config_values import check_values
+from trainers.spec.model_sizes import SWITCHES
 
 LARGEST_DEPTH = 10**5
 """Most blocks of a `config.json`: a list of them is made."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Keys of `config.json` with which models state a mixture of experts."""
+_LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Keys of a model with images or sound that have its language model's configuration."""
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions")
-_SWITCHES = ("tied_embeddings", "attention_bias", "mlp_bias")
+_SWITCHES = ("tied_embeddings", *SWITCHES)
 
 
 def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the language model's configuration from one with images, or `config` where it has no such part.
+    """Returns the language model's configuration from one with images or sound, the innermost, or `config` where it has
+    no such part.
 
     Raises:
         ValueError: the whole asks for what is not trained here.
     """
-    inner, kind = config.get("text_config"), config.get("model_type")
-    if not isinstance(inner, Mapping) or kind in architectures.names():
-        return config
-    text_kind = inner.get("model_type") or f"{kind}_text"
-    if "model_type" not in inner and text_kind not in architectures.names():
-        return config
-    check_values({key: value for key, value in config.items() if key != "text_config"}, name)
-    # The head is the whole model's: it says whether the head is the embedding's table where the part says nothing.
-    tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    return {"model_type": text_kind, **tied, **inner}
+    while (kind := config.get("model_type")) not in architectures.names():
+        part = next((key for key in _LANGUAGE_PARTS if isinstance(config.get(key), Mapping)), None)
+        if part is None:
+            break
+        inner: Mapping[str, Any] = config[part]
+        text_kind = inner.get("model_type") or f"{kind}_text"
+        if "model_type" not in inner and text_kind not in architectures.names():
+            break
+        check_values({key: value for key, value in config.items() if key != part}, name)
+        # The head is the whole model's: it says whether the head is the embedding's table where the part says nothing.
+        tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        config = {"model_type": text_kind, **tied, **inner}
+    return config
 
 
 def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -42,7 +49,7 @@ def remarks_on(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
     kind, sentences = text.get("model_type"), list[str]()
     if text is not config:
         sentences.append(
-            f"{name} is trained without its images: of {config.get('model_type')}, the {kind} of text_config"
+            f"{name} is trained without its images: of {config.get('model_type')}, its language model, a {kind}"
         )
     if config.get("auto_map") or text.get("auto_map"):
         sentences.append(f"auto_map of {name} names code, which never runs: transformers' own {kind} is built")
@@ -66,9 +73,17 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
         family_names = ", ".join(architectures.names())
         lacks = f"{name} states no model_type"
         if kind is not None:
-            lacks = f"model_type {shortened(kind)} of {name} is not known"
+            lacks = f"model_type {shortened(kind)} of {name} is not known{_odd_blocks(config)}"
         raise ValueError(f"{lacks}: this project trains {family_names}")
     return architecture_of(kind)
+
+
+def _odd_blocks(config: Mapping[str, Any]) -> str:
+    """Returns what `layer_types` names that no family here has, as part of a sentence."""
+    kinds = config.get("layer_types")
+    listed: list[Any] = kinds if isinstance(kinds, list) else []
+    odd = next((kind for kind in listed if kind not in ("full_attention", "sliding_attention")), None)
+    return f", and its layer_types name {shortened(odd)}" if odd else ""
 
 
 def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dict[str, Any]:
@@ -133,8 +148,5 @@ def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, he
                 f"{field} of {name} must be {expected} or left out, got {shortened(config[field])}: this project counts"
                 f" the parameters of a {kind} with {expected} only"
             )
-    if family.position == "rotary" and head_dim % 2:
-        raise ValueError(
-            f"heads of {name} are {head_dim} wide (head_dim, or hidden_size by the number of heads), and rotary"
-            " positions turn pairs of values: choose an even width"
-        )
+    if family.position == "rotary":
+        rotary.check_width(config, name, head_dim=head_dim, share=family.rotary_share)

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+SWITCHES = ("attention_bias", "mlp_bias", "head_norms", "parallel_residual")
+"""Fields of what a model may have or not have, whatever its family has by default."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSizes:
@@ -33,9 +36,13 @@ class ModelSizes:
     logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
     """Bound of the logits, applied by a tanh; 0 for none."""
     attention_bias: bool = dataclasses.field(default=False, metadata={"later": True})
-    """Whether the linear layers of attention have biases that the family leaves out by default."""
+    """Whether the linear layers of attention have biases; which of them is the family's."""
     mlp_bias: bool = dataclasses.field(default=False, metadata={"later": True})
     """Whether those of the feed-forward block have."""
+    head_norms: bool = dataclasses.field(default=False, metadata={"later": True})
+    """Whether each head of queries and keys has a norm with a weight of its own."""
+    parallel_residual: bool = dataclasses.field(default=False, metadata={"later": True})
+    """Whether attention and feed-forward block take the output of one norm, so that a block has one norm less."""
     config: str = ""
     """The user's config.json as canonical JSON where the model came from one, else empty."""
     miniature_of: str | None = None

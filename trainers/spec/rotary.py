@@ -5,9 +5,11 @@ from typing import Any
 
 from trainers.spec.codec import shortened
 
+_ORIGINAL = "original_max_position_embeddings"
 _PLACES = ("rope_parameters", "rope_scaling")
 """Keys under which transformers reads them, of today and of before."""
 _WITH_FACTOR = ("linear", "dynamic", "yarn", "llama3")
+_KINDS = ("default", *_WITH_FACTOR, "longrope")
 _STRETCHED = ("dynamic", "yarn")
 """Kinds that reach `factor` times the length before."""
 _BY_LENGTH = ("dynamic", "longrope")
@@ -18,7 +20,7 @@ _ABOVE_ZERO = (
     "factor",
     "high_freq_factor",
     "low_freq_factor",
-    "original_max_position_embeddings",
+    _ORIGINAL,
     "rope_theta",
 )
 _SHARES = ("partial_rotary_factor", "rotary_pct")
@@ -30,7 +32,7 @@ def check(config: Mapping[str, Any], name: str) -> None:
     Raises:
         ValueError: it has no meaning.
     """
-    for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base"):
+    for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base", _ORIGINAL):
         _check_above_zero(config, key, f"{key} of {name}")
     for key in _SHARES:
         _check_share(config, key, f"{key} of {name}")
@@ -41,26 +43,53 @@ def check(config: Mapping[str, Any], name: str) -> None:
         for key in _ABOVE_ZERO:
             _check_above_zero(parameters, key, f"{key} in {place} of {name}")
         _check_share(parameters, _SHARES[0], f"{_SHARES[0]} in {place} of {name}")
-        kind = _kind(parameters)
+        kind = _kind(parameters, config)
+        if kind not in _KINDS:
+            key = "rope_type" if "rope_type" in parameters else "type"
+            raise ValueError(f"{key} in {place} of {name} must be one of {', '.join(_KINDS)}, got {shortened(kind)}")
         if kind in _WITH_FACTOR and parameters.get("factor") is None:
             raise ValueError(
                 f"{place} of {name} is of type {kind} and states no factor: state one, or take {place} out"
             )
 
 
+def check_width(config: Mapping[str, Any], name: str, *, head_dim: int, share: float | None) -> None:
+    """Checks the part of a head that is turned: `share` of its `head_dim` values unless `config` states another, or
+    where that is None the whole.
+
+    Raises:
+        ValueError: the family turns whole heads alone, or the part has no pairs of values.
+    """
+    stated = [(key, place.get(key)) for place in (*(inner for _, inner in _stated(config)), config) for key in _SHARES]
+    key, value = next(((key, value) for key, value in stated if value is not None), ("head_dim", share or 1.0))
+    if share is None and value != 1:
+        raise ValueError(
+            f"{key} of {name} must be 1 or left out, got {shortened(value)}: transformers turns whole heads of a"
+            f" {config.get('model_type')}"
+        )
+    width = int(head_dim * value)
+    if width % 2 or not width:
+        by_key = "" if value == 1 else f" by {key}"
+        raise ValueError(
+            f"heads of {name} are {head_dim} wide (head_dim, or hidden_size by the number of heads), and rotary"
+            f" positions turn pairs of {width} of these values: choose an even width{by_key}"
+        )
+
+
 def kind_by_length(config: Mapping[str, Any]) -> str:
     """Returns the kind of rotary positions whose frequencies depend on the length; empty for others."""
-    return next((kind for _, stated in _stated(config) if (kind := _kind(stated)) in _BY_LENGTH), "")
+    return next((kind for _, stated in _stated(config) if (kind := _kind(stated, config)) in _BY_LENGTH), "")
 
 
 def original_length(config: Mapping[str, Any]) -> int:
-    """Returns the length up to which the frequencies of `kind_by_length` are the same for all; 0 if it is not known."""
-    key = "original_max_position_embeddings"
-    lengths = [stated.get(key) for _, stated in _stated(config)]
-    for length in (config.get(key), *lengths, config.get("max_position_embeddings")):
-        if type(length) is int and length > 0:
-            return length
-    return 0
+    """Returns a length up to which the frequencies of `kind_by_length` are the same for all; 0 if none is known.
+
+    transformers takes the one or the other key: the shortest length holds for all.
+    """
+    lengths = [stated.get(_ORIGINAL) for stated in (config, *(parameters for _, parameters in _stated(config)))]
+    if kind_by_length(config) == "dynamic":
+        lengths.append(config.get("max_position_embeddings"))
+    return int(min((length for length in lengths if length), default=0))
 
 
 def made_for(config: Mapping[str, Any], max_positions: int) -> int:
@@ -69,8 +98,8 @@ def made_for(config: Mapping[str, Any], max_positions: int) -> int:
     """
     longest = float(max_positions)
     for _, stated in _stated(config):
-        if _kind(stated) in _STRETCHED and max_positions:
-            before = stated.get("original_max_position_embeddings") or max_positions
+        if _kind(stated, config) in _STRETCHED and max_positions:
+            before = stated.get(_ORIGINAL) or max_positions
             longest = max(longest, before * (stated.get("factor") or 1))
     return int(longest)
 
@@ -84,9 +113,10 @@ def _stated(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
             yield from ((place, inner) for inner in stated.values() if isinstance(inner, Mapping))
 
 
-def _kind(parameters: Mapping[str, Any]) -> str:
-    kind = parameters.get("rope_type", parameters.get("type"))
-    return kind if isinstance(kind, str) else ""
+def _kind(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    # The first Phi-3s have other names of it, and transformers reads these as today's.
+    return "longrope" if config.get("model_type") == "phi3" and kind in ("su", "yarn") else kind
 
 
 def _check_above_zero(values: Mapping[str, Any], key: str, subject: str) -> None:

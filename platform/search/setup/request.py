@@ -98,7 +98,8 @@ def read_request(options: SearchOptions) -> SearchRequest:
         space = _space(study, fixed)
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
-    with BuildQuestion(space.recipe.model, study.space or str(study.layout)) as builder:
+    models = [recipe.model for variant in (space, space.miniature) if variant for recipe in variant.recipes]
+    with BuildQuestion(models, study.space or str(study.layout)) as builder:
         request = _request(options, space, fixed)
         builder.check()
     return request

@@ -17,6 +17,8 @@ _REGISTRY = {
     "olmo3": "trainers.spec.architectures.olmo3:ARCHITECTURE",
     "phi3": "trainers.spec.architectures.phi3:ARCHITECTURE",
     "smollm3": "trainers.spec.architectures.smollm3:ARCHITECTURE",
+    "stablelm": "trainers.spec.architectures.stablelm:ARCHITECTURE",
+    "glm4": "trainers.spec.architectures.glm4:ARCHITECTURE",
     "gemma3_text": "trainers.spec.architectures.gemma3_text:ARCHITECTURE",
 }
 

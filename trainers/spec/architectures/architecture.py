@@ -46,6 +46,8 @@ class Architecture:
     """Value of `ModelSpec.architecture`: the `model_type` of transformers."""
     position: Position
     """Kind of positions in attention: a bias by distance, a learned table, or rotated queries and keys."""
+    rotary_share: float | None = None
+    """Share of a head that is turned where `config.json` states none; None where it always is the whole."""
     norm_vectors: int
     """Vectors of length `hidden_size` in a norm: 2 (weight and bias) or 1 (RMS)."""
     bias: bool
@@ -58,6 +60,8 @@ class Architecture:
     """Whether a norm follows the input embedding."""
     query_key_value_bias: bool = False
     """Whether the linear layers of queries, keys and values have a bias where the others have none."""
+    output_bias: bool = True
+    """Whether attention's output layer has a bias too where `ModelSpec.attention_bias` asks for biases."""
     query_key_norm: QueryKeyNorm = "none"
     """The RMSNorms of queries and keys: of each head by itself, of all heads as one vector, or none."""
     block_norms: int = 2
@@ -132,10 +136,12 @@ class Architecture:
         mlp = (3 if self.gated else 2) * h * ffn
         biases = (width + 2 * kv + h + ffn + h) if self.bias else 0
         biases += width + 2 * kv if self.query_key_value_bias else 0
-        biases += width + 2 * kv + h if spec.attention_bias else 0
+        biases += width + 2 * kv + (h if self.output_bias else 0) if spec.attention_bias else 0
         biases += (2 if self.gated else 1) * ffn + h if spec.mlp_bias else 0
         query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
-        return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
+        query_key_norms += width + kv if spec.head_norms else 0
+        norms = (self.block_norms - spec.parallel_residual) * self.norm_vectors * h
+        return attention + mlp + biases + query_key_norms + norms
 
     def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""
@@ -144,6 +150,12 @@ class Architecture:
         positions = spec.max_positions * h if self.position == "learned" else 0
         norms = self.norm_vectors * h * (2 if spec.embedding_norm else 1)
         return tables + positions + norms
+
+    def tensor_parallel_reason(self, spec: ModelSizes) -> str:
+        """Returns `tensor_parallel_refusal`, or what `spec` has that tensor parallelism cannot cut."""
+        if spec.head_norms and not self.tensor_parallel_refusal:
+            return f"{spec.name} norms each head by a module of its own ({self.config_keys['head_norms'][0]})"
+        return self.tensor_parallel_refusal
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
         """Returns the sliding window of `config.json`; families of `trainers.spec.architectures.windows` have one."""

@@ -6,6 +6,7 @@ ARCHITECTURE = Architecture(
     name="gpt_neox",
     position="rotary",
     norm_vectors=2,
+    rotary_share=0.25,
     bias=True,
     gated=False,
     tied=False,

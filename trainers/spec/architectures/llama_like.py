@@ -19,11 +19,14 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 KEYS_WITH_ATTENTION_BIAS: Mapping[str, tuple[str, ...]] = {**KEYS, "attention_bias": ("attention_bias",)}
 """The same where the linear layers of attention may have biases."""
-_CUT: Mapping[str, Cutting] = {
+ATTENTION_CUT: Mapping[str, Cutting] = {
     "self_attn.q_proj": "colwise",
     "self_attn.k_proj": "colwise",
     "self_attn.v_proj": "colwise",
     "self_attn.o_proj": "rowwise",
+}
+_CUT: Mapping[str, Cutting] = {
+    **ATTENTION_CUT,
     "mlp.gate_proj": "colwise",
     "mlp.up_proj": "colwise",
     "mlp.down_proj": "rowwise",

@@ -1,0 +1,56 @@
+"""Published configurations, as they state their values: planned and built exactly, or refused by the key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import search_spaces
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import predict
+from trainers.models import build_check
+from trainers.spec import architectures
+from trainers.spec.batch import BatchPoint
+from trainers.spec.model import ModelSpec
+
+PUBLISHED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "published.json").read_text())
+"""Models by name: `config`, and transformers' count of `parameters`, or the key by which it is `refused`."""
+PLANNED = {name: entry for name, entry in PUBLISHED.items() if "parameters" in entry}
+REFUSED = {name: entry for name, entry in PUBLISHED.items() if "refused" in entry}
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / name / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(PUBLISHED[name]["config"]))
+    return path
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_it_is_planned_and_built_with_its_exact_parameters(name: str, tmp_path: Path) -> None:
+    space = search_spaces.load(str(path := written(tmp_path, name)))
+    assert space == search_spaces.load(str(path.parent)) and space.name == name
+    model = space.recipe.model
+    assert model.num_parameters == PLANNED[name]["parameters"]
+    assert build_check.reason_against(model) == ""
+    candidates, _ = space.with_changes(["global_batch=512", "dp_shard=8", "zero_stage=3"]).candidates(8)
+    batch = BatchPoint(micro_batch=1, grad_accum=64)
+    points = [(candidate.recipe, candidate.layout, batch) for candidate in candidates]
+    steps = predict(from_points(points, find_cluster("8xH100")))
+    assert candidates and np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
+    assert space.miniature is not None and space.miniature.recipe.model.num_parameters < 10e6
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_by_its_key(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=REFUSED[name]["refused"]) as raised:
+        search_spaces.load(str(written(tmp_path, name)))
+    assert "\n" not in str(raised.value)
+
+
+def test_every_architecture_has_a_published_model() -> None:
+    models = [ModelSpec.from_config(entry["config"], name=name) for name, entry in PLANNED.items()]
+    assert {model.architecture for model in models} == set(architectures.names())
