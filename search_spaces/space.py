@@ -9,7 +9,9 @@ from search_spaces.candidate import Candidate, Point, RejectedLayout, joined, la
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, spelling_hint
 from search_spaces.checks import check_types
 from search_spaces.degrees import fewest_devices, fill, splits_model
+from search_spaces.ladder import doubled
 from search_spaces.reasons import Reasons
+from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
@@ -47,6 +49,10 @@ class Space:
     optional_axes: tuple[str, ...] = ()
     """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
     micro_batches: tuple[int, ...] = ()
+    doubling: bool = False
+    """Whether ladders go on from the largest of `micro_batches`, doubling (`ladder.doubled`), until the global batch
+    ends them in the space and memory in a plan or search.
+    """
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
     further_recipes: tuple[Recipe, ...] = ()
@@ -155,7 +161,7 @@ class Space:
             if key in keys and not self.points:
                 continue
             keys.add(key)
-            ladder, reason = ladder_of(recipe, layout, micro_batches, world_size)
+            ladder, reason = ladder_of(recipe, layout, self.ladder(micro_batches, recipe, layout), world_size)
             if reason is None:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
@@ -169,6 +175,12 @@ class Space:
         if not candidates:
             raise ValueError(f"no layout of space {self.name} can run on {world_size} devices: {against.text}")
         return tuple(candidates.values()), tuple(rejected)
+
+    def ladder(self, micro_batches: tuple[int, ...], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
+        """Returns the micro-batches that a layout may be tried at, of which `micro_batches` are listed; they may fail
+        to divide the batch.
+        """
+        return doubled(micro_batches, recipe, layout) if self.doubling and not self.points else micro_batches
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
         """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
@@ -236,7 +248,7 @@ class Space:
             obstacle = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
             raise ValueError(f"{axis} is {obstacle}: it cannot be set to {', '.join(map(str, values))}")
         if change.kind == "micro_batch":
-            return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
+            return dataclasses.replace(self, micro_batches=tuple(sorted(values)), doubling=False, refine=False)
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}
             return dataclasses.replace(

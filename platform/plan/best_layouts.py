@@ -9,12 +9,14 @@ import numpy.typing as npt
 from platform.common.errors import InputError
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.listed_ends import listed_ends
 from platform.cost_model.memory import PHASES, peak_parts
+from platform.cost_model.placement import misplaced
 from platform.cost_model.predict import Prediction, predict
 from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLayout
-from platform.plan.points import UNDIVIDED, PlanPoints, points_of
+from platform.plan.points import UNDIVIDED, PlanPoints, points_of, refused_by_engine
 from platform.plan.projection import StudyPrior
-from platform.plan.software import distinct
+from platform.plan.software import distinct, planned_columns
 from search_spaces.space import Space
 from trainers.data.mask_density import keys_per_query
 from trainers.spec.batch import BatchPoint
@@ -93,7 +95,38 @@ def best_plan(
         skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
         nearest=_nearest(points, columns, prediction),
         learned="" if projection is None else projection.sentence,
+        at_ends=_at_ends(space, points, prediction, int(rows[0]), cluster) if len(rows) else (),
     )
+
+
+def _at_ends(
+    space: Space, points: PlanPoints, prediction: Prediction, best: int, cluster: ClusterSpec
+) -> tuple[str, ...]:
+    """Returns a sentence for each axis on which the row `best` has the last value of the space and the next one fits,
+    with what the next one is predicted to change.
+    """
+    recipe, listed = points.recipe, dict[Layout, list[int]]()
+    for layout, batch in zip(points.layouts, points.batches, strict=True):
+        listed.setdefault(layout, []).append(batch.micro_batch)
+
+    def refuses(layout: Layout) -> str | None:
+        return misplaced(recipe, layout, cluster, chosen=space.chosen) or refused_by_engine(
+            recipe, layout.data_parallel_part
+        )
+
+    micro_batch = points.batches[best].micro_batch
+    ends = listed_ends(recipe, points.layouts[best], micro_batch, listed=listed, refuses=refuses)
+    if not ends:
+        return ()
+    beyond = predict(planned_columns([(recipe, end.layout, end.batch) for end in ends], cluster))
+    sentences: list[str] = []
+    for row, end in enumerate(ends):
+        if beyond.ok_probability[row] < SURE:
+            continue
+        gain = 100 * (float(prediction.step.total_s[best]) / float(beyond.step.total_s[row]) - 1)
+        change = f"{abs(gain):.1f} % {'faster' if gain > 0 else 'slower'}" if abs(gain) >= 0.05 else "as fast"
+        sentences.append(f"{end.words}: {end.beyond} is predicted {change} ({end.option})")
+    return tuple(sentences)
 
 
 def _runnable(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:

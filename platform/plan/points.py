@@ -57,14 +57,15 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> PlanPoints:
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
     enumerated: set[tuple[Layout, int]] = set()
-    refuses = functools.cache(functools.partial(_engine_refuses, recipe))
+    refuses = functools.cache(functools.partial(refused_by_engine, recipe))
     for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
             meaningless[str(error)] += len(micro_batches)
             continue
-        fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
+        ladder = space.ladder(micro_batches, recipe, layout)
+        fresh = [micro_batch for micro_batch in ladder if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
         reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
         if costs(layout.rules.name) is None:
@@ -108,6 +109,6 @@ def _combinations(
             yield values, micro_batches
 
 
-def _engine_refuses(recipe: Recipe, layout: Layout) -> str:
+def refused_by_engine(recipe: Recipe, layout: Layout) -> str:
     """Returns the sentence in which the layout's engine refuses it; "" where it does not."""
     return standing_refusal(recipe, layout, layout.world_size) or ""
