@@ -51,7 +51,8 @@ def bloom7b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        micro_batches=(1, 2, 4, 8, 16),
+        micro_batches=(1,),
+        doubling=True,
     )
     space = with_installed(space, "attention", "mlp", "loss")
     return dataclasses.replace(space, miniature=stand_in(space))

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from search_spaces.degrees import divisors, reason_against
-from trainers.spec.batch import BatchPoint, divides
+from search_spaces.degrees import reason_against
+from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -69,27 +69,15 @@ def joined(first: Candidate, second: Candidate) -> Candidate:
     return dataclasses.replace(first, micro_batches=rungs, name=f"{first.name}, {second.name}")
 
 
-def dividing(recipe: Recipe, layout: Layout, micro_batches: Sequence[int]) -> tuple[int, ...]:
-    """Returns `micro_batches` if one of them divides the global batch of `recipe` on `layout`; else the micro-batches
-    up to the largest of them that do, if there are any.
-    """
-    if recipe.grad_accum or any(divides(recipe, layout, micro_batch) for micro_batch in micro_batches):
-        return tuple(micro_batches)
-    sequences, remainder = divmod(recipe.global_batch, layout.data_parallel)
-    smaller = () if remainder else (size for size in divisors(sequences) if size <= max(micro_batches))
-    return tuple(size for size in smaller if divides(recipe, layout, size)) or tuple(micro_batches)
-
-
 def ladder_of(
-    recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int, *, others: bool = False
+    recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
 ) -> tuple[tuple[int, ...], str | None]:
     """Returns the micro-batches that divide the global batch, ascending, and why the layout cannot run (None:
-    it can). Where none divides it, `others` may (see `dividing`).
+    it can).
     """
     reason = reason_against(recipe, layout, num_devices)
     if reason is not None:
         return (), reason
-    micro_batches = dividing(recipe, layout, micro_batches) if others else micro_batches
     ladder: list[int] = []
     for micro_batch in sorted(micro_batches, reverse=True):
         try:

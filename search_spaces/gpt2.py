@@ -55,7 +55,8 @@ def gpt2() -> Space:
             "engine": engines.replicas_first(),
             "cuda_graphs": ("off", "on"),
         },
-        micro_batches=(4, 8, 16, 32, 64, 128),
+        micro_batches=(1,),
+        doubling=True,
     )
     space = with_installed(space, "attention", "mlp", "loss")
     return dataclasses.replace(space, miniature=stand_in(space))
@@ -76,7 +77,6 @@ def gpt2_xl() -> Space:
             "zero_stage": (3, 1, 2, 0),
             "engine": engines.shards_first(),
         },
-        micro_batches=(1, 2, 4, 8, 16, 32),
     )
     return dataclasses.replace(space, miniature=stand_in(space))
 
@@ -185,5 +185,6 @@ def gpt2_128() -> Space:
             "zero_stage": (3, 2),
             "engine": ("fsdp",),
         },
-        micro_batches=tuple(2**power for power in range(10)),
+        micro_batches=(1,),
+        doubling=True,
     )

@@ -50,7 +50,8 @@ def llama3_8b() -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        micro_batches=(1, 2, 4, 8),
+        micro_batches=(1,),
+        doubling=True,
     )
     space = with_installed(space, "attention", "loss")
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))
@@ -71,6 +72,5 @@ def llama3_8b_32k() -> Space:
             "checkpointing": ("none", "selective", "full"),
             "pp": (1, 2, 4),
         },
-        micro_batches=(1, 2),
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))

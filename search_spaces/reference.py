@@ -54,7 +54,8 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
             "tp": (1, 2, 4, 8),
             "pp": (1, 2, 4, 8, 16, 32, 64, 128),
         },
-        micro_batches=(1, 2, 4, 8, 16),
+        micro_batches=(1,),
+        doubling=True,
     )
 
 
@@ -86,5 +87,5 @@ def load(name: str) -> Space:
         summary = "GPT-2 of 3B parameters, length 128, batch 64: FSDP2 and DeepSpeed"
         space = _pipelined(name, summary, recipe)
         axes = {**space.axes, "zero_stage": (3, 2, 1), "tp": (1,), "pp": (1,)}
-        return dataclasses.replace(space, axes=axes, micro_batches=(1, 2, 4, 8, 16, 32, 64))
+        return dataclasses.replace(space, axes=axes)
     raise KeyError(name)

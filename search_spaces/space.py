@@ -9,8 +9,10 @@ from search_spaces.candidate import Candidate, Point, RejectedLayout, joined, la
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, AxisChange, parse, spelling_hint
 from search_spaces.checks import check_types
 from search_spaces.degrees import Reach, fewest_devices, fill, splits_model, with_divisors
+from search_spaces.ladder import dividing, doubled
 from search_spaces.reasons import Reasons
 from search_spaces.shared_batch import shared_batch
+from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
@@ -48,6 +50,10 @@ class Space:
     optional_axes: tuple[str, ...] = ()
     """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
     micro_batches: tuple[int, ...] = ()
+    doubling: bool = False
+    """Whether ladders go on from the largest of `micro_batches`, doubling (`ladder.doubled`), until the global batch
+    ends them in the space and memory in a plan or search.
+    """
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
     further_recipes: tuple[Recipe, ...] = ()
@@ -158,7 +164,6 @@ class Space:
         against = Reasons()
         keys: set[str] = set()
         asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
-        others = not self.points and MICRO_BATCH not in self.chosen
         for recipe, values, micro_batches, name in self.combinations(world_size, reach):
             try:
                 layout = fill(values, world_size)
@@ -171,7 +176,7 @@ class Space:
             if key in keys and not self.points:
                 continue
             keys.add(key)
-            ladder, reason = ladder_of(recipe, layout, micro_batches, world_size, others=others)
+            ladder, reason = ladder_of(recipe, layout, self.ladder(micro_batches, recipe, layout), world_size)
             if reason is None:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
@@ -183,6 +188,14 @@ class Space:
                 rejected.append(RejectedLayout(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
         return tuple(candidates.values()), tuple(rejected), against
+
+    def ladder(self, micro_batches: tuple[int, ...], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
+        """Returns the micro-batches that a layout may be tried at, of which `micro_batches` are listed; they may fail
+        to divide the batch.
+        """
+        if self.points or MICRO_BATCH in self.chosen:
+            return micro_batches
+        return (doubled if self.doubling else dividing)(micro_batches, recipe, layout)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
         """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
@@ -267,7 +280,11 @@ class Space:
             raise ValueError(f"{axis} is {obstacle}: it cannot be set to {', '.join(map(str, values))}")
         if change.kind == "micro_batch":
             return dataclasses.replace(
-                self, micro_batches=tuple(sorted(values)), refine=False, chosen=(*self.chosen, axis)
+                self,
+                micro_batches=tuple(sorted(values)),
+                doubling=False,
+                refine=False,
+                chosen=(*self.chosen, axis),
             )
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}

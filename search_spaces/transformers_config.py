@@ -62,7 +62,8 @@ def space_of_config(path: Path) -> Space:
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
         },
-        micro_batches=(1, 2, 4, 8, 16),
+        micro_batches=(1,),
+        doubling=True,
         assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
         remarks=remarks_on(config, name),
     )

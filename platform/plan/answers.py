@@ -222,6 +222,7 @@ def _plan_json(plan: LayoutPlan, question: Question) -> dict[str, Any]:
         "num_points": plan.num_points,
         "skipped": dict(plan.skipped),
         "learned": plan.learned,
+        "at_listed_ends": list(plan.at_ends),
     }
 
 

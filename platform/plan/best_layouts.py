@@ -9,12 +9,15 @@ import numpy.typing as npt
 from platform.common.errors import InputError
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
+from platform.cost_model.listed_ends import listed_ends
 from platform.cost_model.memory import PHASES, peak_parts
+from platform.cost_model.placement import misplaced
 from platform.cost_model.predict import Prediction, predict
+from platform.plan.offers import refusal
 from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLayout
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
 from platform.plan.projection import StudyPrior
-from platform.plan.software import distinct
+from platform.plan.software import distinct, planned_columns
 from search_spaces.shared_batch import shared_batch
 from search_spaces.space import Space
 from trainers.data.mask_density import keys_per_query
@@ -42,7 +45,7 @@ def batch_hint(skipped: Sequence[tuple[str, int]], space: Space, recipe: Recipe,
     if other == recipe or not any(reason == UNDIVIDED for reason, _ in skipped):
         return ""
     points = points_of(space, other, cluster)
-    if not points.layouts or not (best := _best_of(points, cluster, 1, None).best):
+    if not points.layouts or not (best := _best_of(space, points, cluster, 1, None).best):
         return ""
     return (
         f"; with --set global_batch={other.global_batch} {cluster.num_devices} devices run {best[0].layout.label}, at"
@@ -68,16 +71,16 @@ def best_plan(
     """
     points = points_of(space, recipe, cluster)
     if points.layouts:
-        plan = _best_of(points, cluster, top, taught)
+        plan = _best_of(space, points, cluster, top, taught)
         if plan.best:
             return plan
     further = points_of(space, recipe, cluster, "all")
     if not further.layouts:
         raise InputError(_no_layout(points, space, cluster))
-    return _best_of(further, cluster, top, taught)
+    return _best_of(space, further, cluster, top, taught)
 
 
-def _best_of(points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPrior | None) -> LayoutPlan:
+def _best_of(space: Space, points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPrior | None) -> LayoutPlan:
     """Returns the `top` layouts of `points`, which are not none, as `best_plan` does."""
     recipe = points.recipe
     columns = points.columns(cluster)
@@ -115,6 +118,7 @@ def _best_of(points: PlanPoints, cluster: ClusterSpec, top: int, taught: StudyPr
         skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
         nearest=_nearest(points, columns, prediction),
         learned="" if projection is None else projection.sentence,
+        at_ends=_at_ends(space, points, prediction, int(rows[0]), cluster) if len(rows) else (),
     )
 
 
@@ -126,6 +130,34 @@ def _no_layout(points: PlanPoints, space: Space, cluster: ClusterSpec) -> str:
         reasons += f"; {num_others:,} points for other reasons"
     reasons += batch_hint(points.skipped, space, points.recipe, cluster)
     return f"no layout of {space.name} runs on {cluster.num_devices} x {cluster.device.name}: {reasons}"
+
+
+def _at_ends(
+    space: Space, points: PlanPoints, prediction: Prediction, best: int, cluster: ClusterSpec
+) -> tuple[str, ...]:
+    """Returns a sentence for each axis on which the row `best` has the last value of the space and the next one fits,
+    with what the next one is predicted to change.
+    """
+    recipe, listed = points.recipe, dict[Layout, list[int]]()
+    for layout, batch in zip(points.layouts, points.batches, strict=True):
+        listed.setdefault(layout, []).append(batch.micro_batch)
+
+    def refuses(layout: Layout) -> str | None:
+        return misplaced(recipe, layout, cluster, chosen=space.chosen) or refusal(recipe, layout, cluster.software)
+
+    micro_batch = points.batches[best].micro_batch
+    ends = listed_ends(recipe, points.layouts[best], micro_batch, listed=listed, refuses=refuses)
+    if not ends:
+        return ()
+    beyond = predict(planned_columns([(recipe, end.layout, end.batch) for end in ends], cluster))
+    sentences: list[str] = []
+    for row, end in enumerate(ends):
+        if beyond.ok_probability[row] < SURE:
+            continue
+        gain = 100 * (float(prediction.step.total_s[best]) / float(beyond.step.total_s[row]) - 1)
+        change = f"{abs(gain):.1f} % {'faster' if gain > 0 else 'slower'}" if abs(gain) >= 0.05 else "as fast"
+        sentences.append(f"{end.words}: {end.beyond} is predicted {change} ({end.option})")
+    return tuple(sentences)
 
 
 def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:

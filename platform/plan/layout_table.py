@@ -26,6 +26,8 @@ def show_plan(plan: LayoutPlan, tokens: float, console: Console) -> None:
         console.print(f"nothing fits: {plan.nearest}", highlight=False)
     else:
         _show_best(plan, tokens, console)
+    for sentence in plan.at_ends:
+        console.print(sentence, highlight=False)
     console.print(
         f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
         f" {plan.num_too_large:,} have none",

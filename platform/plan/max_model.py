@@ -76,7 +76,7 @@ def largest_models(
     Raises:
         InputError: not even one head fits.
     """
-    narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), points=())
+    narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), doubling=False, points=())
     parts = [cluster.with_devices(count) for count in counts]
     return tuple(_largest(narrowed, recipe, part, micro_batch) for part in parts)
 

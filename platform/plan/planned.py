@@ -79,3 +79,5 @@ class LayoutPlan:
     """The point that came nearest to fitting, as a clause, for use where nothing fits."""
     learned: str = ""
     """Sentence on the lessons of an old study; "" where none was given."""
+    at_ends: tuple[str, ...] = ()
+    """A sentence for each axis on which the first of `best` has the last value that the space lists."""

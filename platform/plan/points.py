@@ -12,8 +12,6 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
 from platform.plan.offers import combinations, refusal
 from platform.plan.software import planned_columns
-from search_spaces.candidate import dividing
-from search_spaces.changes import MICRO_BATCH
 from search_spaces.degrees import Reach, fill
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
@@ -64,7 +62,6 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
     meaningless: collections.Counter[str] = collections.Counter()
     enumerated: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(refusal, recipe, software=cluster.software))
-    others = not space.points and MICRO_BATCH not in space.chosen
     reach = reach or ("wide" if cluster.num_devices >= _WIDE_FROM else "named")
     for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster, reach):
         try:
@@ -72,8 +69,8 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
         except ValueError as error:
             meaningless[str(error)] += len(micro_batches)
             continue
-        micro_batches = dividing(recipe, layout, micro_batches) if others else micro_batches
-        fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
+        ladder = space.ladder(micro_batches, recipe, layout)
+        fresh = [micro_batch for micro_batch in ladder if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
         reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout)
         if costs(layout.rules.name) is None:

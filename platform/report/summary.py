@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from platform.common.text import count, figure, stages
 from platform.report.disturbance import disturbance_sentences, others_held, unresolved_sentence
+from platform.report.end_sentences import end_sentences
 from platform.study.result.coverage import Coverage
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
@@ -154,7 +155,7 @@ def verdicts(result: StudyResult) -> list[str]:
             sentences.append(
                 winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, coverage=recipe_result.coverage)
             )
-            sentences += evidence(recipe_result)
+            sentences += [*evidence(recipe_result), *end_sentences(best, result.history)]
         if held := others_held(recipe_result.measurements):
             sentences.append(
                 f"Other processes held {held}: their times may not be the layouts' own. End those processes and search"

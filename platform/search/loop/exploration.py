@@ -48,7 +48,7 @@ class Exploration:
         return bool(self._passed_over)
 
     def next(self) -> Work | None:
-        """Returns what to run next: the searcher's suggestion, after its end rungs between for the best layouts; None
+        """Returns what to run next: the searcher's suggestion, after its end further rungs of the best layouts; None
         for nothing.
         """
         while (candidate := self._searcher.suggest()) is not None:
@@ -107,29 +107,33 @@ class Exploration:
             self._searcher.update(settled_candidate, history.measured(candidate.key))
 
     def _refinement(self, searcher: RungSearcher[Candidate]) -> Work | None:
-        """Returns rungs between for the best layout of each recipe, once a searcher of single rungs has ended."""
+        """Returns further rungs of the best layout of each recipe, once a searcher of single rungs has ended."""
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
-            if candidate is None or candidate.key in self._passed_over:
+            if best is None or candidate is None or candidate.key in self._passed_over:
                 continue
-            if rungs := self._rungs_between(candidate, searcher.deferred(candidate)):
+            if rungs := self._further_rungs(candidate, searcher.deferred(candidate), best.batch.micro_batch):
                 self._suggested = None
                 return candidate, _points(candidate, rungs)
         return None
 
-    def _rungs_between(self, candidate: Candidate, deferred: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the rungs `deferred`, except those that do not fit by the layout's line of memory, and
-        those between the largest that ran and the first that does not fit.
+    def _further_rungs(self, candidate: Candidate, deferred: tuple[int, ...], best: int) -> tuple[int, ...]:
+        """Returns the rungs `deferred`, and the next one above `best` where that is the largest that was run, except
+        those that do not fit by the layout's line of memory; or those between the largest that ran and the first that
+        does not fit.
         """
         history = self._log.history
+        largest = max(m.batch.micro_batch for m in history.measured(candidate.key) if m.outcome is not Outcome.SKIPPED)
+        above = [rung for rung in candidate.micro_batches if rung > best == largest and rung not in deferred]
+        asked = tuple(sorted({*deferred, *above[:1]}))
         job = make_job(
-            candidate, _points(candidate, deferred), None, history=history, settings=self._settings, stop_at_s=None
+            candidate, _points(candidate, asked), None, history=history, settings=self._settings, stop_at_s=None
         )
         self._log.record_outcomes(misfits_of_layout(job, history, self._settings))
         measured = history.measured(candidate.key)
         skipped = {measurement.batch.micro_batch for measurement in measured if measurement.outcome is Outcome.SKIPPED}
-        rungs = {measurement.batch.micro_batch for measurement in measured}.union(deferred) - skipped
+        rungs = {measurement.batch.micro_batch for measurement in measured}.union(asked) - skipped
         return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
 
 

@@ -104,11 +104,11 @@ def make_plan(
         fits: list[int] = []
         for batch in candidate.batch_points():
             bound = lower_bound(recipe, layout, batch)
-            if bound.total_gib <= limit_gib:
-                fits.append(batch.micro_batch)
-            else:
+            if bound.total_gib > limit_gib:  # all larger ones need more
                 reason = f"needs {bound.sentence}; a device has {size(limit_gib)}"
                 skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
+                break
+            fits.append(batch.micro_batch)
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)

@@ -77,9 +77,10 @@ class SearchRequest:
             if layout.world_size > num_devices:
                 raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
             named_micro_batches = sorted({point.micro_batch for point in space.points})
-            micro_batches = (batch.micro_batch,) if batch else space.micro_batches or named_micro_batches
+            listed = (batch.micro_batch,) if batch else space.micro_batches or tuple(named_micro_batches)
             refine = space.refine and batch is None and not space.points
-            return tuple(_one_layout(recipe, layout, micro_batches, refine) for recipe in space.recipes), ()
+            ladders = ((recipe, listed if batch else space.ladder(listed, recipe, layout)) for recipe in space.recipes)
+            return tuple(_one_layout(recipe, layout, ladder, refine) for recipe, ladder in ladders), ()
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -259,7 +260,8 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path
             summary="one layout from a file",
             recipe=recipe,
             axes={"engine": (fixed.layout.engine,)},
-            micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
+            micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1,),
+            doubling=fixed.batch is None,
         )
     for space in (named_space, named_space.miniature):
         if space is not None and identity(recipe.model) in {

@@ -165,3 +165,19 @@ def test_a_rung_held_back_is_run_where_its_layout_s_own_line_says_that_it_fits(
     backend.run(cautious(make(within), within))
     assert backend.order[1] == (LAYOUTS[0], (8,))
     assert dict(outcomes(study))[16] is Outcome.SKIPPED
+
+
+class Modest(Cautious):
+    """Suggests the rungs below 8, and holds none back: it thinks the others not worth their time."""
+
+    def deferred(self, candidate: Candidate) -> tuple[int, ...]:
+        return ()
+
+
+def test_a_best_rung_at_the_end_of_its_ladder_is_followed_by_the_next_one(make: Make, backend: Backend) -> None:
+    backend.play = growing(0.15)  # 1.7 GiB at 8, 2.9 at 16
+    within = (dataclasses.replace(WITHIN[0], micro_batches=STEPS, refine=False),)
+    loop = make(within)
+    loop._search = Exploration(Modest(Problem(candidates=within)), within, loop._log, loop.settings)
+    backend.run(loop)
+    assert backend.order == [(LAYOUTS[0], (2, 4)), (LAYOUTS[0], (8,))]

@@ -1,0 +1,87 @@
+"""Finds axes on which the best point has the largest or smallest value that was listed, with the point beyond it."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from search_spaces.changes import MICRO_BATCH
+from search_spaces.degrees import fill
+from trainers.spec.axis import axes_of
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_NUMBERS = {name: axis.least for name, axis in axes_of(Layout).items() if axis.least is not None}
+"""The least value of each axis whose values are numbers that may go on."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ListedEnd:
+    """An axis on which the best point lies at an end of the listed values, and the point with the value beyond."""
+
+    axis: str
+    value: int
+    beyond: int
+    """Twice the value at its largest end, half of it at its smallest."""
+    layout: Layout
+    batch: BatchPoint
+
+    @property
+    def words(self) -> str:
+        """The axis with its value, and which end it is."""
+        return f"{self.axis} {self.value} is the {'largest' if self.beyond > self.value else 'smallest'} value listed"
+
+    @property
+    def option(self) -> str:
+        """The option that asks for the value beyond."""
+        return f"--set {self.axis}={self.value},{self.beyond}"
+
+
+def listed_ends(
+    recipe: Recipe,
+    layout: Layout,
+    micro_batch: int,
+    *,
+    listed: Mapping[Layout, Sequence[int]],
+    refuses: Callable[[Layout], str | None],
+) -> tuple[ListedEnd, ...]:
+    """Returns the axes on which `layout` at `micro_batch` has the end value of those that `listed` has, where the value
+    beyond that end can run apart from memory.
+
+    `listed` holds the micro-batches of every layout that may be tried; `refuses` says why a layout cannot run. An axis
+    with a single value was fixed, and has no end.
+    """
+    ends: list[ListedEnd] = []
+    for axis, value, beyond in _ends(layout, micro_batch, listed):
+        try:
+            other = layout if axis == MICRO_BATCH else _with(layout, axis, beyond)
+            batch = BatchPoint.of(recipe, other, beyond if axis == MICRO_BATCH else micro_batch)
+        except ValueError:
+            continue
+        if not refuses(other):
+            ends.append(ListedEnd(axis=axis, value=value, beyond=beyond, layout=other, batch=batch))
+    return tuple(ends)
+
+
+def _ends(layout: Layout, micro_batch: int, listed: Mapping[Layout, Sequence[int]]) -> Iterator[tuple[str, int, int]]:
+    """Yields (axis, value, value beyond) of each end."""
+    values_by_axis = {axis: (getattr(layout, axis), {getattr(other, axis) for other in listed}) for axis in _NUMBERS}
+    values_by_axis[MICRO_BATCH] = (micro_batch, set(listed.get(layout, ())))
+    for axis, (value, values) in values_by_axis.items():
+        if len(values) < 2:
+            continue
+        if value == max(values) and value:
+            yield axis, value, 2 * value
+        elif value == min(values) and value // 2 >= max(1, _NUMBERS.get(axis, 1)):
+            yield axis, value, value // 2
+
+
+def _with(layout: Layout, axis: str, value: int) -> Layout:
+    """Returns the layout with another value of `axis`, on the same devices.
+
+    Raises:
+        ValueError: no engine can mean that.
+    """
+    free = {"dp_replicate"} if layout.is_hybrid else {"dp_replicate", "dp_shard"}
+    values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+    kept = {name: kept_value for name, kept_value in values.items() if name not in free}
+    return fill({**kept, axis: value}, layout.world_size)

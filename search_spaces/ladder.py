@@ -1,0 +1,40 @@
+"""The ladder of a layout: its micro-batches, listed ones and those that go on from them until the batch ends them."""
+
+from collections.abc import Sequence
+
+from search_spaces.degrees import divisors
+from trainers.spec.batch import divides
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+_LARGEST = 1024
+"""Largest micro-batch that is reached by doubling where the accumulation is fixed, so that no batch ends a ladder."""
+
+
+def doubled(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
+    """Returns the micro-batches and the larger ones up to a rank's whole batch, ascending.
+
+    Each further one is the smallest divisor of a rank's batch that is at least twice the one before it: 1, 2, 4, 8 of
+    a batch of 8, and 1, 2, 11, 22 of one of 22. Memory, which ends a ladder too, is not looked at.
+    """
+    rungs = sorted(micro_batches)
+    if recipe.grad_accum:
+        while 2 * rungs[-1] <= _LARGEST:
+            rungs.append(2 * rungs[-1])
+        return tuple(rungs)
+    rank_batch, remainder = divmod(recipe.global_batch, layout.data_parallel)
+    for divisor in () if remainder else divisors(rank_batch):
+        if divisor >= 2 * rungs[-1]:
+            rungs.append(divisor)
+    return tuple(rungs)
+
+
+def dividing(micro_batches: Sequence[int], recipe: Recipe, layout: Layout) -> tuple[int, ...]:
+    """Returns `micro_batches` if one of them divides the global batch of `recipe` on `layout`; else the micro-batches
+    up to the largest of them that do, if there are any.
+    """
+    if recipe.grad_accum or any(divides(recipe, layout, micro_batch) for micro_batch in micro_batches):
+        return tuple(micro_batches)
+    sequences, remainder = divmod(recipe.global_batch, layout.data_parallel)
+    smaller = () if remainder else (size for size in divisors(sequences) if size <= max(micro_batches))
+    return tuple(size for size in smaller if divides(recipe, layout, size)) or tuple(micro_batches)
