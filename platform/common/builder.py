@@ -25,7 +25,7 @@ _READER = 2
 """Version of what is asked: raised where `trainers.models.build_check` asks something else."""
 _LONGEST_S = 180.0
 """Longest wait for an answer; a machine that takes longer gets none."""
-_ALONE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+ALONE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """Environment in which no device is touched and nothing is downloaded."""
 _answers: dict[str, str] = {}
 """Reasons by key, of this process."""
@@ -99,7 +99,7 @@ def _start(models: list[ModelSpec]) -> tuple[subprocess.Popen[bytes], IO[bytes]]
             stdout=output,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
-            env={**os.environ, **_ALONE},
+            env={**os.environ, **ALONE},
         )
     return process, output
 

@@ -1,7 +1,6 @@
 """The `Plan` made from options and target: recipe, phases with fitting batch points, schedule, held-out data."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 
 from platform.common.builder import BuildQuestion
@@ -9,6 +8,7 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.folder import user_path
 from platform.study.layout_file import read_layout
+from platform.train.initial_model import initial_weights, recipe_of
 from platform.train.target import Target
 from platform.train.train_options import TrainOptions
 from trainers import data
@@ -35,10 +35,12 @@ def make_plan(options: TrainOptions, target: Target, before: TrainingPlan | None
         InputError: something cannot be, in one sentence.
     """
     base = target.recipe or (before and before.recipe)
+    if base is None and options.start_from is not None:
+        base = recipe_of(options.start_from)
     if base is None:
         raise InputError(
             f"{options.target} holds a layout without a recipe, and there is no training in its folder to resume:"
-            " give the layout.json of a search, or a study"
+            " give the layout.json of a search, a study, or the folder of a model by --start-from"
         )
     if before is not None or target.tokens_per_s is not None:  # it was built
         return _planned(options, target, base, before, tokens_done)
@@ -71,7 +73,7 @@ def _planned(
             phases=phases,
             lr_schedule=_schedule(options),
             validation=validation,
-            initial_weights=_initial_weights(options.start_from, recipe) if options.start_from else "",
+            initial_weights=_initial_weights(options, recipe, before, tokens_done),
         )
     except OSError as error:
         raise InputError(f"the data cannot be read: {error}") from error
@@ -96,23 +98,14 @@ def _data_path(text: str) -> str:
     return text if text == "included" else str(user_path(text).absolute())
 
 
-def _initial_weights(text: str, recipe: Recipe) -> str:
-    """Returns the folder's absolute path, after a check that it holds a model of the recipe's kind. Workers check
-    shapes.
-
-    Raises:
-        InputError: it holds no model, or one of another kind.
-    """
-    folder = user_path(text).absolute()
-    try:
-        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder") from error
-    if kind != recipe.model.architecture:
-        raise InputError(f"{folder} holds a {kind} model, the recipe has {recipe.model.architecture}: give another one")
-    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
-        raise InputError(f"{folder} holds no model.safetensors: save the model there as safetensors")
-    return str(folder)
+def _initial_weights(options: TrainOptions, recipe: Recipe, before: TrainingPlan | None, tokens_done: int) -> str:
+    """Returns the folder of the initial weights, which a training that has gone on from them need not have any more."""
+    if options.start_from is None:
+        return ""
+    path = str(user_path(options.start_from).absolute())
+    if before is not None and tokens_done and before.initial_weights == path:
+        return path
+    return initial_weights(options.start_from, recipe)
 
 
 def _schedule(options: TrainOptions) -> LearningRateSchedule:

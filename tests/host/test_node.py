@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.host.node import is_of_this_node, oom_kills
+from trainers.host.node import available_memory_bytes, is_of_this_node, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,9 @@ def test_the_count_of_the_own_group_is_found(tmp_path: Path, groups: str, file: 
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     assert oom_kills(tmp_path) == 3
+
+
+MIB = 2**20
 
 
 def test_without_control_groups_there_is_no_count(tmp_path: Path) -> None:
@@ -64,3 +67,42 @@ def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: 
     assert shown(PYTHONDONTWRITEBYTECODE="1") == str(tmp_path)
     subprocess.check_call([sys.executable, "-m", "compileall", "-q", tmp_path])
     assert shown(PYTHONDONTWRITEBYTECODE="1") == ""  # what the sentence says has mended it
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "available_mib"),
+    [
+        ("0::/job", {"job/memory.max": "max", "job/memory.current": "1"}, 900),
+        ("0::/job", {"job/memory.max": 500 * MIB, "job/memory.current": 450 * MIB, "job/memory.stat": ""}, 50),
+        (
+            "0::/host/pod",  # which a container sees as its root
+            {"memory.max": 500 * MIB, "memory.current": 450 * MIB, "memory.stat": f"inactive_file {20 * MIB}"},
+            70,
+        ),
+        (
+            "4:memory:/job",
+            {
+                "memory/job/memory.limit_in_bytes": 500 * MIB,
+                "memory/job/memory.usage_in_bytes": 600 * MIB,
+                "memory/job/memory.stat": f"total_inactive_file {10 * MIB}",
+            },
+            0,
+        ),
+    ],
+)
+def test_a_limit_of_the_control_group_counts_as_the_memory_of_the_host(
+    group: str, files: dict[str, object], available_mib: int, tmp_path: Path
+):
+    for path, text in {
+        "proc/self/cgroup": group,
+        "proc/meminfo": f"MemFree: 1 kB\nMemAvailable:  {900 * 1024} kB\n",
+        **{f"sys/fs/cgroup/{path}": text for path, text in files.items()},
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    assert available_memory_bytes(tmp_path) == available_mib * MIB
+
+
+def test_memory_of_an_unknown_system_is_unknown(tmp_path: Path):
+    assert available_memory_bytes(tmp_path) is None
+    assert (available_memory_bytes() or 0) > 0

@@ -124,3 +124,13 @@ def test_the_order_is_of_numbers_and_a_link_or_a_folder_without_a_manifest_is_no
     assert [path.name for path in checkpoints.candidates(tmp_path)] == [
         "step-100000000-1", "step-99999999-1", "step-00000002-10", "step-00000002-9",
     ]  # fmt: skip
+
+
+def test_a_damaged_newer_checkpoint_does_not_push_out_the_one_just_written(folder: Path):
+    """A damaged checkpoint that cannot be set aside is still there, and newer than what the resumed training writes."""
+    manifest = checkpoints.read_manifest(folder)
+    for name in ("step-00000002-2", "step-00000003-1"):
+        (folder.parent / name).mkdir()
+        checkpoints.write_manifest(folder.parent / name, manifest)
+    checkpoints.remove_old(folder.parent, 1, folder.parent / "step-00000002-2")
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["step-00000002-2", "step-00000003-1"]

@@ -111,11 +111,58 @@ def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], message: str
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_of_another_model_is_refused_before_anything_starts(make: Make, tmp_path: Path):
-    (tmp_path / "config.json").write_text('{"model_type": "bloom"}')
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(InputError, match="holds a bloom model, the recipe has gpt2"):
-        make("--start-from", str(tmp_path))
+def model_folder(folder: Path, **changes: object) -> Path:
+    """Writes a `config.json` of the recipe's model with changes, and a file of weights without any."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**RECIPE.model.to_config(), **changes}))
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return folder
+
+
+BLOOM = {"model_type": "bloom", "n_layer": 1, "hidden_size": 16, "n_head": 2, "vocab_size": 256}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (BLOOM, "holds a bloom model, the recipe has gpt2"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config of .* is stated: its weights are"),
+        ({"compression_config": {"format": "x"}}, "compression_config of .* is stated: its weights are"),
+    ],
+)
+def test_a_folder_of_another_model_is_refused_before_anything_starts(
+    changes: dict[str, object], message: str, make: Make, tmp_path: Path
+):
+    with pytest.raises(InputError, match=message):
+        make("--start-from", str(model_folder(tmp_path / "model", **changes)))
+
+
+def test_every_difference_of_the_mathematics_is_named_by_a_process_that_imports_transformers(
+    make: Make, tmp_path: Path
+):
+    folder = model_folder(tmp_path / "model", layer_norm_epsilon=1e-6, n_head=4)
+    with pytest.raises(InputError) as refused:
+        make("--start-from", str(folder))
+    assert str(refused.value).startswith(
+        f"{folder} holds another model than the recipe: n_head is 4 there and 2 in the recipe; layer_norm_epsilon is"
+        " 1e-06 there and 1e-05 in the recipe: search the folder's own model"
+    )
+
+
+def test_a_training_that_went_on_needs_its_initial_weights_no_more(make: Make, tmp_path: Path):
+    before = dataclasses.replace(make(), initial_weights=str(tmp_path / "gone"))
+    assert make("--start-from", str(tmp_path / "gone"), before=before, tokens_done=STEP) == before
+    with pytest.raises(InputError, match=r"holds no config\.json"):
+        make("--start-from", str(tmp_path / "gone"), before=before)
+
+
+def test_a_bare_layout_trains_the_model_of_the_folder(make: Make, tmp_path: Path):
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"layout": to_json(FSDP)}))
+    folder = model_folder(tmp_path / "model", seq_length=16, global_batch_size=4)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"holds no model\.safetensors"):  # the model itself is the recipe's
+        make("--start-from", str(folder), target=bare)
 
 
 def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path: Path):

@@ -22,8 +22,8 @@ def _shortages(free_mib: float) -> tuple[str, str]:
     free of each.
     """
     room: Any = checkpoint_room
-    before = room._free_bytes, room._available_bytes
-    room._free_bytes, room._available_bytes = lambda _: int(free_mib * MIB), lambda: int(free_mib * MIB)
+    before = room._free_bytes, room.available_memory_bytes
+    room._free_bytes, room.available_memory_bytes = lambda _: int(free_mib * MIB), lambda: int(free_mib * MIB)
     group = dist.group.WORLD
     assert group is not None
     tensor = whole_tensor(torch.zeros(2, MIB // 4), replica=dist.get_rank(), num_replicas=2)
@@ -31,7 +31,7 @@ def _shortages(free_mib: float) -> tuple[str, str]:
     try:
         return room.disk_shortage(state, Path("/there"), group), room.memory_shortage(state, group)
     finally:
-        room._free_bytes, room._available_bytes = before
+        room._free_bytes, room.available_memory_bytes = before
 
 
 def _played(free_mib: list[float]) -> list[tuple[str, str]]:
@@ -51,7 +51,3 @@ def test_a_shortage_is_told_with_what_is_needed_and_what_is_free():
 def test_the_machine_says_what_is_free(tmp_path: Path):
     room: Any = checkpoint_room
     assert room._free_bytes(tmp_path / "to be made" / "checkpoints") > 0
-    assert room._available_bytes() > 0
-    room._MEMORY, before = tmp_path / "none", room._MEMORY
-    assert room._available_bytes() is None
-    room._MEMORY = before

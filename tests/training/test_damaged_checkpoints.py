@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 import platform.train.__main__ as train
 from platform.train.exporting import command
@@ -21,10 +23,12 @@ from tests.training.layout_file import write_layout
 from tests.training.loop_group import Attempt, attempts, job
 from tests.training.values import STEP, plan
 from trainers.records import checkpoints
+from trainers.records.checkpoints import Damage
 from trainers.records.training import Begun, SetAside
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, MANIFEST, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader
 from trainers.spec.layout import Layout
+from trainers.training import checkpoint_reading
 
 pytestmark = pytest.mark.contract
 
@@ -130,6 +134,32 @@ def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(kind: str, 
     assert (ended, begun) == (["done"], [0, 4])
     assert set_aside.name == NEWER and re.search(sentence, set_aside.reason)
     assert checkpoints.newest(folder / CHECKPOINTS) == folder / CHECKPOINTS / "step-00000012-2"
+
+
+def _agreed(checkpoints_folder: Path) -> str:
+    """Returns what two ranks agree on where the second does not see the newest checkpoint's manifest yet."""
+    reading: Any = checkpoint_reading
+    before = reading.damage
+    if dist.get_rank() == 1:
+        reading.damage = lambda path, **_: Damage(path=path, reason=f"{path} is missing")  # type: ignore[reportUnknownLambdaType]
+    gathered: list[Any] = [None, None]
+
+    def gather(value: Any) -> list[Any]:
+        dist.all_gather_object(gathered, value)
+        return list(gathered)
+
+    try:
+        return str(checkpoint_reading.agree_on_newest(checkpoints_folder, gather))
+    except ValueError as error:
+        return str(error)
+    finally:
+        reading.damage = before
+
+
+def test_a_checkpoint_that_only_one_node_misses_is_not_given_up(folder: Path):
+    answer = run_group(_agreed, folder / CHECKPOINTS, 2)
+    assert answer.startswith("rank 1 finds that ") and NEWER in answer
+    assert checkpoints.newest(folder / CHECKPOINTS) == folder / CHECKPOINTS / NEWER
 
 
 def test_a_resumed_training_runs_no_pickle(folder: Path):

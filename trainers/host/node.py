@@ -218,23 +218,55 @@ def oom_kills(system: Path = Path("/")) -> int:
 
     `system` is the root of the file system.
     """
+    for folder, is_first_version in _memory_groups(system):
+        with contextlib.suppress(OSError):
+            text = (folder / ("memory.oom_control" if is_first_version else "memory.events")).read_text()
+            if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+                return int(match[1])
+    return 0
+
+
+def available_memory_bytes(system: Path = Path("/")) -> int | None:
+    """Returns the host memory that processes of this control group may still take: what the kernel estimates to be
+    available, or what the group's limit leaves, such as a container's. None where neither is known.
+
+    `system` is the root of the file system.
+    """
+    with contextlib.suppress(OSError):
+        if match := re.search(r"^MemAvailable: +(\d+) kB$", (system / "proc/meminfo").read_text(), re.MULTILINE):
+            of_host = int(match[1]) * 1024
+            return min([of_host, *_group_memory_bytes(system)])
+    return min(_group_memory_bytes(system), default=None)
+
+
+def _group_memory_bytes(system: Path) -> Iterator[int]:
+    """Yields the bytes that the limit of each memory group leaves."""
+    for folder, is_first_version in _memory_groups(system):
+        limit, used, prefix = ("memory.max", "memory.current", "")
+        if is_first_version:
+            limit, used, prefix = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            # Pages of files that were not read lately are given up for the asking.
+            cached = re.search(rf"^{prefix}inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            yield max(0, left + (int(cached[1]) if cached else 0))
+
+
+def _memory_groups(system: Path) -> Iterator[tuple[Path, bool]]:
+    """Yields the folders that may be this process's memory group, and whether they are of the first version."""
     try:
         groups = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return 0
+        return
     mount = system / "sys/fs/cgroup"
     for group in groups:
         _, controllers, path = group.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        root, name = (mount / "memory", "memory.oom_control") if controllers else (mount, "memory.events")
+        root = mount / "memory" if controllers else mount
         # A container may see its own group as the root, under the path that the host knows it by.
         for folder in (root / path.lstrip("/"), root):
-            with contextlib.suppress(OSError):
-                match = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
-                if match:
-                    return int(match[1])
-    return 0
+            yield folder, bool(controllers)
 
 
 def _processor() -> str:

@@ -89,7 +89,7 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
     architecture = architecture_of(spec.architecture)
     name = transformers_name(architecture.position, attention, masked=spec.window > 0 or cp > 1, mask=mask)
     with _parameters_on_meta():
-        module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
+        module = AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32, attn_implementation=name)
         if spec.embedding_norm and not architecture.embedding_norm:
             _add_embedding_norm(module, spec)
     family_kernels(spec.architecture).use_attention(module, spec.num_heads, attention)
@@ -154,7 +154,8 @@ def _parameters_on_meta() -> Generator[None, None, None]:
         handle.remove()
 
 
-def _config(spec: ModelSpec) -> PreTrainedConfig:
+def config_of(spec: ModelSpec) -> PreTrainedConfig:
+    """Returns the configuration with which `build` makes the model: transformers' own, without dropout."""
     # Where sizes are all that is known, transformers' defaults hold for the rest.
     unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated

@@ -196,16 +196,21 @@ def set_aside(path: Path) -> None:
         sync_folder(path)
 
 
-def remove_old(folder: Path, keep: int) -> None:
-    """Removes all but the newest `keep` complete checkpoints, and what older attempts left unfinished."""
-    complete = candidates(folder)
-    stay = set(complete[:keep])
-    last = _order(complete[0]) if complete else (0, 0)
-    for path in _folders(folder):
-        if path not in stay and _order(path) < last:
-            with contextlib.suppress(OSError):  # the marker first: what is half removed is no checkpoint
-                (path / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(path, ignore_errors=True)
+def remove_old(folder: Path, keep: int, newest: Path) -> None:
+    """Removes what is older than the checkpoint `newest`: all but the newest `keep` complete checkpoints with it, and
+    what other attempts left unfinished. What cannot be removed stays.
+
+    Only what was just verified counts: a newer one may be damaged, and may have failed to be set aside.
+    """
+    last = _order(newest)
+    with contextlib.suppress(OSError):
+        complete = [path for path in candidates(folder) if _order(path) <= last]
+        stay = {newest, *complete[:keep]}
+        for path in _folders(folder):
+            if path not in stay and _order(path) < last:
+                with contextlib.suppress(OSError):  # the marker first: what is half removed is no checkpoint
+                    (path / MANIFEST).unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -27,6 +27,8 @@ _LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _REFUSED = {
     "quantization_config": "its weights are stored as {0}, and this project trains a model of its own precision: take"
     " the folder of the model before quantization",
+    "compression_config": "its weights are stored as {0}, and this project trains a model of its own precision: take"
+    " the folder of the model before compression",
     "dual_chunk_attention_config": "attention over chunks is not trained here: take the key out to train with attention"
     " over all tokens",
 }

@@ -163,11 +163,12 @@ class CheckpointWriter:
                 contents = _contents(files)
                 write_manifest(path, dataclasses.replace(manifest, contents=contents))
                 size_bytes = contents.size_bytes
-                remove_old(self._folder, self._keep)
         except Exception as failure:
             error = _cause(failure)
         if error:
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove_old(self._folder, self._keep, path)
         return error, size_bytes
 
 

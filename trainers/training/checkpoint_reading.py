@@ -27,12 +27,19 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
     are damaged, which are set aside; a collective, with the same answer on every rank.
 
     Raises:
-        ValueError: there are some, and none is whole.
+        ValueError: there are some, and none is whole, or ranks see different files.
     """
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
     def look(path: Path) -> Damage | None:
-        return next(filter(None, gather(damage(path, part=rank, num_parts=num_ranks))), None)
+        found = gather(damage(path, part=rank, num_parts=num_ranks))
+        finder, first = next(((index, own) for index, own in enumerate(found) if own is not None), (0, None))
+        if first is None or finder == 0:
+            return first
+        # A shared folder may be seen late, or wrongly, by one node: rank 0 looks too before a checkpoint is given up.
+        if gather(rank == 0 and damage(path, part=finder, num_parts=num_ranks) is None)[0]:
+            raise ValueError(f"rank {finder} finds that {first.reason}, and rank 0 that nothing is wrong: start again")
+        return first
 
     paths: list[Path] = gather(candidates(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
     start, damages = newest_whole(folder, look, paths)

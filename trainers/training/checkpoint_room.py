@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from trainers.distributed.state import StateTensor
 from trainers.host.failures import size
+from trainers.host.node import available_memory_bytes
 
 _FP32_BYTES = 4
-_MEMORY = Path("/proc/meminfo")
 
 
 def disk_shortage(state: Mapping[str, StateTensor], folder: Path, group: dist.ProcessGroup) -> str:
@@ -30,7 +30,9 @@ def memory_shortage(state: Mapping[str, StateTensor], group: dist.ProcessGroup) 
     """Returns a clause on the first host whose memory cannot hold its ranks' copies; "" for none. A collective."""
     needed_bytes: Counter[str] = Counter()
     available_bytes: dict[str, int] = {}
-    for host, own_bytes, available in _gathered((socket.gethostname(), _saved_bytes(state), _available_bytes()), group):
+    for host, own_bytes, available in _gathered(
+        (socket.gethostname(), _saved_bytes(state), available_memory_bytes()), group
+    ):
         needed_bytes[host] += own_bytes
         if available is not None:
             available_bytes[host] = min(available, available_bytes.get(host, available))
@@ -54,15 +56,6 @@ def _free_bytes(folder: Path) -> int | None:
     try:
         return shutil.disk_usage(existing).free
     except OSError:
-        return None
-
-
-def _available_bytes() -> int | None:
-    """Returns the memory that processes of this host may still take, as the kernel estimates it."""
-    try:
-        lines = _MEMORY.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
         return None
 
 

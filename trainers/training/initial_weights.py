@@ -2,31 +2,39 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
 
 from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.base import Engine
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_DTYPES = ("F32", "BF16", "F16")
+"""Types whose numbers are the weights. Those of fewer bits are so only by factors that stand elsewhere."""
+_ROTARY = r"rotary_emb\.inv_freq$"
+"""Frequencies that files of former versions have in each block; they follow from the configuration."""
+_MOST_NAMED = 3
+_BLOCK_ROWS = 4096
 
 
 class WeightFiles:
     """The safetensors files of a transformers folder.
 
     Raises:
-        ValueError: the folder has none.
+        ValueError: the folder has none, or its index leads elsewhere.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         index = folder / _INDEX
         if index.is_file():
-            self._file_of: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+            self._file_of = _placed(index)
         elif (folder / _SINGLE).is_file():
             with _opened(folder / _SINGLE) as file:
                 self._file_of = dict.fromkeys(file.keys(), _SINGLE)
@@ -45,10 +53,72 @@ class WeightFiles:
                 return candidate
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
 
-    def shape(self, stored: str) -> tuple[int, ...]:
-        """Returns the shape of a stored tensor."""
+    def check_tensor(self, stored: str, name: str, shape: tuple[int, ...]) -> None:
+        """Checks that a stored tensor can be the parameter `name`, of that shape.
+
+        Raises:
+            ValueError: it has another shape, or numbers that are no weights.
+        """
         with _opened(self._folder / self._file_of[stored]) as file:
-            return tuple(file.get_slice(stored).get_shape())
+            tensor = file.get_slice(stored)
+            stored_shape, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
+        if stored_shape != shape:
+            raise ValueError(
+                f"{name} has shape {list(stored_shape)} in {self._folder}, {list(shape)} in the recipe's model"
+            )
+        if dtype not in _DTYPES:
+            raise ValueError(
+                f"{name} is stored as {dtype} in {self._folder}: give a folder with fp32, bf16 or fp16 weights"
+            )
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Checks that the folder's tensors are the model's parameters, all of them and none besides.
+
+        What transformers leaves out as well counts as none, and so does a second copy of a tied table.
+
+        Raises:
+            ValueError: they are not; the first ones that are not are named.
+        """
+        base, used = model.base_model_prefix, dict[torch.nn.Parameter, str]()
+        unused = self._names()
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if parameter not in used:
+                used[parameter] = self.stored_name(name, base)
+                self.check_tensor(used[parameter], name, tuple(parameter.shape))
+            elif {name, name.removeprefix(f"{base}.")} & unused:
+                copy = self.stored_name(name, base)
+                if self._are_equal(copy, used[parameter]):
+                    unused.discard(copy)
+        left_out = (*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), _ROTARY)
+        named = sorted(
+            name for name in unused - set(used.values()) if not any(re.search(pattern, name) for pattern in left_out)
+        )
+        if named:
+            more = f" and {len(named) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
+            raise ValueError(
+                f"{self._folder} has tensors that the recipe's model does not use: {', '.join(named[:_MOST_NAMED])}"
+                f"{more}"
+            )
+
+    def _names(self) -> set[str]:
+        """Returns the names of all tensors of the files, those that the index leaves out too."""
+        names = set[str]()
+        for file_name in sorted(set(self._file_of.values())):
+            with _opened(self._folder / file_name) as file:
+                names |= set(file.keys())
+        return names
+
+    def _are_equal(self, stored: str, other: str) -> bool:
+        """Returns whether two stored tensors have the same values; rows at a time, since a table is large."""
+        with (
+            _opened(self._folder / self._file_of[stored]) as file,
+            _opened(self._folder / self._file_of[other]) as other_file,
+        ):
+            first, second = file.get_slice(stored), other_file.get_slice(other)
+            if first.get_shape() != second.get_shape():
+                return False
+            rows = range(0, first.get_shape()[0], _BLOCK_ROWS)
+            return all(torch.equal(first[i : i + _BLOCK_ROWS], second[i : i + _BLOCK_ROWS]) for i in rows)
 
     def read(self, stored: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
         """Returns a box of a stored tensor."""
@@ -57,11 +127,26 @@ class WeightFiles:
             return file.get_slice(stored)[box]
 
 
+def _placed(index: Path) -> dict[str, str]:
+    """Returns the file of each tensor, as an index states it.
+
+    Raises:
+        ValueError: it states none, or one in another folder.
+    """
+    try:
+        placed: Any = json.loads(index.read_bytes())["weight_map"]
+        if all(Path(name).name == name for name in placed.values()):
+            return placed
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is no index of a model's weights ({type(error).__name__})") from error
+    raise ValueError(f"{index} names files of other folders: save the model anew")
+
+
 def load(engine: Engine, folder: Path) -> None:
     """Fills the engine's master weights from the folder, each rank its own parts; a collective.
 
     Raises:
-        ValueError: the folder holds another model.
+        ValueError: the folder holds another model, or cannot be read.
     """
     files, base = WeightFiles(folder), engine.models[0].module.base_model_prefix
     for key, tensor in engine.training_state().items():
@@ -69,10 +154,7 @@ def load(engine: Engine, folder: Path) -> None:
         if kind != WEIGHT:
             continue
         stored = files.stored_name(name, base)
-        if files.shape(stored) != tensor.shape:
-            raise ValueError(
-                f"{name} has shape {list(files.shape(stored))} in {folder}, {list(tensor.shape)} in the recipe's model"
-            )
+        files.check_tensor(stored, name, tensor.shape)
         for part in tensor.parts:
             part.tensor.copy_(files.read(stored, part.offsets, tuple(part.tensor.shape)))
     engine.adopt(Counters(optimizer_step=0))
@@ -80,5 +162,13 @@ def load(engine: Engine, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[Any]:
-    with safe_open(path, framework="pt") as file:
-        yield file
+    """Opens a file of tensors.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read ({error})") from error

@@ -1,0 +1,74 @@
+"""The model in a transformers folder, with whose weights a training begins."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from platform.common.builder import ALONE
+from platform.common.checkout import ROOT
+from platform.common.errors import InputError
+from platform.study.folder import user_path
+from search_spaces.transformers_config import space_of_config
+from trainers.spec.codec import to_json
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+_LONGEST_S = 600.0
+
+
+def recipe_of(text: str) -> Recipe:
+    """Returns the recipe of the model that the folder holds, with the defaults of its space.
+
+    Raises:
+        InputError: it holds no model that can be trained here.
+    """
+    folder = user_path(text).absolute()
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder")
+    try:
+        return space_of_config(folder / "config.json").recipe
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def initial_weights(text: str, recipe: Recipe) -> str:
+    """Returns the folder's absolute path, after a check that it holds the recipe's model: the same mathematics, and
+    every tensor used.
+
+    Raises:
+        InputError: it holds none, or another one; each difference is named.
+    """
+    folder, held = user_path(text).absolute(), recipe_of(text).model
+    if held.architecture != recipe.model.architecture:
+        raise InputError(
+            f"{folder} holds a {held.architecture} model, the recipe has {recipe.model.architecture}: give another one"
+        )
+    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        raise InputError(f"{folder} holds no model.safetensors: save the model there as safetensors")
+    if reason := _reason(recipe.model, held, folder):
+        raise InputError(reason)
+    return str(folder)
+
+
+def _reason(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
+    """Asks a process that imports transformers, which this one does not."""
+    question = {"recipe": to_json(recipe), "held": to_json(held), "folder": str(folder)}
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-m", "trainers.training.start_check"],
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_S,
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, **ALONE},
+        )
+        return json.loads(completed.stdout.splitlines()[-1])["reason"]
+    except subprocess.CalledProcessError as error:
+        cause = (error.stderr.strip().splitlines() or ["no message"])[-1]
+    except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+        cause = str(error) or type(error).__name__
+    return f"transformers does not compare the model in {folder} with the recipe's: {cause}"

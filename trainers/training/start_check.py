@@ -1,0 +1,48 @@
+"""Says why a folder's weights are none of a recipe's model; run as a process of its own, on no device.
+
+    python -m trainers.training.start_check < QUESTION.json
+
+The question has the recipe's `ModelSpec` as "recipe", that of the folder's `config.json` as "held", and "folder".
+Prints `{"reason": ""}`, or with a clause in it.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from trainers.spec.codec import from_json
+from trainers.spec.model import ModelSpec
+from trainers.startup import import_stubs
+
+with import_stubs.imports():
+    from trainers.models import model
+    from trainers.models.same_model import differences, told
+    from trainers.training.initial_weights import WeightFiles
+
+
+def reason_against(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
+    """Returns why the weights in `folder`, which holds the model `held`, are none of the recipe's; empty if they are.
+
+    Every difference of the mathematics is named, else the first tensor that does not fit.
+    """
+    if found := differences(held, recipe):
+        return (
+            f"{folder} holds another model than the recipe: {'; '.join(map(told, found))}: search the folder's own"
+            f" model (python -m platform.search {folder}), or give another folder"
+        )
+    try:
+        WeightFiles(folder).check(model.build(recipe, attention="eager").module)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    """Reads the question from standard input, and prints the reason as one line of JSON."""
+    question = json.load(sys.stdin)
+    recipe, held = (from_json(ModelSpec, question[name]) for name in ("recipe", "held"))
+    print(json.dumps({"reason": reason_against(recipe, held, Path(question["folder"]))}))
+
+
+if __name__ == "__main__":
+    main()
