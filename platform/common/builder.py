@@ -17,7 +17,8 @@ from typing import IO
 
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
-from trainers.spec.codec import to_json
+from trainers.records.plain_files import read_plain
+from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
 
 _READER = 1
@@ -97,8 +98,8 @@ def _start(spec: ModelSpec) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
 
 def _reason(lines: list[bytes]) -> str | None:
     try:
-        reason = json.loads(lines[0])["reason"]
-    except (IndexError, KeyError, TypeError, ValueError):
+        reason = json_object(lines[0])["reason"]
+    except (IndexError, KeyError, ValueError):
         return None
     return reason if isinstance(reason, str) else None
 
@@ -112,8 +113,8 @@ def _folder() -> Path:
 
 def _read(key: str) -> str | None:
     try:
-        return _reason([(_folder() / f"{key}.json").read_bytes()])
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return _reason([read_plain(_folder() / f"{key}.json", links=True)])
+    except (InputError, RuntimeError):  # RuntimeError: there is no home
         return None
 
 

@@ -1,7 +1,6 @@
 """The `Plan` made from options and target: recipe, phases with fitting batch points, schedule, held-out data."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 
 from platform.common.builder import BuildQuestion
@@ -13,6 +12,7 @@ from platform.train.target import Target
 from platform.train.train_options import TrainOptions
 from trainers import data
 from trainers.data import ParquetTokens
+from trainers.records.plain_files import read_json
 from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -105,8 +105,8 @@ def _initial_weights(text: str, recipe: Recipe) -> str:
     """
     folder = user_path(text).absolute()
     try:
-        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
+        kind = read_json(folder / "config.json", links=True).get("model_type")
+    except InputError as error:
         raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder") from error
     if kind != recipe.model.architecture:
         raise InputError(f"{folder} holds a {kind} model, the recipe has {recipe.model.architecture}: give another one")

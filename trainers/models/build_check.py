@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any
 
-from trainers.spec.codec import from_json, shortened
+from trainers.spec.codec import from_json, json_object, shortened
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
@@ -37,7 +37,7 @@ def reason_against(spec: ModelSpec) -> str:
     except (ImportError, MemoryError, OSError):
         raise  # of this machine, not of the model
     except Exception as error:  # whatever the library's code raises on odd values
-        return _of_error(error, json.loads(shallow.config))
+        return _of_error(error, shallow.settings)
     # `build` compares the sum: with each block right, what is outside of them is right too.
     for name, block in zip(built.block_names, built.blocks, strict=True):
         count = sum(parameter.numel() for parameter in block.parameters())
@@ -49,7 +49,7 @@ def reason_against(spec: ModelSpec) -> str:
 
 def with_few_blocks(spec: ModelSpec) -> ModelSpec:
     """Returns `spec` with one block of each kind that its `config.json` names."""
-    config: dict[str, Any] = json.loads(spec.config)
+    config = spec.settings
     kinds = config.get("layer_types")
     first = {kind: place for place, kind in reversed(list(enumerate(kinds)))} if isinstance(kinds, list) else {"": 0}
     places = sorted(first.values())[: spec.num_layers] or [0]
@@ -78,7 +78,7 @@ def _of_error(error: Exception, config: dict[str, Any]) -> str:
 
 def main() -> None:
     """Reads a model's JSON from standard input, and prints the reason as one line of JSON."""
-    print(json.dumps({"reason": reason_against(from_json(ModelSpec, json.load(sys.stdin)))}))
+    print(json.dumps({"reason": reason_against(from_json(ModelSpec, json_object(sys.stdin.read())))}))
 
 
 if __name__ == "__main__":

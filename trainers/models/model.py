@@ -7,7 +7,6 @@ micro-steps, and a layout must not change the mathematics.
 import contextlib
 import dataclasses
 import importlib
-import json
 from collections.abc import Generator
 from typing import Any
 
@@ -157,7 +156,7 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 def _config(spec: ModelSpec) -> PreTrainedConfig:
     # Where sizes are all that is known, transformers' defaults hold for the rest.
     unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
+    settings: dict[str, Any] = spec.settings if spec.config else spec.to_config() | unstated
     for key in ("model_type", "auto_map"):  # code that a file names is never run
         settings.pop(key, None)
     if "head_dim" in settings and settings["head_dim"] is None:

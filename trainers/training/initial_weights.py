@@ -1,7 +1,6 @@
 """The weights of a transformers folder as the first ones: each rank reads its own parts, nothing is downloaded."""
 
 import contextlib
-import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from safetensors import safe_open
 
 from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.base import Engine
+from trainers.records.plain_files import read_json
+from trainers.spec.errors import InputError
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -26,7 +27,7 @@ class WeightFiles:
         self._folder = folder
         index = folder / _INDEX
         if index.is_file():
-            self._file_of: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+            self._file_of: dict[str, str] = _files_of(index)
         elif (folder / _SINGLE).is_file():
             with _opened(folder / _SINGLE) as file:
                 self._file_of = dict.fromkeys(file.keys(), _SINGLE)
@@ -55,6 +56,13 @@ class WeightFiles:
         with _opened(self._folder / self._file_of[stored]) as file:
             box = tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))
             return file.get_slice(stored)[box]
+
+
+def _files_of(index: Path) -> dict[str, str]:
+    files: Any = read_json(index, links=True).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):  # type: ignore[reportUnknownVariableType]
+        raise InputError(f'{index} must hold an object "weight_map" with the names of files')
+    return files  # type: ignore[reportUnknownVariableType]
 
 
 def load(engine: Engine, folder: Path) -> None:
