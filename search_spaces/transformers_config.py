@@ -1,7 +1,6 @@
 """Makes a space of any transformers `config.json`, so that a model needs no Python to be searched."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
+from trainers.records.plain_files import read_json
 from trainers.spec.architectures import architecture_of
 from trainers.spec.codec import shortened
 from trainers.spec.model import ModelSpec
@@ -27,7 +27,7 @@ def space_of_config(path: Path) -> Space:
         ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
     """
     name = _name(path)
-    config = _read(path)
+    config = read_json(path, links=True)
     if "layout" in config and "model_type" not in config:
         raise ValueError(f"{path} is a layout and no model: a search takes it by --layout")
     model = ModelSpec.from_config(config, name=name)
@@ -94,19 +94,3 @@ def _stated(config: dict[str, Any], key: str, name: str) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} of {name} must be a whole number above 0 or left out, got {shortened(value)}")
     return value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a JSON file: it is not UTF-8 text") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"{path} is nested too deeply for a JSON file of a model") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} wants a JSON object at its top, got {type(config).__name__}")
-    return config

@@ -19,6 +19,7 @@ import psutil
 
 from platform.common.text import plural
 from platform.study.atomic_write import replacing
+from trainers.records.plain_files import read_json
 from trainers.spec.codec import from_json, to_json
 
 NOTE = "running.json"
@@ -65,8 +66,8 @@ def read_note(study: Path) -> Note | None:
     held.
     """
     try:
-        return from_json(Note, json.loads((study / NOTE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return from_json(Note, read_json(study / NOTE))
+    except ValueError:
         return None
 
 

@@ -18,7 +18,8 @@ from typing import IO
 
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
-from trainers.spec.codec import to_json
+from trainers.records.plain_files import read_plain
+from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
 
 _READER = 2
@@ -91,7 +92,7 @@ def _key(spec: ModelSpec) -> str:
 def _start(models: list[ModelSpec]) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     output = tempfile.TemporaryFile()  # noqa: SIM115  closed by `BuildQuestion`
     with tempfile.TemporaryFile() as written:  # a pipe would wait for the process to begin reading
-        written.write(json.dumps([to_json(spec) for spec in models]).encode())
+        written.write("".join(f"{json.dumps(to_json(spec))}\n" for spec in models).encode())
         written.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-m", "trainers.models.build_check"],
@@ -106,8 +107,8 @@ def _start(models: list[ModelSpec]) -> tuple[subprocess.Popen[bytes], IO[bytes]]
 
 def _reason(line: bytes) -> str | None:
     try:
-        reason = json.loads(line)["reason"]
-    except (KeyError, TypeError, ValueError):
+        reason = json_object(line)["reason"]
+    except (KeyError, ValueError):
         return None
     return reason if isinstance(reason, str) else None
 
@@ -121,8 +122,8 @@ def _folder() -> Path:
 
 def _read(key: str) -> str | None:
     try:
-        return _reason((_folder() / f"{key}.json").read_bytes())
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return _reason(read_plain(_folder() / f"{key}.json", links=True))
+    except (InputError, RuntimeError):  # RuntimeError: there is no home
         return None
 
 

@@ -3,14 +3,10 @@
 import argparse
 from typing import Any, NoReturn
 
+from trainers.spec.errors import InputError as InputError
+
 NOT_RESOLVED = 4
 """Exit code where the machine was disturbed and it is not resolved which of several layouts is the fastest."""
-
-
-class InputError(ValueError):
-    """A user's mistake: its text is one sentence, what is wrong and what to do. Commands end with exit code 2."""
-
-    exit_code = 2
 
 
 class NothingFits(InputError):

@@ -5,9 +5,10 @@ a source means this project's measurements (docs/measurements.md).
 """
 
 import functools
-import json
 import pathlib
 from typing import Any
+
+from trainers.records.plain_files import read_json
 
 _FILE = pathlib.Path(__file__).with_name("constants.json")
 
@@ -15,7 +16,7 @@ _FILE = pathlib.Path(__file__).with_name("constants.json")
 @functools.cache
 def table() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns every constant with its provenance, by module and name."""
-    return json.loads(_FILE.read_text(encoding="utf-8"))
+    return read_json(_FILE, links=True)
 
 
 def number(module: str, name: str) -> float:

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import difflib
 import functools
-import json
 import math
 import pathlib
 import re
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from platform.common.errors import InputError
 from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S
+from trainers.records.plain_files import read_json
 from trainers.spec.cluster import Cluster
 
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
@@ -144,7 +144,7 @@ class ClusterSpec:
 @functools.cache
 def catalogue() -> dict[str, Any]:
     """Returns the content of `hardware.json`."""
-    return json.loads(_FILE.read_text(encoding="utf-8"))
+    return read_json(_FILE, links=True)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ it.
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 import statistics
@@ -17,6 +16,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
+from trainers.records.plain_files import read_json
 
 _FILE = pathlib.Path(__file__).with_name("stacks.json")
 
@@ -24,7 +24,7 @@ _FILE = pathlib.Path(__file__).with_name("stacks.json")
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
     """Returns the file's content: facts of engines, the meanings of stacks' facts, and the stacks."""
-    return json.loads(_FILE.read_text(encoding="utf-8"))
+    return read_json(_FILE, links=True)
 
 
 @functools.cache

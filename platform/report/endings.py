@@ -13,11 +13,11 @@ from platform.study.folder import default_folder
 from platform.study.group import SCALING
 from platform.study.history import History
 from platform.study.journal import JOURNAL
-from platform.study.plain_files import refuse_links
 from platform.study.result.result import StudyResult
 from platform.study.trust import other_owner
 from trainers.records.journal import End
 from trainers.records.measurement import Outcome
+from trainers.records.plain_files import refuse_links
 
 RESUME = "python -m platform.search --resume"
 

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import functools
 import math
+import os
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from platform.common.errors import InputError
 from platform.common.text import stages
 from platform.study.atomic_write import replacing
 from trainers.records.measurement import Measurement, Outcome
+from trainers.records.plain_files import open_plain
 from trainers.spec.axis import axes_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
@@ -222,6 +224,10 @@ def _percent(tflops: float | None, peak: float | None) -> float | None:
     return None if tflops is None or not peak else 100 * tflops / peak
 
 
+_MOST_BYTES = 2**30
+"""Size of a table up to which it is read."""
+
+
 def write_csv(path: Path, rows: Iterable[TableRow]) -> None:
     """Writes a table, replacing the file as a whole. Figures keep every digit.
 
@@ -245,11 +251,13 @@ def read_csv(path: Path) -> list[TableRow]:
         InputError: the file cannot be read, lacks a published column, has an unknown one, or a cell of the wrong kind.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with os.fdopen(open_plain(path, links=True, most_bytes=_MOST_BYTES), newline="", encoding="utf-8") as file:
             reader = csv.reader(file, strict=True)
             names = next(reader, None) or list[str]()
             _check_header(path, names)
             return [_parse(path, number, names, cells) for number, cells in enumerate(reader, start=2) if cells]
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"the table {path} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:

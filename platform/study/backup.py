@@ -19,7 +19,8 @@ from platform.study.atomic_write import replacing
 from platform.study.folder import user_path
 from platform.study.journal import JOURNAL
 from platform.study.lock import acquire
-from platform.study.plain_files import read_plain
+from trainers.records.plain_files import read_plain
+from trainers.spec.errors import MissingFileError
 
 EVERY_S = 10.0
 """Seconds between two reads of the journal: the most that the copy loses when a machine is lost."""
@@ -58,7 +59,7 @@ class _Folder:
 
     def read(self, name: str) -> bytes:
         path = self._path / name
-        return path.read_bytes() if path.exists() else b""
+        return read_plain(path, links=True) if path.exists() else b""
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path / name
@@ -216,5 +217,8 @@ def without_secrets(place: str) -> str:
 
 def _finished(journal: Path) -> bytes:
     """Returns the journal's complete lines."""
-    data = read_plain(journal)
+    try:
+        data = read_plain(journal)
+    except MissingFileError:
+        return b""
     return data[: data.rfind(b"\n") + 1]

@@ -12,7 +12,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
-from platform.study.plain_files import read_plain
+from trainers.records.plain_files import read_json
 from trainers.spec.codec import from_json, to_json
 
 SCALING = "scaling.json"
@@ -59,10 +59,10 @@ def read_group(folder: Path) -> StudyGroup:
         InputError: it cannot be read.
     """
     try:
-        return from_json(StudyGroup, json.loads(read_plain(folder / SCALING)))
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
+        return from_json(StudyGroup, read_json(folder / SCALING))
+    except InputError as error:
+        raise InputError(f"{error}: start a new search") from error
+    except ValueError as error:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
 
 

@@ -4,14 +4,16 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
-from platform.study.plain_files import open_plain, read_plain
 from trainers.records.journal import Line, Resume, StudyHeader
 from trainers.records.journal_lines import JournalError, NewerSchemaError, from_line, now
+from trainers.records.plain_files import open_plain, read_plain
+from trainers.spec.codec import json_object
+from trainers.spec.errors import MissingFileError
 
 JOURNAL = "journal.jsonl"
 REJECTED = "journal.rejected.jsonl"
@@ -63,8 +65,10 @@ class Tail:
             with os.fdopen(open_plain(self.path), "rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except MissingFileError:
             return entries
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror or error}") from error
         end = len(data) if last else data.rfind(b"\n") + 1
         for line in data[:end].splitlines(keepends=True):
             self._number += 1
@@ -106,7 +110,7 @@ def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
     if not rejected:
         return ""
     path = folder / REJECTED
-    before = read_plain(path).decode("utf-8", "replace").splitlines()
+    before = read_plain(path).decode("utf-8", "replace").splitlines() if os.path.lexists(path) else []
     known_offsets = {_offset(line) for line in before}
     new = [rejected_line for rejected_line in rejected if rejected_line.offset not in known_offsets]
     if new:
@@ -119,10 +123,9 @@ def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
 def _offset(line: str) -> int | None:
     """Returns the offset recorded in a line of `journal.rejected.jsonl`; None where that line is damaged itself."""
     try:
-        entry: Any = json.loads(line)
+        return json_object(line).get("offset")
     except ValueError:
         return None
-    return entry.get("offset") if isinstance(entry, Mapping) else None  # type: ignore[reportUnknownMemberType]
 
 
 def describe_rejected(folder: Path, rejected: Sequence[RejectedLine], place: str = "") -> str:

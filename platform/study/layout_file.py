@@ -8,6 +8,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from trainers.records.plain_files import read_json
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.layout import Layout
@@ -40,16 +41,12 @@ def read_layout(path: Path) -> LayoutFile:
         InputError: the file cannot be read, or does not hold a valid layout.
     """
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"the layout file {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"the layout file {path} is not JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"the layout file {path} is nested too deeply to be one") from error
-    if not isinstance(data, Mapping) or not isinstance(data.get("layout"), Mapping):  # type: ignore[reportUnknownMemberType]
+        data = read_json(path, links=True)
+    except InputError as error:
+        raise InputError(f"the layout file {error}") from error
+    if not isinstance(data.get("layout"), Mapping):
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
-    parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}  # type: ignore[reportUnknownMemberType]
+    parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}
     try:
         return from_json(LayoutFile, parts)
     except ValueError as error:

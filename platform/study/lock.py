@@ -10,8 +10,10 @@ import socket
 from pathlib import Path
 
 from platform.common.errors import InputError
-from platform.study.plain_files import open_plain
 from trainers.records.journal_lines import now
+from trainers.records.plain_files import open_plain
+from trainers.spec.codec import json_object
+from trainers.spec.errors import MissingFileError
 
 LOCK = "lock"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -37,7 +39,7 @@ def acquire(path: Path) -> int:
         raise InputError(_refusal(path, reason))
     try:
         file = open_plain(path / LOCK, os.O_RDWR | os.O_CREAT)
-    except FileNotFoundError as error:
+    except MissingFileError as error:
         raise InputError(f"the folder {path} is gone") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +63,7 @@ def is_locked(path: Path) -> bool:
     """Returns whether a driver is running the study in folder `path` now."""
     try:
         file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
-    except (FileNotFoundError, InputError):
+    except InputError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -118,7 +120,7 @@ def _refusal(path: Path, reason: str) -> str:
 
 def _holder(text: bytes) -> str:
     try:
-        holder = json.loads(text)
+        holder = json_object(text)
         return f"by process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError):
         return "by another process"

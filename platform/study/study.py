@@ -14,10 +14,10 @@ from platform.study.group import SCALING, is_group
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
 from platform.study.lock import LOCK, acquire
-from platform.study.plain_files import refuse_links
 from platform.study.trust import check_owner
 from trainers.records.journal import Line
 from trainers.records.journal_lines import record
+from trainers.records.plain_files import refuse_links
 from trainers.startup.import_stubs import no_collector
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -26,6 +26,7 @@ from platform.tracking.urls import viewing_lines
 from trainers.records.journal import GateCurves, Line, Measured, Profile, RungStart, StudyHeader
 from trainers.records.journal_lines import now
 from trainers.records.measurement import Measurement, Outcome
+from trainers.records.plain_files import open_plain
 
 __all__ = ["Mirror", "check_uri", "default_uri", "display_uri"]
 
@@ -237,7 +238,7 @@ def _only_one(path: Path) -> int:
     Raises:
         BlockingIOError: another process holds it.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = open_plain(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -6,6 +6,7 @@ device did in its timed windows is part of its measurement.
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import psutil
+
+from platform.common.errors import InputError
+from trainers.records.plain_files import open_plain
+from trainers.spec.codec import json_object
 
 SAMPLES = "system.jsonl"
 _EVERY_S = 5.0
@@ -34,9 +39,11 @@ class Samples:
     def read(self) -> list[Sample]:
         """Returns the samples since the last call."""
         samples: list[Sample] = []
-        if not self._path.exists():
+        try:
+            descriptor = open_plain(self._path)
+        except InputError:  # there is none yet, or it is no file of ours
             return samples
-        with self._path.open("rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -44,9 +51,9 @@ class Samples:
                 self._offset += len(line)
                 self._number += 1
                 with contextlib.suppress(ValueError, KeyError):  # a process that was killed may have left half a line
-                    sample: dict[str, Any] = json.loads(line)
-                    at_ms: int = sample.pop("at_ms")
-                    if at_ms > self._after_ms:
+                    sample = json_object(line)
+                    at_ms = sample.pop("at_ms")
+                    if type(at_ms) is int and at_ms > self._after_ms:
                         samples.append((self._number - 1, at_ms, sample))
         return samples
 

@@ -11,7 +11,7 @@ from platform.common.checkout import ROOT
 from platform.common.errors import InputError
 from platform.study.folder import user_path
 from search_spaces.transformers_config import space_of_config
-from trainers.spec.codec import to_json
+from trainers.spec.codec import json_object, to_json
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -66,7 +66,7 @@ def _reason(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
             cwd=ROOT,
             env={**os.environ, **ALONE},
         )
-        return json.loads(completed.stdout.splitlines()[-1])["reason"]
+        return json_object(completed.stdout.splitlines()[-1])["reason"]
     except subprocess.CalledProcessError as error:
         cause = (error.stderr.strip().splitlines() or ["no message"])[-1]
     except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:

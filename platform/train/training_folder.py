@@ -7,16 +7,17 @@ import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
 from trainers.records import checkpoints
-from trainers.records.regular_files import last_attempt, read_regular, refuse_others
+from trainers.records.plain_files import last_attempt, open_plain, read_json, refuse_others
 from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader, without_redone
 from trainers.spec.codec import from_json, shortened, to_json
+from trainers.spec.errors import MissingFileError
 
 
 class TrainingFolder:
@@ -36,11 +37,9 @@ class TrainingFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_others(*(self.path / name for name in OWN_FILES))
             last_attempt(self.path / ATTEMPT)
-            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = open_plain(self.path / LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(str(error)) from error
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,14 +72,11 @@ class TrainingFolder:
         """Returns what stands in the plan's file; None where there is none."""
         path = self.path / PLAN
         try:
-            stored = json.loads(read_regular(path))
-        except FileNotFoundError:
+            return read_json(path)
+        except MissingFileError:
             return None
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
-        if not isinstance(stored, dict):
-            raise InputError(f"{path} cannot be used (it holds no JSON object): train into another --out")
-        return cast(dict[str, Any], stored)
+        except InputError as error:
+            raise InputError(f"{error}: train into another --out") from error
 
     def write_plan(self, plan: TrainingPlan) -> None:
         """Writes the plan; a resumed training may differ from its first plan in layouts and batch points only.
@@ -112,10 +108,7 @@ class TrainingFolder:
             InputError: the file of the last one's number holds none, or cannot be written.
         """
         path = self.path / ATTEMPT
-        try:
-            number = last_attempt(path) + 1
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        number = last_attempt(path) + 1
         with replacing(path, durably=True) as part:
             part.write_text(str(number))
         (self.path / STOP).unlink(missing_ok=True)

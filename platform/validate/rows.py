@@ -2,10 +2,12 @@
 
 import collections
 import csv
+import os
 import pathlib
 from collections.abc import Mapping
 
 from platform.common.errors import InputError
+from trainers.records.plain_files import open_plain
 from trainers.spec.axis import axes_of, choices_of, defaults_of
 from trainers.spec.layout import Layout
 
@@ -20,6 +22,8 @@ _CODES = (
     "tp_overlap", "matmul_precision",
 )  # fmt: skip
 """Columns of fixed words, whose case does not matter."""
+_MOST_BYTES = 2**30
+"""Size of a table up to which it is read."""
 _LARGEST = 1e9
 """Upper limit of a table's counts, sizes, times and rates; its inverse is their lower limit above 0."""
 
@@ -31,10 +35,13 @@ def read_rows(path: pathlib.Path) -> list[Row]:
         InputError: no such file, or it lacks columns that the model needs.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
+        table = open_plain(path, links=True, most_bytes=_MOST_BYTES)
+        with os.fdopen(table, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             reader = csv.DictReader(file)
             rows = list(reader)
             header = reader.fieldnames or ()
+    except InputError as error:
+        raise InputError(f"cannot read table {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot read table {path}: {cause}") from None

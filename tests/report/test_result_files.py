@@ -72,8 +72,8 @@ def test_a_layout_alone_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is not JSON"),
-        ("[]", 'must hold an object with "layout"'),
+        ("{", "is no JSON file"),
+        ("[]", "it holds a list where a JSON object is expected"),
         ('{"recipe": {}}', 'must hold an object with "layout"'),
         ('{"layout": {"engine": "zero"}}', "engine must be one of ddp, fsdp, deepspeed"),
         ('{"layout": {"engine": "ddp", "stage": 3}}', "no field stage"),
@@ -102,7 +102,7 @@ def test_a_batch_that_does_not_make_the_global_batch_is_refused(tmp_path: Path) 
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="cannot be read: No such file"):
+    with pytest.raises(InputError, match="cannot be read: there is no such file"):
         read_layout(Path("/nowhere/layout.json"))
 
 

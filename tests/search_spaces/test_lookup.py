@@ -68,9 +68,9 @@ def test_grouped_heads_stay_grouped_in_the_miniature(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (b"{", "is not a JSON file: Expecting property name"),
-        (b"\xff\xfe", "is not a JSON file: it is not UTF-8 text"),
-        (b"[1]", "wants a JSON object at its top, got list"),
+        (b"{", "is no JSON file of this kind: Expecting property name"),
+        (b"\xff\xfe", "is no JSON file of this kind: it is not UTF-8 text"),
+        (b"[1]", "it holds a list where a JSON object is expected"),
         (b"{}", "states no model_type: this project trains bloom, gpt2"),
         (b'{"layout": {}}', "is a layout and no model: a search takes it by --layout"),
         (b'{"model_type": "bloom", "n_layer": 2}', r"lacks hidden_size \(hidden_size or n_embed\), num_heads"),
@@ -86,7 +86,7 @@ def test_a_bad_config_is_one_sentence(text: bytes, sentence: str, tmp_path: Path
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read .*config\.json: No such file"):
+    with pytest.raises(ValueError, match=r"config\.json cannot be read: there is no such file"):
         search_spaces.load(str(tmp_path / "config.json"))
     with pytest.raises(ValueError, match=r"cannot read .*mine\.py: there is no such file"):
         search_spaces.load(str(tmp_path / "mine.py"))

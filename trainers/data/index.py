@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from trainers.records.plain_files import read_json
 from trainers.spec.codec import from_json, to_json
 
 NAME = "index.json"
@@ -58,8 +59,8 @@ def read_index(folder: Path) -> TokenIndex | None:
             )
         return None
     try:
-        index = from_json(TokenIndex, json.loads(path.read_bytes()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        index = from_json(TokenIndex, read_json(path, links=True))
+    except ValueError as error:
         raise ValueError(f"{path} is no index of token files ({error}): prepare the folder anew") from error
     if index.format != FORMAT:
         raise ValueError(f"{path} has format {index.format}, this version reads format {FORMAT}: prepare it anew")

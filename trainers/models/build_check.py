@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from trainers.spec import rotary
-from trainers.spec.codec import from_json, shortened
+from trainers.spec.codec import from_json, json_object, shortened
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
@@ -35,13 +35,12 @@ def reason_against(spec: ModelSpec) -> str:
     has.
     """
     shallow = with_few_blocks(spec)
-    config: dict[str, Any] = json.loads(shallow.config)
     try:
         built = model.build(shallow, attention="sdpa")
     except (ImportError, MemoryError, OSError):
         raise  # of this machine, not of the model
     except Exception as error:  # whatever the library's code raises on odd values
-        return _of_error(error, config)
+        return _of_error(error, shallow.settings)
     # `build` compares the sum: with each block right, what is outside of them is right too.
     for name, block in zip(built.block_names, built.blocks, strict=True):
         count = sum(parameter.numel() for parameter in block.parameters())
@@ -51,9 +50,9 @@ def reason_against(spec: ModelSpec) -> str:
     if endless:
         return f"its {endless[0]} is not finite"
     try:
-        _run(built, config)
+        _run(built, shallow.settings)
     except Exception as error:  # such as widths that do not fit each other
-        return f"a forward pass fails: {_of_error(error, config)}"
+        return f"a forward pass fails: {_of_error(error, shallow.settings)}"
     return ""
 
 
@@ -72,7 +71,7 @@ def _run(built: model.Model, config: dict[str, Any]) -> None:
 
 def with_few_blocks(spec: ModelSpec) -> ModelSpec:
     """Returns `spec` with one block of each kind that its `config.json` names."""
-    config: dict[str, Any] = json.loads(spec.config)
+    config = spec.settings
     kinds = config.get("layer_types")
     first = {kind: place for place, kind in reversed(list(enumerate(kinds)))} if isinstance(kinds, list) else {"": 0}
     places = sorted(first.values())[: spec.num_layers] or [0]
@@ -100,9 +99,9 @@ def _of_error(error: Exception, config: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Reads models from standard input, and prints the reason against each as a line of JSON."""
-    for stored in json.load(sys.stdin):
-        print(json.dumps({"reason": reason_against(from_json(ModelSpec, stored))}))
+    """Reads a model in JSON from each line of standard input, and prints the reason against it as a line of JSON."""
+    for line in sys.stdin:
+        print(json.dumps({"reason": reason_against(from_json(ModelSpec, json_object(line)))}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ micro-steps, and a layout must not change the mathematics.
 import contextlib
 import dataclasses
 import importlib
-import json
 from collections.abc import Generator
 from typing import Any
 
@@ -158,7 +157,7 @@ def config_of(spec: ModelSpec) -> PreTrainedConfig:
     """Returns the configuration with which `build` makes the model: transformers' own, without dropout."""
     # Where sizes are all that is known, transformers' defaults hold for the rest.
     unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
+    settings: dict[str, Any] = spec.settings if spec.config else spec.to_config() | unstated
     for key in ("model_type", "auto_map"):  # code that a file names is never run
         settings.pop(key, None)
     if "head_dim" in settings and settings["head_dim"] is None:

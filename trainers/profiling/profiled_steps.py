@@ -4,7 +4,6 @@ Every rank is profiled, so that none waits for another's bookkeeping; rank 0's t
 """
 
 import gzip
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from trainers.profiling.trace import has_kernels, step_sums
 from trainers.records.journal import Profile
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
+from trainers.spec.codec import json_object
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import AXES
 from trainers.spec.recipe import Recipe
@@ -66,7 +66,7 @@ def run(context: RunContext, engine: Engine, source: Source, batch: BatchPoint) 
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         text = path.read_bytes()
-    trace = json.loads(text)
+    trace = json_object(text)
     if on_cuda and not has_kernels(trace):
         reason = "torch.profiler saw no kernel of the device: CUPTI is not there, or another profiler holds it"
         raise RungFailure(Outcome.FAILED, reason, phase="profile", rank=0)

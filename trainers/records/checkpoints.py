@@ -18,9 +18,10 @@ from pathlib import Path
 
 from trainers.records.checkpoint_manifest import FORMAT, Manifest, StoredFile
 from trainers.records.journal_lines import JournalError, checked, sealed, sync_folder
-from trainers.records.regular_files import open_regular, read_regular
+from trainers.records.plain_files import open_plain, read_plain
 from trainers.records.training_files import MANIFEST
-from trainers.spec.codec import from_json, shortened, to_json
+from trainers.spec.codec import from_json, json_object, shortened, to_json
+from trainers.spec.errors import MissingFileError
 
 _NAME = re.compile(r"step-(\d{8,18})-(\d{1,18})")
 _SET_ASIDE = f"damaged-{MANIFEST}"
@@ -63,8 +64,8 @@ def read_manifest(path: Path) -> Manifest:
     """
     file = path / MANIFEST
     try:
-        data = read_regular(file)
-    except FileNotFoundError as error:
+        data = read_plain(file)
+    except MissingFileError as error:
         raise ValueError(f"{file} is missing") from error
     try:
         fields = checked(data)
@@ -83,9 +84,8 @@ def read_manifest(path: Path) -> Manifest:
 def _format_of(data: bytes) -> int | None:
     """Returns the format that a manifest without a checksum states, as those of the first format."""
     try:
-        fields = json.loads(data)
-        number = fields["format"]
-    except (ValueError, RecursionError, TypeError, KeyError):
+        number = json_object(data)["format"]
+    except (ValueError, KeyError):
         return None
     return number if type(number) is int and number != FORMAT else None
 
@@ -149,8 +149,8 @@ def damage(path: Path, *, reads: bool = True, part: int = 0, num_parts: int = 1)
 def _check(folder: Path, file: StoredFile, *, reads: bool) -> None:
     path = folder / file.name
     try:
-        descriptor = open_regular(path)
-    except FileNotFoundError as error:
+        descriptor = open_plain(path)
+    except MissingFileError as error:
         raise ValueError(f"{path} is missing") from error
     with os.fdopen(descriptor, "rb", buffering=0) as opened:
         size_bytes = os.fstat(descriptor).st_size

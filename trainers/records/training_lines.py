@@ -1,13 +1,16 @@
 """The records of a training as lines of `training.jsonl`, append-only, each with its checksum."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from trainers.records.journal_lines import JournalError, append, checked
+from trainers.records.plain_files import open_plain
 from trainers.records.training import Begun, Record, Steps
 from trainers.spec.codec import from_json, to_json
+from trainers.spec.errors import MissingFileError
 
 _KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
@@ -29,12 +32,18 @@ class Reader:
         self._place = 0
 
     def read(self) -> list[Record]:
-        """Returns the new records. A line without its end is still being written: it is read next time."""
-        if not self._path.exists():
+        """Returns the new records. A line without its end is still being written: it is read next time.
+
+        Raises:
+            InputError: the file is a link, a pipe or else no regular file, or cannot be opened.
+        """
+        try:
+            file = open_plain(self._path)
+        except MissingFileError:
             return []
-        with self._path.open("rb") as file:
-            file.seek(self._place)
-            text = file.read()
+        with os.fdopen(file, "rb") as opened:
+            opened.seek(self._place)
+            text = opened.read()
         complete = text[: text.rfind(b"\n") + 1]
         self._place += len(complete)
         return [record for line in complete.splitlines() if (record := _record_of(line)) is not None]
@@ -45,9 +54,13 @@ def _record_of(line: bytes) -> Record | None:
         fields = checked(line)
     except JournalError:
         return None
-    kind = _KINDS.get(fields.pop("kind", ""))
+    name = fields.pop("kind", "")
+    kind = _KINDS.get(name) if isinstance(name, str) else None
     fields.pop("at", None)
-    return None if kind is None else from_json(kind, fields)
+    try:
+        return None if kind is None else from_json(kind, fields)
+    except ValueError:
+        return None
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:

@@ -244,6 +244,28 @@ def _defining(value: Any) -> Any:
     return to_json(value)
 
 
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """Returns the JSON object that a text in memory holds; a file's is read by `records.plain_files.read_json`.
+
+    Raises:
+        ValueError: it holds something else; the text is a clause on it.
+    """
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(str(error) if text.strip() else "it is empty") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds {_KINDS.get(type(value), 'a number')} where a JSON object is expected")
+    return typing.cast(dict[str, Any], value)
+
+
+_KINDS = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}
+
+
 def shortened(value: Any) -> str:
     """Returns the value as code, cut to a length that a sentence can hold."""
     text = repr(value)

@@ -1,7 +1,6 @@
 """Refusals of what no kernel can run, in one sentence each; without torch."""
 
 import importlib.util
-import json
 from collections.abc import Iterator
 
 from trainers.spec import rotary
@@ -123,7 +122,7 @@ def _flash4_refusals(recipe: Recipe) -> Iterator[str]:
 def _quack_mlp_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields why quack-kernels cannot compute the feed-forward blocks of `recipe` on `layout`."""
     model = recipe.model
-    if not architecture_of(model.architecture).has_fused_mlp(json.loads(model.config) if model.config else {}):
+    if not architecture_of(model.architecture).has_fused_mlp(model.settings):
         yield (
             "mlp quack has GELU by a tangent between two products with biases, which are not what"
             f" {model.name} has: choose mlp plain"
@@ -154,7 +153,7 @@ def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a sliding window does not say which later tokens of a prefix a token sees, {model.name} has one of"
             f" {model.window} of {recipe.seq_len} tokens: choose attention_mask causal or document"
         )
-    if mask == "document" and (kind := rotary.kind_by_length(json.loads(model.config) if model.config else {})):
+    if mask == "document" and (kind := rotary.kind_by_length(model.settings)):
         yield (
             f"rotary positions of kind {kind} follow the longest document of a micro-batch, which is another model for"
             f" each micro_batch, got {model.name}: choose attention_mask causal"

@@ -1,6 +1,5 @@
 """Refusals of what tensor, context and pipeline parallelism cannot do, in one sentence each; without torch."""
 
-import json
 from collections.abc import Iterator
 
 from trainers.spec import rotary
@@ -44,7 +43,7 @@ def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
 def _of_context_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.attention == "eager":
         yield (f"eager attention looks at a rank's own keys alone, got cp {layout.cp}: choose attention flex or sdpa")
-    config = json.loads(recipe.model.config) if recipe.model.config else {}
+    config = recipe.model.settings
     # A rank tells the length by its own positions, and would take other frequencies than its neighbours.
     original = rotary.original_length(config)
     if (kind := rotary.kind_by_length(config)) and recipe.seq_len > original:

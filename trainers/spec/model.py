@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
-from trainers.spec.codec import shortened
+from trainers.spec.codec import json_object, shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
 from trainers.spec.model_sizes import SWITCHES, ModelSizes
 
@@ -74,6 +74,10 @@ class ModelSpec(ModelSizes):
             raise ValueError(
                 f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
             )
+        try:
+            _ = self.settings
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"config of {self.name} must be a JSON object as text: {error}") from error
         for field in SWITCHES:
             if getattr(self, field) not in ((False, True) if field in family.config_keys else (False,)):
                 raise ValueError(
@@ -91,6 +95,11 @@ class ModelSpec(ModelSizes):
             raise ValueError(f"{self.name} has learned positions: max_positions must be at least 1")
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """A copy of what its config.json states; empty where sizes are all that is known."""
+        return json_object(self.config) if self.config else {}
+
+    @property
     def position(self) -> Position:
         """The kind of position information in attention."""
         return architecture_of(self.architecture).position
@@ -100,8 +109,7 @@ class ModelSpec(ModelSizes):
         """Length that its positions are made for, 0 where none is stated: what rotary positions are stretched to, or
         the rows of the learned table.
         """
-        config = json.loads(self.config) if self.config else {}
-        return rotary.made_for(config, self.max_positions) if self.position == "rotary" else self.max_positions
+        return rotary.made_for(self.settings, self.max_positions) if self.position == "rotary" else self.max_positions
 
     @property
     def norm_start(self) -> float:

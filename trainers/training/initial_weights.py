@@ -1,7 +1,6 @@
 """The weights of a transformers folder as the first ones: each rank reads its own parts, nothing is downloaded."""
 
 import contextlib
-import json
 import re
 from collections.abc import Generator
 from pathlib import Path
@@ -13,6 +12,8 @@ from transformers import PreTrainedModel
 
 from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.base import Engine
+from trainers.records.plain_files import read_json
+from trainers.spec.errors import InputError
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = ("F32", "BF16", "F16")
@@ -131,15 +132,14 @@ def _placed(index: Path) -> dict[str, str]:
     """Returns the file of each tensor, as an index states it.
 
     Raises:
-        ValueError: it states none, or one in another folder.
+        InputError: it states none, or one in another folder.
     """
-    try:
-        placed: Any = json.loads(index.read_bytes())["weight_map"]
-        if all(Path(name).name == name for name in placed.values()):
-            return placed
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} is no index of a model's weights ({type(error).__name__})") from error
-    raise ValueError(f"{index} names files of other folders: save the model anew")
+    placed: Any = read_json(index, links=True).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):  # type: ignore[reportUnknownVariableType]
+        raise InputError(f'{index} must hold an object "weight_map" with the names of files')
+    if any(Path(name).name != name for name in placed.values()):  # type: ignore[reportUnknownVariableType]
+        raise InputError(f"{index} names files of other folders: save the model anew")
+    return placed  # type: ignore[reportUnknownVariableType]
 
 
 def load(engine: Engine, folder: Path) -> None:

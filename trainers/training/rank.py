@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from trainers.host.watchdog import Watchdog
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.records.regular_files import last_attempt
+from trainers.records.plain_files import last_attempt
 from trainers.records.training import TrainingJob
 from trainers.records.training_files import ATTEMPT
 

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from trainers.spec.codec import from_json
+from trainers.spec.codec import from_json, json_object
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
@@ -39,7 +39,7 @@ def reason_against(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
 
 def main() -> None:
     """Reads the question from standard input, and prints the reason as one line of JSON."""
-    question = json.load(sys.stdin)
+    question = json_object(sys.stdin.read())
     recipe, held = (from_json(ModelSpec, question[name]) for name in ("recipe", "held"))
     print(json.dumps({"reason": reason_against(recipe, held, Path(question["folder"]))}))
 

@@ -9,7 +9,6 @@ Exit codes: 0 trained, 1 failed, 2 bad input.
 import argparse
 import dataclasses
 import fcntl
-import json
 import os
 import sys
 import threading
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from trainers.host import node
 from trainers.host.failures import RungFailure
 from trainers.records import checkpoints
-from trainers.records.regular_files import last_attempt, read_regular, refuse_others
+from trainers.records.plain_files import last_attempt, open_plain, read_json, refuse_others
 from trainers.records.training import (
     FORMAT,
     Begun,
@@ -40,6 +39,7 @@ from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILE
 from trainers.records.training_lines import Reader
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json, shortened
+from trainers.spec.errors import InputError
 from trainers.spec.support import refusal
 from trainers.training.worker import TrainingWorker
 
@@ -92,14 +92,13 @@ def _plan(folder: Path) -> TrainingPlan:
     try:
         refuse_others(*(folder / name for name in OWN_FILES))
         last_attempt(folder / ATTEMPT)
-        text = read_regular(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a training") from error
+        data = read_json(path)
+    except InputError as error:
+        raise InputError(f"{error}: give the folder of a training") from error
     try:
-        data = json.loads(text)
         if (number := data.get("format")) == FORMAT:
             return from_json(TrainingPlan, data["plan"])
-    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is no plan of a training ({error}): give the folder of a training") from error
     raise ValueError(f"{path} has format {shortened(number)}, this version reads {FORMAT}")
 
@@ -114,7 +113,7 @@ def _train(
 ) -> int:
     """Trains the phases that take as many ranks as there are; returns the exit code, the same on every rank."""
     rank = dist.get_rank()
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644) if rank == 0 else None
+    lock = open_plain(folder / LOCK, os.O_RDWR | os.O_CREAT) if rank == 0 else None
     try:
         if not _agreed(lock is None or _locks(lock)):
             return _refused(f"another process trains in {folder}: wait for it to end", rank)

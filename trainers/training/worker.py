@@ -12,7 +12,7 @@ from trainers.engines.base import create_engine, engine_class
 from trainers.host.failures import RungFailure, one_line, size
 from trainers.measuring import matmul_peak
 from trainers.records.measurement import Outcome
-from trainers.records.regular_files import last_attempt
+from trainers.records.plain_files import last_attempt
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS
 from trainers.spec.placement import placement_refusal
 from trainers.training import checkpoint_reading, initial_weights

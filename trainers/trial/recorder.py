@@ -16,6 +16,7 @@ from trainers.host.node import error_of
 from trainers.records import journal
 from trainers.records.journal_lines import JournalError, from_line, record
 from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.records.plain_files import read_json, read_plain
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json
 
@@ -199,9 +200,9 @@ class Recorder:
         part.replace(self._state_path)
 
     def _restore(self) -> None:
-        state = json.loads(self._state_path.read_text())
+        state = read_json(self._state_path)
         self._statuses, self._nodes = state["statuses"], state["nodes"]
-        for line in Path(self._path).read_bytes().splitlines():
+        for line in read_plain(Path(self._path)).splitlines():
             try:
                 entry = from_line(line)
             except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again

@@ -8,6 +8,7 @@ from pathlib import Path
 from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
+from trainers.records.plain_files import read_json
 from trainers.records.probe import Probe
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json, to_json
@@ -59,8 +60,6 @@ def read(path: Path) -> Probe:
         InputError: it cannot be read, or holds no probe.
     """
     try:
-        return from_json(Probe, json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"the probe {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+        return from_json(Probe, read_json(path, links=True))
+    except ValueError as error:
         raise InputError(f"{path} holds no probe ({error}): make a new one with `python -m platform.probe`") from error

@@ -4,13 +4,14 @@ A thread watches without calling Ray: if Ray is stuck, the main thread is stuck 
 """
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 from platform.common.text import duration
+from trainers.records.plain_files import read_json
+from trainers.spec.errors import MissingFileError
 
 START_S = 600.0
 """Seconds a trial may take until its workers first report: twice the limit that its own process gives them
@@ -51,6 +52,6 @@ def _watch_start(
 
 def _started(state: Path) -> set[str]:
     try:
-        return set(json.loads(state.read_text())["statuses"])
-    except FileNotFoundError:  # before the first word of any trial
+        return set(read_json(state)["statuses"])
+    except MissingFileError:  # before the first word of any trial
         return set()

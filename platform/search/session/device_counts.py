@@ -20,9 +20,9 @@ from platform.search.setup.options import SearchOptions, StudyOptions, read_opti
 from platform.search.setup.request import read_request, resumed
 from platform.search.setup.study_setup import setup_of
 from platform.study.group import SCALING, StudyGroup, is_group, member, read_group, write_group
-from platform.study.plain_files import refuse_links
 from platform.study.study import Study, fresh_name, is_study, read
 from platform.study.trust import check_owner
+from trainers.records.plain_files import refuse_links
 from trainers.spec.codec import to_json
 
 

@@ -14,12 +14,12 @@ from platform.study.folder import is_path, located
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.keys import key_of
-from platform.study.plain_files import refuse_links
 from platform.study.study import find, is_study, names
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement, Outcome
+from trainers.records.plain_files import refuse_links
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import identity
 from trainers.spec.optional_kernels import packages_of

@@ -11,19 +11,21 @@ import io
 import json
 import logging
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from platform.cluster.nodes import ClusterHandle
-from platform.common.errors import ClusterError
+from platform.common.errors import ClusterError, InputError
 from platform.common.text import figure
 from platform.study.atomic_write import replacing
 from platform.train.converging.strategies import Strategy
 from platform.train.training_folder import TrainingFolder
+from trainers.records.plain_files import read_json
 from trainers.records.training import TrainingJob, TrainingPlan
-from trainers.spec.codec import to_json
+from trainers.spec.codec import from_json, to_json
 
 _RATE_RATIO = 3.0
 """Ratio of neighbouring rates."""
@@ -78,7 +80,7 @@ class Rates:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stored: dict[str, dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else {}
+        self._stored: dict[str, dict[str, Any]] = read_json(path) if os.path.lexists(path) else {}
 
     def lookup(self, strategy: Strategy) -> Rate | None:
         """Returns the strategy's own rate, else the rate decided for strategies with the same mathematics; None for
@@ -87,7 +89,10 @@ class Rates:
         if strategy.has_own_rate:
             return Rate(value=strategy.recipe.learning_rate, source="as stated")
         saved = self._stored.get(strategy.mathematics.id)
-        return None if saved is None else Rate(**saved)
+        try:
+            return None if saved is None else from_json(Rate, saved)
+        except ValueError as error:
+            raise InputError(f"{self._path} cannot be used ({error}): remove it to search rates anew") from error
 
     def decide(self, strategy: Strategy, rate: Rate) -> None:
         """Saves the decision."""

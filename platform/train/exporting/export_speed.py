@@ -1,7 +1,6 @@
 """The speed of an export, run on this machine, beside that of this project's trainer on the same steps."""
 
 import dataclasses
-import json
 import os
 import statistics
 import subprocess
@@ -14,6 +13,7 @@ from platform.common.errors import ClusterError, InputError
 from platform.common.text import figure
 from platform.train.exporting.formats import LAUNCH, STEPS, Device, write_torchrun
 from platform.train.training_folder import TrainingFolder, steps_of
+from trainers.records.plain_files import read_json
 from trainers.records.training import TrainingPlan
 
 _WARM_UP = 3
@@ -62,7 +62,7 @@ def run_plain(out: Path, steps: int, device: Device) -> TimedRun:
         ClusterError: it failed; its last words.
     """
     _run(out, ["--steps", str(steps)], device)
-    recorded_steps = json.loads((out / STEPS).read_text())
+    recorded_steps = read_json(out / STEPS)
     return TimedRun(losses=tuple(recorded_steps["losses"]), seconds=tuple(recorded_steps["seconds"]))
 
 

@@ -116,7 +116,7 @@ def _lines(piece: Piece, path: Path, text_key: str) -> Generator[_Text]:
 def _line_text(line: bytes, path: Path, begin: int, text_key: str) -> str:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{_line_of(path, begin)} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{_line_of(path, begin)} is not a JSON object")

@@ -4,6 +4,7 @@ The division depends on the files and on the shard's size alone, so that any num
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -16,6 +17,7 @@ from platform.common.errors import InputError
 from platform.study.folder import user_path
 from platform.train.preparing import megatron_pairs
 from trainers.data.footer import COLUMNS, is_list, open_parquet
+from trainers.records.plain_files import open_plain
 
 Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
 IDS: tuple[Kind, ...] = ("parquet ids", "megatron")
@@ -130,6 +132,7 @@ def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None
 def _described(path: Path, text_key: str) -> InputFile:
     kind = SUFFIXES[path.suffix]
     try:
+        os.close(open_plain(path, links=True))  # a pipe would be waited for
         stat = path.stat()
         text_file = InputFile(path=str(path), kind="text", size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns)
         if kind == "parquet":

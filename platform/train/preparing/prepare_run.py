@@ -24,6 +24,7 @@ from platform.train.preparing.shard import ShardSettings, Shared, begin, make
 from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
 from trainers.data.footer import read_footer
 from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
+from trainers.records.plain_files import read_json
 from trainers.spec.codec import to_json
 
 
@@ -133,10 +134,10 @@ def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
             part.write_text(json.dumps(plan, indent=1) + "\n")
         return
     try:
-        before = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): give another --out") from error
-    changed = [name for name in plan if not isinstance(before, dict) or before.get(name) != plan[name]]
+        before = read_json(path)
+    except InputError as error:
+        raise InputError(f"{error}: give another --out") from error
+    changed = [name for name in plan if before.get(name) != plan[name]]
     if changed:
         raise InputError(
             f"the folder --out {folder} was begun with different {' and '.join(changed)}: give the same inputs and"

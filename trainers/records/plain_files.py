@@ -1,0 +1,147 @@
+"""Opens files that anybody may have put there: never waiting, never a device, and no link unless the user named it."""
+
+import codecs
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from trainers.spec.codec import json_object
+from trainers.spec.errors import InputError, MissingFileError
+
+_MOST_JSON_BYTES = 256 * 2**20
+"""Size up to which a file may be JSON of ours or of a model: a sparse file of any size costs nothing to send."""
+
+
+def open_plain(
+    path: Path, flags: int = os.O_RDONLY, *, links: bool = False, mode: int = 0o644, most_bytes: int | None = None
+) -> int:
+    """Returns a descriptor of the regular file `path`; with `links` of the one that it leads to, as for a path that the
+    user typed. A file that `flags` create gets the permissions `mode`; of `most_bytes` one may have no more.
+
+    Raises:
+        MissingFileError: there is none.
+        InputError: it is a link, a folder, a pipe, a socket or a device, is larger, or cannot be opened; the text
+            names it.
+    """
+    try:
+        _refuse_other(path, path.stat() if links else path.lstat())
+    except FileNotFoundError as error:
+        if not flags & os.O_CREAT:
+            raise MissingFileError(f"{path} cannot be read: there is no such file") from error
+    except OSError as error:
+        raise _unopened(path, error) from error
+    except ValueError as error:
+        raise _refused_path(path, error) from error
+    try:
+        # The file may be another one by now. Without O_NONBLOCK a pipe would be waited for.
+        follow = 0 if links else os.O_NOFOLLOW
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | follow, mode)
+    except OSError as error:
+        raise _unopened(path, error) from error
+    try:
+        found = os.fstat(file)
+        _refuse_other(path, found)
+        if most_bytes is not None and found.st_size > most_bytes:
+            raise InputError(f"{path} has {found.st_size:,} bytes: at most {most_bytes:,} are read of such a file")
+    except InputError:
+        os.close(file)
+        raise
+    return file
+
+
+def read_plain(path: Path, *, links: bool = False, most_bytes: int | None = None) -> bytes:
+    """Returns the content of the file `path`, of at most `most_bytes`.
+
+    Raises:
+        MissingFileError: there is none.
+        InputError: it is no regular file, is larger, or cannot be read; the text names it.
+    """
+    file = open_plain(path, links=links, most_bytes=most_bytes)
+    try:
+        with os.fdopen(file, "rb") as opened:
+            return opened.read(-1 if most_bytes is None else most_bytes)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_json(path: Path, *, links: bool = False) -> dict[str, Any]:
+    """Returns the JSON object in the file `path`. Numbers that are not finite are read as Python writes them.
+
+    Raises:
+        MissingFileError: there is no such file.
+        InputError: it is no regular file, cannot be read, or holds something else; the text names it.
+    """
+    data = read_plain(path, links=links, most_bytes=_MOST_JSON_BYTES)
+    try:
+        return json_object(data.removeprefix(codecs.BOM_UTF8))  # editors of another system begin with it
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON file of this kind: {error}") from error
+
+
+def last_attempt(path: Path) -> int:
+    """Returns the number in the file of a training's newest attempt; 0 where there is none.
+
+    Raises:
+        InputError: it holds something else, or cannot be read; the text names it.
+    """
+    try:
+        text = read_plain(path, most_bytes=4096)
+    except MissingFileError:
+        return 0
+    if not re.fullmatch(rb"\s*\d{1,18}\s*", text):
+        raise InputError(f"{path} holds no number of an attempt: remove it if nothing trains there")
+    return int(text)
+
+
+def refuse_others(*paths: Path) -> None:
+    """Refuses whatever stands at one of the paths and is no regular file; nothing need be there.
+
+    Raises:
+        InputError: the first such one.
+    """
+    for path in paths:
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _unopened(path, error) from error
+        _refuse_other(path, found)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder that contains a link: results would be written over its target.
+
+    Raises:
+        InputError: there is one, or the folder cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            link = next((entry for entry in entries if entry.is_symlink()), None)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be read: {error.strerror or error}") from error
+    if link is not None:
+        _refuse_other(Path(link), link.stat(follow_symlinks=False))
+
+
+def _refuse_other(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    names = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
+    kind = next((name for is_one, name in names if is_one(found.st_mode)), "a socket or a device")
+    remedy = ": links are not followed here, put the file itself in its place" if kind == "a link" else ""
+    raise InputError(f"{path} is {kind} where a regular file is expected{remedy}")
+
+
+def _unopened(path: Path, error: OSError) -> InputError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return MissingFileError(f"{path} cannot be read: there is no such file")
+    return InputError(f"{path} cannot be opened: {error.strerror or error}")
+
+
+def _refused_path(path: Path, error: ValueError) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    return InputError(f"no file system takes the path {str(path)[:80]!r}: {error}")
