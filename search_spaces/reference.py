@@ -39,8 +39,8 @@ def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_posit
 
 
 def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
-    """Returns a space of 3D-parallel layouts: ZeRO-1 over tensor and pipeline parallelism; full sharding has no
-    pipeline.
+    """Returns a space of 3D-parallel layouts: tensor and pipeline parallelism under DDP and FSDP2, and under ZeRO-1,
+    which other software runs.
     """
     first, *further = recipes
     return Space(
@@ -49,8 +49,8 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
         recipe=first,
         further_recipes=tuple(further),
         axes={
-            "engine": ("deepspeed", "fsdp"),
-            "zero_stage": (1, 3),
+            "engine": ("deepspeed", "fsdp", "ddp"),
+            "zero_stage": (1, 3, 2, 0),
             "checkpointing": ("none", "full"),
             "attention": ("sdpa", "eager"),
             "tp": (1, 2, 4, 8),
@@ -87,6 +87,6 @@ def load(name: str) -> Space:
         recipe = Recipe(model=GPT2_XXL, seq_len=128, global_batch=64, compute_precision="fp16")
         summary = "GPT-2 of 3B parameters, length 128, batch 64: FSDP2 and DeepSpeed"
         space = _pipelined(name, summary, recipe)
-        axes = {**space.axes, "zero_stage": (3, 2, 1), "tp": (1,), "pp": (1,)}
+        axes = {**space.axes, "engine": ("deepspeed", "fsdp"), "zero_stage": (3, 2, 1), "tp": (1,), "pp": (1,)}
         return dataclasses.replace(space, axes=axes, micro_batches=(1, 2, 4, 8, 16, 32, 64))
     raise KeyError(name)

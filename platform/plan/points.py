@@ -8,7 +8,7 @@ from typing import Any
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.placement import misplaced
 from platform.plan.software import planned_columns
 from search_spaces.candidate import dividing
@@ -56,7 +56,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
     """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
     The layouts are those of a search, with further degrees within `reach` (by default every divisor on many devices),
-    and those that split the model as other software does where our engine does not. `recipe` may be one that the space
+    and for other software those that split the model where our engine does not. `recipe` may be one that the space
     lacks, such as that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
@@ -75,7 +75,9 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
         micro_batches = dividing(recipe, layout, micro_batches) if others else micro_batches
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
-        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout.data_parallel_part)
+        # Other software splits models where our engine does not, and has other rules for kernels inside a split.
+        asked = layout if cluster.software == THIS_PROJECT else layout.data_parallel_part
+        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(asked)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:
