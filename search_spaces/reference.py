@@ -39,7 +39,9 @@ def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_posit
 
 
 def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
-    """Returns a space of layouts over tensor and pipeline parallelism, and of DeepSpeed's without."""
+    """Returns a space of 3D-parallel layouts: tensor and pipeline parallelism under DDP and FSDP2; and of DeepSpeed's
+    without.
+    """
     first, *further = recipes
     return Space(
         name=name,
@@ -47,8 +49,8 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
         recipe=first,
         further_recipes=tuple(further),
         axes={
-            "engine": ("fsdp", "deepspeed"),
-            "zero_stage": (2, 3, 1),
+            "engine": ("deepspeed", "fsdp", "ddp"),
+            "zero_stage": (1, 3, 2, 0),
             "checkpointing": ("none", "full"),
             "attention": ("sdpa", "eager"),
             "tp": (1, 2, 4, 8),
@@ -86,6 +88,6 @@ def load(name: str) -> Space:
         recipe = Recipe(model=GPT2_XXL, seq_len=128, global_batch=64, compute_precision="fp16")
         summary = "GPT-2 of 3B parameters, length 128, batch 64: FSDP2 and DeepSpeed"
         space = _pipelined(name, summary, recipe)
-        axes = {**space.axes, "zero_stage": (3, 2, 1), "tp": (1,), "pp": (1,)}
-        return dataclasses.replace(space, axes=axes)
+        axes = {**space.axes, "engine": ("deepspeed", "fsdp"), "zero_stage": (3, 2, 1), "tp": (1,), "pp": (1,)}
+        return dataclasses.replace(space, axes=axes, micro_batches=(1, 2, 4, 8, 16, 32, 64))
     raise KeyError(name)

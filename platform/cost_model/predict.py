@@ -24,6 +24,10 @@ CHUNK = 2**16
 """Number of points computed at once: arrays of a few thousand of their rows stay in a core's cache."""
 
 
+SURE = 0.9
+"""Probability of running within memory from which on a point is said to fit."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """Arrays of one length with one row per point."""

@@ -37,8 +37,10 @@ from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
 from platform.plan.assumptions import Assumptions
 from platform.plan.plan_options import PlanOptions
+from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
 from platform.plan.sizes import parse_counts
+from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import default_folder, located, user_path
 from platform.study.study import find
@@ -240,23 +242,25 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
     assumptions = Assumptions.of(options, space, cluster)
     for sentence in (*space.model_remarks, *assumptions.sentences()):
         console.print(sentence, highlight=False)
-    question = Question(
-        options=options,
-        space=space,
-        cluster=cluster,
-        taught=_taught(options, space, software),
-        console=console,
-        builder=builder,
-    )
+    taught = _taught(options, space, software)
     printed: dict[str, Any] = {
-        "space": space.name, "cluster": written, "software": software, "tokens": question.tokens,
+        "space": space.name, "cluster": written, "software": software, "tokens": options.tokens or space.tokens,
         "assumptions": assumptions.to_json(),
     }  # fmt: skip
     if options.fixes_recipe:
         printed["recipe"] = space.recipe.label
         if space.further_recipes:
             console.print(f"For the first of {len(space.recipes)} recipes alone, --set fixes another", highlight=False)
-    answer, code = question.answer()
+    with Progress(f"planning {space.name} on {cluster_label(cluster)}") as progress:
+        answer, code = Question(
+            options=options,
+            space=space,
+            cluster=cluster,
+            taught=taught,
+            console=console,
+            builder=builder,
+            progress=progress,
+        ).answer()
     if options.json:
         print(json.dumps(printed | answer, indent=2))
     return code

@@ -19,6 +19,7 @@ from platform.plan.picture import draw_sizes
 from platform.plan.plan_options import PlanOptions
 from platform.plan.planned import LayoutPlan
 from platform.plan.points import recipes_of
+from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
 from platform.plan.sizes import AtSize, against_devices, at_size, fewest_nodes, parse_counts, parse_phases, ramp_up
 from platform.plan.tables import (
@@ -53,10 +54,22 @@ class Question:
     builder: BuildQuestion
     """transformers, asked whether it builds the models: its answer is waited for before anything is promised."""
 
+    progress: Progress
+    """The line that says that the answer is being computed."""
+
     @property
     def tokens(self) -> float:
         """Tokens of the planned run."""
         return self.options.tokens or self.space.tokens
+
+    def ready(self) -> None:
+        """Waits for the builder's word on the model, and ends the line of progress: the answer is printed next.
+
+        Raises:
+            InputError: transformers does not build the model.
+        """
+        self.builder.check()
+        self.progress.end()
 
     def answer(self) -> Answer:
         """Prints the answer and returns it.
@@ -83,7 +96,7 @@ def _largest_models(question: Question) -> Answer:
     counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
     micro_batch = options.micro_batch or min(space.micro_batches or (1,))
     largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch)
-    question.builder.check()
+    question.ready()
     question.console.print(conditions(cluster, by_size=True), highlight=False)
     show_largest(largest, question.console)
     models = [
@@ -104,7 +117,7 @@ def _largest_models(question: Question) -> Answer:
 def _phases(question: Question, written: str) -> Answer:
     space, cluster = question.space, question.cluster
     phases = ramp_up(space, space.recipe, cluster, parse_phases(written))
-    question.builder.check()
+    question.ready()
     question.console.print(conditions(cluster, by_size=True), highlight=False)
     show_phases(phases, question.console)
     entries = [
@@ -122,7 +135,7 @@ def _phases(question: Question, written: str) -> Answer:
 def _sizes(question: Question, written: str) -> Answer:
     space, cluster, console, png = question.space, question.cluster, question.console, question.options.png
     sizes = against_devices(space, space.recipe, cluster, parse_counts(written), question.taught)
-    question.builder.check()
+    question.ready()
     basis = PREDICTED if question.taught is None else f"predicted, corrected by study {question.taught.name}"
     console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
     console.print(conditions(cluster, basis, by_size=True), highlight=False)
@@ -137,6 +150,7 @@ def _sizes(question: Question, written: str) -> Answer:
 def _networks(question: Question, written: str) -> Answer:
     space, cluster, console = question.space, question.cluster, question.console
     rows = by_network(space, cluster, parse_sweep(written))
+    question.ready()
     console.print(f"{space.recipe.label}, {short_count(question.tokens)} tokens", highlight=False)
     console.print(conditions(cluster), highlight=False)
     show_networks(rows, question.tokens, console)
@@ -152,7 +166,7 @@ def _size_json(size: AtSize, question: Question) -> dict[str, Any]:
 def _named_points(question: Question) -> Answer:
     cluster = of_space(question.space, question.cluster)
     points = named_points(question.space, cluster)
-    question.builder.check()
+    question.ready()
     show_named(points, cluster, question.tokens, question.console)
     entries = named_json(points, cluster, question.tokens)
     return {"points": entries}, 0 if any(not point.reason for point in points) else 1
@@ -167,7 +181,7 @@ def _layouts(question: Question) -> Answer:
             plans.append(best_plan(space, recipe, cluster, top=options.top, taught=question.taught))
         except InputError as error:
             without[recipe.label] = error
-    question.builder.check()
+    question.ready()
     if not plans:
         raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
@@ -229,7 +243,7 @@ def _plan_json(plan: LayoutPlan, question: Question) -> dict[str, Any]:
 def _fewest_nodes(question: Question) -> Answer:
     space, cluster, console = question.space, question.cluster, question.console
     fewest = fewest_nodes(space, space.recipe, cluster)
-    question.builder.check()
+    question.ready()
     console.print(f"{space.recipe.label}\n{conditions(cluster, by_size=True)}", highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})

@@ -12,9 +12,9 @@ from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.listed_ends import listed_ends
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.placement import misplaced
-from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.predict import SURE, Prediction, predict
 from platform.plan.offers import refusal
-from platform.plan.planned import AS_FAST, PARTS, SURE, LayoutPlan, PredictedLayout
+from platform.plan.planned import AS_FAST, PARTS, LayoutPlan, PredictedLayout
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
 from platform.plan.projection import StudyPrior
 from platform.plan.software import distinct, planned_columns
@@ -94,7 +94,7 @@ def _best_of(space: Space, points: PlanPoints, cluster: ClusterSpec, top: int, t
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
     sure = prediction.ok_probability >= SURE
-    seconds_per_token = prediction.expected_s / columns.tokens_per_step
+    seconds_per_token = prediction.step.total_s / columns.tokens_per_step
     rows = _fastest_rows(points.layouts, seconds_per_token, fits, sure)
     num_too_large = len(set(points.layouts)) - len(rows)
     if cluster.software != THIS_PROJECT:
@@ -187,7 +187,7 @@ def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:
 
 
 def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask, sure: Mask) -> Rows:
-    """Returns the fitting row of each layout with the least expected time of a token, the least of all first; `sure`
+    """Returns the fitting row of each layout with the least time of a token, the least of all first; `sure`
     rows go before all others.
     """
     fitting = np.flatnonzero(fits)

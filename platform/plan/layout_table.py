@@ -7,8 +7,20 @@ from rich.table import Table
 
 from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
-from platform.plan.planned import AS_FAST, SURE, LayoutPlan, PredictedLayout
-from platform.plan.tables import PREDICTED, WIDE, batch_of, chance_of, conditions, figure, price, table_of
+from platform.cost_model.predict import SURE
+from platform.plan.planned import AS_FAST, LayoutPlan, PredictedLayout
+from platform.plan.tables import (
+    INTERVAL,
+    PREDICTED,
+    WIDE,
+    batch_of,
+    chance_of,
+    conditions,
+    figure,
+    interval_of,
+    price,
+    table_of,
+)
 
 
 def show_plan(plan: LayoutPlan, tokens: float, console: Console) -> None:
@@ -65,14 +77,13 @@ def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
     table = table_of(first, "batch", "GiB", "fits", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
     for number, planned in enumerate(best, 1):
         days = planned.days(tokens)
-        half = planned.high_s / planned.step_s - 1
         table.add_row(
             str(number) if numbered else planned.layout.label,
             batch_of(planned),
             f"{planned.needed_gib:.0f}",
             chance_of(planned),
             figure(planned.step_s),
-            f"±{100 * half:.0f} %",
+            interval_of(planned),
             figure(planned.tokens_per_s),
             f"{100 * planned.mfu:.0f} %",
             figure(days),
@@ -101,7 +112,7 @@ def _legend(best: Sequence[PredictedLayout], cluster: ClusterSpec, tokens: float
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
         f"fits: probability that it runs within memory, layouts of {100 * SURE:.0f} % and more first",
-        "80 %: interval of the step time",
+        INTERVAL,
         f"days: for {short_count(tokens)} tokens (--tokens)",
     ]
     if len(best) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
 from platform.plan.planned import PredictedLayout
-from platform.plan.sizes import AtSize, at_size
+from platform.plan.sizes import AtSize, at_size, is_sure
 from search_spaces.space import Space
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
@@ -92,7 +92,7 @@ def _largest(space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: in
         return at_size(space, with_model(model), cluster)
 
     def fits(model: ModelSpec) -> bool:
-        return size(model).planned is not None
+        return is_sure(size(model))
 
     heads = step * _most(lambda count: fits(_in_proportion(base, count * step)), MOST_HEADS // step)
     if not heads:

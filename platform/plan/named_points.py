@@ -10,12 +10,12 @@ from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import older_than_kernels
-from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.predict import SURE, Prediction, predict
 from platform.plan.best_layouts import planned_at
 from platform.plan.offers import refusal
-from platform.plan.planned import SURE, PredictedLayout
+from platform.plan.planned import PredictedLayout
 from platform.plan.software import planned_columns
-from platform.plan.tables import batch_of, chance_of, conditions, figure, planned_json, table_of
+from platform.plan.tables import batch_of, chance_of, conditions, figure, interval_of, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
 from search_spaces.space import Space
 from trainers.spec.batch import BatchPoint
@@ -118,7 +118,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
             batch_of(planned),
             f"{planned.needed_gib:.1f}",
             figure(planned.step_s),
-            f"±{100 * (planned.high_s / planned.step_s - 1):.0f} %",
+            interval_of(planned),
             figure(planned.tokens_per_s),
             f"{100 * planned.mfu:.0f} %",
             figure(planned.days(tokens)),

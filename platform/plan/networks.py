@@ -7,9 +7,9 @@ from rich.console import Console
 
 from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec, with_network
-from platform.plan.planned import SURE
+from platform.cost_model.predict import SURE
 from platform.plan.sizes import AtSize, at_size
-from platform.plan.tables import WIDE, batch_of, chance_of, figure, table_of
+from platform.plan.tables import INTERVAL, WIDE, batch_of, chance_of, figure, interval_of, table_of
 from search_spaces.space import Space
 
 LARGEST_GBPS = 1e6
@@ -96,21 +96,18 @@ def show_networks(rows: Sequence[AtNetwork], tokens: float, console: Console) ->
     console.print(table, highlight=False)
     for row in rows if numbered else ():
         console.print(f"{row.gbit_per_s:>6g}  {_layout(row.best)}", highlight=False)
-    console.print(
-        "Gbit/s: of a node; batch: micro-batch x accumulated; 80 %: interval of the step time", highlight=False
-    )
+    console.print(f"Gbit/s: of a node; batch: micro-batch x accumulated; {INTERVAL}", highlight=False)
 
 
 def _figures(best: AtSize, tokens: float) -> tuple[str, ...]:
     planned = best.planned
     if planned is None:
         return ("-",) * 5
-    half = planned.high_s / planned.step_s - 1
     return (
         batch_of(planned),
         figure(planned.tokens_per_s),
         figure(planned.step_s),
-        f"±{100 * half:.0f} %",
+        interval_of(planned),
         figure(planned.days(tokens)),
     )
 

@@ -17,8 +17,6 @@ PARTS = {
 """Parts of a step by the name they are reported under."""
 AS_FAST = 1e-6
 """Relative difference of step times below which two layouts are predicted as fast as each other."""
-SURE = 0.9
-"""Probability of running within memory from which on a plan recommends a point."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

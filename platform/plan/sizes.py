@@ -11,7 +11,7 @@ import numpy as np
 from platform.common.errors import InputError
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.placement import fullest_rank
-from platform.cost_model.predict import predict
+from platform.cost_model.predict import SURE, predict
 from platform.plan.best_layouts import best_plan, parts_gib, with_whole_batch
 from platform.plan.planned import PredictedLayout
 from platform.plan.points import points_of
@@ -96,6 +96,9 @@ def parse_counts(text: str) -> tuple[int, ...]:
     raise InputError(f"device counts are written 2..3072 or 4,8,16, up to {MOST_DEVICES:,}, got {text!r}")
 
 
+UNSURE = f"no layout fits with {100 * SURE:.0f} % probability"
+
+
 def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, taught: StudyPrior | None = None) -> AtSize:
     """Returns the best layout on exactly this cluster."""
     try:
@@ -127,8 +130,9 @@ def against_devices(
 
 
 def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_nodes: int = 1024) -> Fewest:
-    """Returns the smallest number of nodes on which some point of the space fits at the recipe's global batch. Where a
-    larger batch, a multiple of the devices, fits on fewer, the first such number is given beside it.
+    """Returns the smallest number of nodes on which some layout of the space fits with a probability of `SURE` at the
+    recipe's global batch. Where another batch, a multiple of the devices, fits on fewer, the first such number is given
+    beside it.
 
     Raises:
         InputError: not even `max_nodes` nodes do.
@@ -138,17 +142,26 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_node
     for num_nodes in range(1, max_nodes + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
         size = at_size(space, recipe, part)
-        if size.planned is not None:
+        if size.planned is not None and is_sure(size):
             return _fewest(space, recipe, part, size.planned, tuple(refused_sizes), rounded)
-        refused_sizes.append((num_nodes, size.reason))
+        refused_sizes.append((num_nodes, size.reason or f"{UNSURE}, the best with {_chance(size)}"))
         whole_batch = with_whole_batch(space, recipe, part.num_devices)
-        if rounded is None and whole_batch != recipe and at_size(space, whole_batch, part).planned is not None:
+        if rounded is None and whole_batch != recipe and is_sure(at_size(space, whole_batch, part)):
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
         f"{recipe.model.name} fits on none of 1 to {max_nodes} nodes of {cluster.devices_per_node} x"
         f" {cluster.device.name}: {refused_sizes[-1][1]}{hint}"
     )
+
+
+def is_sure(size: AtSize) -> bool:
+    """Returns whether the best layout fits with a probability of `SURE`."""
+    return size.planned is not None and size.planned.ok_probability >= SURE
+
+
+def _chance(size: AtSize) -> str:
+    return "none" if size.planned is None else f"{100 * size.planned.ok_probability:.0f} %: {size.planned.layout.label}"
 
 
 def _fewest(

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from platform.common.text import plural
 from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.predict import SURE
 from platform.plan.max_model import Largest
-from platform.plan.planned import SURE, PredictedLayout
-from platform.plan.sizes import EFFICIENCY, AtSize, Fewest, RampPhase
+from platform.plan.planned import PredictedLayout
+from platform.plan.sizes import EFFICIENCY, UNSURE, AtSize, Fewest, RampPhase
 
 WIDE = 100
 """Width of a terminal from which on a layout's words stand in its table; in a narrower one they follow below, by
@@ -75,6 +76,24 @@ def chance_of(planned: PredictedLayout) -> str:
     return f"{100 * planned.ok_probability:.0f} %"
 
 
+_WIDE_INTERVAL = 0.3
+"""Distance from the step time, as a share of it, from which on an interval is printed by its ends: on a scale of
+logarithms the lower one is nearer.
+"""
+
+
+INTERVAL = "80 %: interval of the step time, by its ends in seconds where it is wider than 30 %"
+"""The legend's words on `interval_of`."""
+
+
+def interval_of(planned: PredictedLayout) -> str:
+    """Returns the 80 % interval of the step time: text such as "±8 %", or "3.9-12.1" in seconds where it is wide."""
+    half = max(planned.high_s / planned.step_s - 1, 1 - planned.low_s / planned.step_s)
+    if half > _WIDE_INTERVAL:
+        return f"{figure(planned.low_s)}-{figure(planned.high_s)}"
+    return f"±{100 * half:.0f} %"
+
+
 def show_sizes(
     sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console, *, by_node: bool = False
 ) -> None:
@@ -134,7 +153,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
             f" {other.num_nodes * cluster.devices_per_node} devices share evenly",
             highlight=False,
         )
-    full = [(nodes, reason) for nodes, reason in fewest.refused_sizes if reason.startswith("out of memory")]
+    full = [(nodes, reason) for nodes, reason in fewest.refused_sizes if reason.startswith(("out of", UNSURE))]
     for nodes, reason in (full or fewest.refused_sizes)[-1:]:
         console.print(f"{plural(nodes, 'node')} would be too few: {reason}", highlight=False)
 

@@ -30,6 +30,8 @@ class Scored:
     expected_s: Array
     predicted_gib: Array
     predicted_fits: Mask
+    ok_probability: Array
+    """Probability of running within memory, with the allocator's pools."""
     rate: Array
     """Model FLOPs per second and device at one second per step, which makes times of different models comparable."""
     used: Mask
@@ -134,6 +136,7 @@ def _scored(runs: Sequence[PublishedRun], prediction: Prediction, times: Array, 
         expected_s=expected,
         predicted_gib=_printed_gib(runs, memory),
         predicted_fits=np.asarray(prediction.fits),
+        ok_probability=np.asarray(prediction.ok_probability),
         rate=np.array([model_flops(run) / run.cluster.num_devices for run in runs]),
         used=used,
     )
@@ -197,4 +200,5 @@ def constant_mfu(scored: Scored) -> Scored:
         high_s=nothing,
         predicted_gib=nothing,
         predicted_fits=np.ones(len(scored.runs), dtype=bool),
+        ok_probability=np.ones(len(scored.runs)),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from platform.cost_model.predict import SURE
 from platform.validate.evaluation import Scored
 from platform.validate.published_run import PublishedRun
 from platform.validate.validation import CellReport, Report
@@ -90,8 +91,14 @@ def _row(scored: Scored, position: int, label: str) -> tuple[str, ...]:
         f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
         f"{memory:.1f}" if memory == memory else "-",
         f"{scored.predicted_gib[position]:.1f}",
-        "fits" if scored.predicted_fits[position] else "OOM",
+        _verdict(float(scored.ok_probability[position])),
     )
+
+
+def _verdict(probability: float) -> str:
+    """Returns text such as "fits 98 %", with the probability of running within memory; near the edge no verdict."""
+    word = "fits" if probability >= SURE else "OOM" if probability <= 1 - SURE else "open"
+    return f"{word} {100 * probability:.0f} %"
 
 
 def show_rows(report: Report, console: Console) -> None:

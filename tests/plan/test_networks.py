@@ -2,8 +2,10 @@
 
 import pytest
 
+from platform.cost_model.predict import SURE
 from platform.plan.__main__ import main
 from platform.plan.networks import parse_sweep, split_network
+from platform.plan.tables import figure
 from tests.plan.test_plan import printed_json
 
 SMALL = ("gpt2", "--set", "engine=fsdp,ddp", "--set", "attention=sdpa")
@@ -33,8 +35,19 @@ def test_a_sweep_has_the_best_layout_of_each_network(
         lines = capsys.readouterr().out.splitlines()
         for row in rows:  # type: ignore[union-attr]
             of_row = " ".join(line for line in lines if line.split()[:1] == [f"{row['node_gbps']:g}"])
-            assert f"{row['micro_batch']} x {row['grad_accum']}" in of_row and "±" in of_row
+            assert f"{row['micro_batch']} x {row['grad_accum']}" in of_row
+            bounds = f"{figure(row['step_time_low_s'])}-{figure(row['step_time_high_s'])}"
+            assert (bounds in of_row) != ("±" in of_row), "an interval is printed by its ends where it is wide"
             assert str(row["layout"])[:20] in of_row
+
+
+@pytest.mark.parametrize("network", (1, 10, 100))
+def test_the_first_row_is_the_fastest_as_printed(capsys: pytest.CaptureFixture[str], network: int) -> None:
+    """Checks slow networks, where intervals differ most in width; the first rows are those that surely fit."""
+    printed = printed_json(capsys, *SMALL, "--cluster", f"2x8xH100@{network}", "--top", "500")
+    layouts = printed["recipes"][0]["layouts"]  # type: ignore[index]
+    speeds = [row["tokens_per_s"] for row in layouts if row["ok_probability"] >= SURE]
+    assert len(speeds) > 3 and speeds == sorted(speeds, reverse=True)
 
 
 def test_values_of_a_sweep_are_kept_once_and_in_order() -> None:

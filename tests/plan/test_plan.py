@@ -15,6 +15,7 @@ import pytest
 import search_spaces
 from platform.common.errors import InputError
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import SURE
 from platform.plan.__main__ import main
 from platform.plan.best_layouts import best_plan
 from platform.plan.max_model import grown
@@ -77,27 +78,22 @@ def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
-    fewest = printed_json(capsys, *arguments)["min_nodes"]
-    nodes, parts, needed = fewest["nodes"], fewest["parts_gib"], fewest["needed_gib"]  # type: ignore[index]
-    # 16 bytes a parameter cannot fit fewer devices.
-    assert nodes * 4 * 31.74 > 16 * 175e9 / 2**30
-    assert nodes <= 45
-    assert sum(parts.values()) < needed <= 31.74
-
-
-@pytest.mark.slow
-def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_with_fewer(
+def test_the_fewest_nodes_hold_the_sum_that_is_shown_and_keep_the_global_batch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
-    fewest = printed_json(capsys, *arguments)["min_nodes"]
-    other = fewest["fewer_with_another_batch"]  # type: ignore[index]
-    assert fewest["global_batch"] == 1536 and other["num_nodes"] < fewest["nodes"]  # type: ignore[index]
-    assert other["global_batch"] != 1536 and other["global_batch"] % (4 * other["num_nodes"]) == 0
-    timed = [size for size in fewest["against_nodes"] if "days" in size]  # type: ignore[index]
-    assert timed and all(size["tokens_per_s"] * size["step_time_s"] == pytest.approx(1536 * 2048) for size in timed), (
+    fewest: Any = printed_json(capsys, *arguments)["min_nodes"]
+    nodes, parts, needed = fewest["nodes"], fewest["parts_gib"], fewest["needed_gib"]
+    # 16 bytes a parameter cannot fit fewer devices.
+    assert nodes * 4 * 31.74 > 16 * 175e9 / 2**30
+    assert nodes <= 48
+    assert sum(parts.values()) < needed <= 31.74
+    other = fewest["fewer_with_another_batch"]
+    if other is not None:
+        assert other["num_nodes"] < nodes and other["global_batch"] % (4 * other["num_nodes"]) == 0
+    timed = [size for size in fewest["against_nodes"] if "days" in size]
+    assert timed[0]["ok_probability"] >= SURE, "the first row and the answer go by one rule"
+    assert all(size["tokens_per_s"] * size["step_time_s"] == pytest.approx(1536 * 2048) for size in timed), (
         "every row is of the batch that was requested"
     )
 
@@ -181,7 +177,8 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
     base = ("tr3m_1b3", "--set", "engine=deepspeed", "--set", "zero_stage=1", "--set", "tp=1")
     base = (*base, "--software", "megatron-deepspeed")  # whose pipelines ran them
     large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
-    small = (*base, "--set", "pp=2", "--cluster", "64xjean-zay-v100-16")
+    # Their software splits models under ZeRO-1, which our engine of DeepSpeed does not.
+    small = (*base, "--set", "pp=2", "--software", "megatron-deepspeed", "--cluster", "64xjean-zay-v100-16")
     small = (*small, "--batch-rampup", "64:16,128:16,256:32,512:64")
     rampups: list[Any] = [printed_json(capsys, *arguments)["batch_rampup"] for arguments in (large, small)]
     layouts = [

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from platform.cost_model.predict import SURE
 from platform.plan.__main__ import main
 from platform.plan.layout_table import _note_on_chance
-from platform.plan.planned import SURE
 from platform.study.layout_file import read_layout
 from trainers.spec.layout import Layout
 
