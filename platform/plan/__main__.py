@@ -32,7 +32,15 @@ from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
+from platform.cost_model.hardware import (
+    THIS_PROJECT,
+    ClusterSpec,
+    find_cluster,
+    names_device_file,
+    with_memory_cap,
+    with_network,
+    word_on,
+)
 from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
 from platform.plan.assumptions import Assumptions
@@ -62,7 +70,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="C",
         help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
-        " of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        " of the catalogue, 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here,"
         " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
     )
     command_parser.add_argument(
@@ -171,7 +179,7 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     if written == "ray":
         with clusters.connected(options.address) as handle:
             cluster, probe = handle.cluster, probe_store.find(user_path(options.studies), handle)
-    elif written.endswith(".json"):
+    elif written.endswith(".json") and not names_device_file(written):
         probe = probe_store.read(user_path(written))
         cluster = probe.cluster
     else:
