@@ -44,6 +44,7 @@ from platform.cost_model.hardware import (
 from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
 from platform.plan.assumptions import Assumptions
+from platform.plan.offers import with_engines_of
 from platform.plan.plan_options import PlanOptions
 from platform.plan.projection import StudyPrior
 from platform.search.setup.old_studies import read_old
@@ -151,7 +152,7 @@ def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
 
 def _space(options: PlanOptions) -> Space:
     try:
-        space = search_spaces.load(options.space)
+        space = with_engines_of(search_spaces.load(options.space), stacks.find_software(options.software))
         space = space.with_changes(options.set) if options.set else space
     except ValueError as error:
         space_names = ", ".join(reference.names())

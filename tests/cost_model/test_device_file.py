@@ -71,7 +71,10 @@ def test_a_file_with_the_figures_of_a_device_is_predicted_as_that_device(
     path.write_text(json.dumps(A100))
     plans: list[Any] = [printed_json(capsys, *GPT, "--cluster", f"8x{name}") for name in (path, "A100-80GB")]
     mine, catalogued = (plan["recipes"][0]["layouts"][0] for plan in plans)
-    assert mine["step_time_s"] == pytest.approx(catalogued["step_time_s"]) and mine["needed_gib"] == catalogued["needed_gib"]
+    assert (
+        mine["step_time_s"] == pytest.approx(catalogued["step_time_s"])
+        and mine["needed_gib"] == catalogued["needed_gib"]
+    )
     assert mine["step_time_high_s"] > catalogued["step_time_high_s"]
 
 
