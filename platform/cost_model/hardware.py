@@ -2,7 +2,7 @@
 
 A cluster is written `8xA100-80GB` (one node of eight), `4x8xH100` (four nodes of eight), a node's name in the
 catalogue (`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the catalogue carries its source there.
-To add a device or a node, add an entry to `hardware.json`.
+To add a device or a node, add an entry to `hardware.json`; a device of one's own has a file (`device_file`).
 """
 
 import contextlib
@@ -10,14 +10,17 @@ import dataclasses
 import difflib
 import functools
 import math
-import pathlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from platform.common.errors import InputError
-from platform.cost_model import constants
+from platform.cost_model import constants, device_file
 from platform.cost_model.collectives import INTER_HOP_S
+from platform.cost_model.device import PLAIN_SHARE as PLAIN_SHARE
+from platform.cost_model.device import Device
+from platform.cost_model.spelling import changes_clocks, near_names, plain, without_memory
 from trainers.records.plain_files import read_json
 from trainers.spec.cluster import Cluster
 
@@ -30,61 +33,12 @@ THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
 UNKNOWN_LINK_GB_PER_S = constants.number("hardware", "UNKNOWN_LINK_GB_PER_S")
 UNKNOWN_LINK_SIGMA = constants.number("hardware", "UNKNOWN_LINK_SIGMA")
-PLAIN_SHARE = constants.number("hardware", "PLAIN_SHARE")
 BANDWIDTH_SHARE = constants.number("hardware", "BANDWIDTH_SHARE")
+CLOCK_SIGMA = constants.number("hardware", "CLOCK_SIGMA")
+_CARDS = ("pcie3", "pcie4", "pcie5", "nvlink4_bridge")
+"""Links of cards, which no SXM module has."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
-_FILE = pathlib.Path(__file__).with_name("hardware.json")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """One accelerator, as torch counts them."""
-
-    name: str
-    architecture: str
-    """Its generation, by which some constants are stated (`constants.json`, `stacks.json`)."""
-    memory_gib: float
-    """Total memory that the driver reports."""
-    bandwidth_gb_per_s: float
-    host_gb_per_s: float
-    """Datasheet bandwidth of the link to the host, in one direction."""
-    tflops: Mapping[str, float]
-    """Datasheet peak by compute precision, dense."""
-    matmul_share: float
-    """Share of the peak that large matrix products sustain in training."""
-    flash_share: float
-    """Share of the peak that fused attention sustains, forward and backward together."""
-    units: int
-    """Streaming multiprocessors, among which a product's tiles are distributed."""
-    context_gib: float
-    """Memory of a bare device context."""
-    source: str
-    sigma: float = 0.0
-    """Log deviation of the device's rates where no training run on it was available."""
-    best_tflops: float | None = None
-    """Rate of the best bf16 product in a benchmark; None where none is published (stas00/ml-engineering,
-    compute/accelerator, "maximum achievable matmul FLOPS").
-    """
-    scales: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
-    """Rate of products that `platform.probe` measured over `expected_tflops`, by precision; empty without a probe."""
-
-    def peak_tflops(self, precision: str) -> float:
-        """Returns the datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
-        return self.tflops.get(precision, self.tflops["bf16"])
-
-    def expected_tflops(self, precision: str, training_share: float) -> float:
-        """Returns the rate that a benchmark of large products should reach: the published one, else from `matmul_share`
-        over `training_share`.
-        """
-        peak = self.peak_tflops(precision)
-        if precision == "fp32":
-            return PLAIN_SHARE * peak
-        best = self.best_tflops or self.matmul_share / training_share * self.tflops["bf16"]
-        return best * peak / self.tflops["bf16"]
-
-    def scale(self, precision: str) -> float:
-        """Returns the measured rate of large products over the catalogue's; 1 without a probe."""
-        return self.scales.get(precision, self.scales.get("bf16", 1.0))
+_FILE = Path(__file__).with_name("hardware.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,18 +97,16 @@ class ClusterSpec:
 
 @functools.cache
 def catalogue() -> dict[str, Any]:
-    """Returns the content of `hardware.json`."""
-    return read_json(_FILE, links=True)
+    """Returns the content of `hardware.json`, with the devices of the files that the environment lists."""
+    content = read_json(_FILE, links=True)
+    content["devices"] |= dict(device_file.read(path, content) for path in device_file.listed())
+    return content
 
 
 @functools.cache
 def calibrated_families() -> frozenset[str]:
     """Returns the architectures of devices whose rates were set on training runs."""
     return frozenset(entry["architecture"] for entry in catalogue()["devices"].values() if "sigma" not in entry)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 @functools.cache
@@ -165,7 +117,7 @@ def _names(kind: str) -> dict[str, str]:
     name_of: dict[str, str] = {}
     for name, entry in catalogue()[kind].items():
         for spelling in (name, *entry.get("aliases", ())):
-            name_of.setdefault(_plain(spelling), name)
+            name_of.setdefault(plain(spelling), name)
     return name_of
 
 
@@ -180,26 +132,48 @@ def node_names() -> tuple[str, ...]:
 
 
 def find_device(name: str) -> Device:
-    """Returns the device that `name` spells, whatever its case and dashes; a remark in brackets is ignored.
+    """Returns the device that `name` spells, whatever its case and dashes, or the one that a device file describes.
+
+    A remark in brackets is ignored, but for its deviation where it changes the clocks. A socket stays: an SXM module is
+    never taken for a card, and has the memory that its name states.
 
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
-    names = _names("devices")
-    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", re.sub(r"(?i)(\d)G\b", r"\1GB", name))
+    if (path := device_file.path_of(name)) is not None:
+        return _device(*device_file.read(path, catalogue()))
+    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", re.sub(r"(?i)\b(\d+)G\b", r"\1GB", name)).strip()
     # Makers' names, remarks and the kind of socket are removed one after the other.
     spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
-    key = "CPU-core" if _CPU.search(name) else None
-    key = key or next((names[_plain(spelling)] for spelling in spellings if _plain(spelling) in names), None)
+    key = "CPU-core" if _CPU.search(name) else next(filter(None, (_spelled(name, text) for text in spellings)), None)
     if key is None:
-        alike = [known_name for known_name in _names("devices") if _letters(known_name) == _letters(_plain(name))]
-        near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
-        close = ", ".join(dict.fromkeys(_names("devices")[near_name] for near_name in near))
-        names = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
-        raise InputError(f"unknown device {name!r}: {names}; add others to platform/cost_model/{_FILE.name}")
-    entry = catalogue()["devices"][key]
+        memoryless, memory_gb = without_memory(bare)
+        if memory_gb is not None and "SXM" in name.upper():
+            with contextlib.suppress(InputError):
+                return find_device_by_memory(memoryless, memory_gb)
+        entries = catalogue()["devices"].items()
+        near = near_names(name, {text: key for key, entry in entries for text in (key, *entry.get("aliases", ()))})
+        others = (
+            f"near names are {', '.join(near)}" if near else f"no name is near, known are {', '.join(device_names())}"
+        )
+        raise InputError(
+            f"unknown device {name!r}: {others}; describe others in a file of your own, 8xPATH.json, with the keys of"
+            f" platform/cost_model/{_FILE.name}"
+        )
+    device = _device(key, catalogue()["devices"][key])
+    return dataclasses.replace(device, sigma=max(device.sigma, CLOCK_SIGMA)) if changes_clocks(name) else device
+
+
+def _spelled(name: str, text: str) -> str | None:
+    """Returns the entry that `text`, a form of `name`, spells; None where none, or a card while `name` is a module."""
+    key = _names("devices").get(plain(text))
+    is_card = key is not None and catalogue()["devices"][key]["link"] in _CARDS
+    return None if is_card and "SXM" in name.upper() else key
+
+
+def _device(name: str, entry: Mapping[str, Any]) -> Device:
     fields = {field.name for field in dataclasses.fields(Device)} & set(entry)
-    return Device(name=key, **{field: entry[field] for field in fields})
+    return Device(name=name, **{field: entry[field] for field in fields})
 
 
 def word_on(text: str) -> str | None:
@@ -225,7 +199,9 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
     if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _SAME:
         return device
     entries = catalogue()["devices"]
-    family, link = device.name.split("-")[0], entries[device.name]["link"]
+    if device.name not in entries:
+        return device  # a device file states its memory
+    family, link = device.name.split("-")[0], device.link
     says_socket = re.search(r"sxm|pcie|nvl", name, re.IGNORECASE) is not None
     sisters = [
         find_device(device_name)
@@ -234,7 +210,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
     ]
     nearest = min(sisters, key=lambda sister: abs(sister.memory_gib - memory_gb))
     if abs(memory_gb / nearest.memory_gib - 1) < _NEAR:
-        return nearest
+        return dataclasses.replace(nearest, sigma=max(nearest.sigma, device.sigma if changes_clocks(name) else 0.0))
     alike = says_socket and 0.5 < memory_gb / device.memory_gib < 2
     return dataclasses.replace(device, memory_gib=memory_gb * LABEL_SHARE) if alike else device
 
@@ -265,7 +241,8 @@ def cluster_of(
     direction, and replace the catalogue's; collectives reach the catalogue's share of them.
     """
     content = catalogue()
-    link = content["links"][content["devices"][device.name]["link"]]
+    link = content["links"][device.link]
+    intra_gb_per_s = intra_gb_per_s or device.link_gb_per_s or 0.0
     usual_node = node or content["defaults"].get(device.name, "")
     entry = content["nodes"].get(usual_node, {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
@@ -344,20 +321,28 @@ def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
     return None
 
 
-def _letters(plain_name: str) -> str:
-    """Returns the letters with which a device's name begins: its product family, as in "rtx" and "h"."""
-    return re.sub(r"[^a-z].*", "", plain_name)
-
-
-def _with_an_x(name: str) -> str | None:
-    """Returns `8xH100` for `8h100`; None where the name does not begin with a count, or its rest is no device."""
-    match = re.fullmatch(r"(\d+)([A-Za-z].*)", name)
+def _counted(name: str) -> tuple[int, str] | None:
+    """Returns (count, device) of `8h100` and `H100x8`; None where `name` has no count, or its rest is no device."""
+    match = re.fullmatch(r"(?P<count>\d{1,7})(?P<name>[A-Za-z].*)|(?P<name_>.+?)\s*[xX*]\s*(?P<count_>\d{1,7})", name)
     if match is None:
         return None
+    count, device = match["count"] or match["count_"], match["name"] or match["name_"]
     with contextlib.suppress(InputError):
-        find_device(match[2])
-        return f"{match[1]}x{match[2].upper()}"
+        find_device(device)
+        return int(count), device
     return None
+
+
+_NOTATION = re.compile(r"(?:(-?\d{1,19})\s*[xX*]\s*)?(?:(-?\d{1,19})\s*[xX*]\s*)?(.+)")
+
+
+def names_device_file(text: str) -> bool:
+    """Returns whether a cluster is written with a device file: behind a count, or a path that is no probe's."""
+    match = _NOTATION.fullmatch(text.strip())
+    path = device_file.path_of(match[3]) if match else None
+    if match is None or path is None:
+        return False
+    return device_file.is_device_file(path) or (match[1] is not None and not Path(text).exists())
 
 
 def find_cluster(text: str) -> ClusterSpec:
@@ -366,7 +351,7 @@ def find_cluster(text: str) -> ClusterSpec:
     Raises:
         InputError: a count below 1, or a device and node that the catalogue does not know.
     """
-    match = re.fullmatch(r"(?:(-?\d{1,19})\s*[xX*]\s*)?(?:(-?\d{1,19})\s*[xX*]\s*)?(.+)", text.strip())
+    match = _NOTATION.fullmatch(text.strip())
     if match is None:
         raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
     first, second, name = match.groups()
@@ -374,7 +359,7 @@ def find_cluster(text: str) -> ClusterSpec:
     if any(count < 1 for count in counts) or math.prod(counts) > MOST_DEVICES:
         wrong = "a count below 1" if min(counts) < 1 else f"more than {MOST_DEVICES:,} devices"
         raise InputError(f"cluster {text!r} has {wrong}: write it as 8xA100-80GB or 4x8xH100")
-    node = _names("nodes").get(_plain(name))
+    node = _names("nodes").get(plain(name))
     if node is not None:
         entry = catalogue()["nodes"][node]
         per_node = counts[1] if len(counts) == 2 else entry["devices_per_node"]
@@ -382,9 +367,18 @@ def find_cluster(text: str) -> ClusterSpec:
     try:
         device = find_device(name)
     except InputError as error:
-        if meant := _with_an_x(name):
+        if device_file.path_of(name) is not None:
+            raise
+        if meant := _counted(name):
+            count, device_name = meant
+            if len(counts) == 1:
+                return find_cluster(f"{counts[0]}x{count}x{device_name}")
+            wrong = "has no x between the count and the device" if name[0].isdigit() else "has its count last"
+            right = "x".join(map(str, [*counts, count]))
+            raise InputError(f"cluster {text!r} {wrong}: write it as {right}x{device_name.upper()}") from None
+        if "," in name:
             raise InputError(
-                f"cluster {text!r} has no x between the count and the device: write it as {meant}"
+                f"cluster {text!r} is a list: a cluster has equal nodes of one device, plan one at a time"
             ) from None
         nodes = ", ".join(difflib.get_close_matches(name.lower(), node_names(), n=3, cutoff=0.5))
         raise InputError(

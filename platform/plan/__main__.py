@@ -32,10 +32,19 @@ from platform.common.errors import InputError, Parser
 from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
-from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_memory_cap, with_network, word_on
+from platform.cost_model.hardware import (
+    THIS_PROJECT,
+    ClusterSpec,
+    find_cluster,
+    names_device_file,
+    with_memory_cap,
+    with_network,
+    word_on,
+)
 from platform.cost_model.probed_cluster import cluster_with_probe
 from platform.plan.answers import Question
 from platform.plan.assumptions import Assumptions
+from platform.plan.offers import with_engines_of
 from platform.plan.plan_options import PlanOptions
 from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
@@ -65,7 +74,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="C",
         help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
-        " of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        " of the catalogue, 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here,"
         " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
     )
     command_parser.add_argument(
@@ -146,7 +155,7 @@ def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
 
 def _space(options: PlanOptions) -> Space:
     try:
-        space = search_spaces.load(options.space)
+        space = with_engines_of(search_spaces.load(options.space), stacks.find_software(options.software))
         space = space.with_changes(options.set) if options.set else space
     except ValueError as error:
         space_names = ", ".join(reference.names())
@@ -174,7 +183,7 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     if written == "ray":
         with clusters.connected(options.address) as handle:
             cluster, probe = handle.cluster, probe_store.find(user_path(options.studies), handle)
-    elif written.endswith(".json"):
+    elif written.endswith(".json") and not names_device_file(written):
         probe = probe_store.read(user_path(written))
         cluster = probe.cluster
     else:

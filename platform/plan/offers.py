@@ -28,6 +28,20 @@ _KERNELS = {
 """Axes of this project's kernels and engines, at their defaults, of which other software has its own."""
 
 
+def with_engines_of(space: Space, software: str) -> Space:
+    """Returns the space with the engines and stages of other software in place of this project's, so that values of
+    other axes are checked against them; named points stay.
+    """
+    if software == THIS_PROJECT or space.points:
+        return space
+    replaced = {
+        "engine": tuple(dict.fromkeys(_engine(strategy, software) for strategy in runs(software))),
+        "zero_stage": tuple(dict.fromkeys(STAGES[strategy] for strategy in runs(software))),
+    }
+    split = {**space.model_parallel, **replaced} if space.model_parallel else {}
+    return dataclasses.replace(space, axes={**space.axes, **replaced}, model_parallel=split)
+
+
 def combinations(space: Space, cluster: ClusterSpec, reach: Reach) -> Iterator[Combination]:
     """Yields (recipe, axis values, micro-batches, point's name) of what the cluster's software runs of the space, with
     degrees within `reach`.

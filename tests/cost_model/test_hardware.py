@@ -1,5 +1,6 @@
 """The hardware catalogue: every figure has a source, and clusters are read as people write them."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from platform.common.errors import InputError
 from platform.cost_model import features, hardware, kernels, stacks
 from platform.cost_model.hardware import (
+    CLOCK_SIGMA,
     datasheet_tflops,
+    device_names,
     find_cluster,
     find_device,
     find_device_by_memory,
@@ -41,6 +44,27 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
         assert entry["device"] in catalogue["devices"], name
     for device, node in catalogue["defaults"].items():
         assert catalogue["nodes"][node]["device"] == device
+
+
+def test_peaks_are_dense() -> None:
+    """Checks each peak beside the others of its device: with sparsity one would be twice what its units have."""
+    for name in device_names():
+        peaks, link = find_device(name).tflops, find_device(name).link
+        half = max(peaks["bf16"], peaks["fp16"])
+        assert "fp8" not in peaks or 1.95 < peaks["fp8"] / half < 2.05, name
+        assert peaks["tf32"] == peaks["fp32"] or 1.95 < half / peaks["tf32"] < 2.05 or link == "shared_memory", name
+
+
+@pytest.mark.parametrize("name", sorted(set(device_names()) - {"CPU-core"}))
+def test_a_socket_stays_and_a_remark_on_clocks_widens(name: str) -> None:
+    device = find_device(name)
+    for remark in ("(power limited)", "(500 W)", "(clocks locked at 1,200 MHz)"):
+        limited = find_device(f"{name} {remark}")
+        assert (limited.name, limited.memory_gib) == (name, device.memory_gib) and limited.sigma >= CLOCK_SIGMA
+    assert find_device(f"{name} (HBM2e, NVLink, DGX)").sigma == device.sigma
+    for memory_gb in (24, 40, 48, 64, 80, 94, 96, 141):
+        with contextlib.suppress(InputError):
+            assert not find_device(f"{name.split('-')[0]}-SXM-{memory_gb}GB").link.startswith("pcie")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +114,12 @@ def test_constants_by_architecture_name_those_of_the_catalogue() -> None:
         ("2xMI150X", 1, 2, "MI250X"),
         ("8xA100-40", 1, 8, "A100-40GB"),
         ("2x4xV100-16", 2, 4, "V100-16GB"),
+        ("2x8h100", 2, 8, "H100-SXM"),
+        ("4x8A100-80GB", 4, 8, "A100-80GB"),
+        ("8xRTX 4090", 1, 8, "RTX-4090"),
+        ("2xp4de.24xlarge", 2, 8, "A100-80GB"),
+        ("a3-highgpu-8g", 1, 8, "H100-SXM"),
+        ("4xND96isr_H100_v5", 4, 8, "H100-SXM"),
     ],
 )
 def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, device: str) -> None:
@@ -110,6 +140,15 @@ def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, dev
         ("NVIDIA H100 SXM5 80GB", "H100-SXM"),
         ("B200 SXM", "B200"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("H100-SXM-94GB (HBM2e)", "H100-SXM-96GB"),
+        ("NVIDIA H100 SXM5 94GB", "H100-SXM-96GB"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA RTX A6000", "RTX-A6000"),
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+        ("NVIDIA GeForce RTX 5090", "RTX-5090"),
+        ("Tesla T4", "T4"),
+        ("AMD Instinct MI325X", "MI325X"),
         ("Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz", "CPU-core"),
     ],
 )
@@ -124,8 +163,12 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
         ("0xH100", "count below 1"),
         ("", "empty cluster"),
         ("8xZ9", "unknown device 'Z9': no name is near, known are V100-16GB"),
-        ("8xRTX4090", "unknown device 'RTX4090': no name is near"),
+        ("8xRTX4080", r"unknown device 'RTX4080': near names are RTX-4090, RTX-5090, RTX-3090; describe"),
+        ("8xA5000", "unknown device 'A5000': near names are RTX-A6000; describe others in a file of your own"),
         ("8h100", "no x between the count and the device: write it as 8xH100$"),
+        ("H100x8", "has its count last: write it as 8xH100$"),
+        ("2x8xH100,2x8xH200", "is a list: a cluster has equal nodes of one device"),
+        ("8x/none/card.json", "the device file /none/card.json cannot be read: No such file"),
         ("8xdgx-h10", "nodes with near names: dgx-h100"),
     ],
 )
@@ -147,6 +190,7 @@ def test_a_stated_memory_picks_the_sister() -> None:
     assert find_device_by_memory("V100", 16).name == "V100-16GB"
     assert find_device_by_memory("A100", 80).name == find_device_by_memory("A100", None).name == "A100-80GB"
     assert find_device_by_memory("H200", 80).name == "H200"
+    assert find_device_by_memory("A100 (power limited)", 40).sigma == CLOCK_SIGMA
     # A name that says its socket stays with it.
     assert find_device_by_memory("H100", 96).name == find_device_by_memory("H100-SXM-80GB", 96).name == "H100-SXM-96GB"
     odd = find_device_by_memory("H100-PCIe-80GB", 60)

@@ -1,6 +1,7 @@
 """A plan for other software has what that software runs, and nothing else."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from platform.plan.points import points_of
 from platform.validate.published_run import interpret
 from platform.validate.row_software import STAGES
 from search_spaces import reference
+from tests.plan.test_plan import printed_json
 from trainers.spec.support import standing_refusal
 
 OTHERS = tuple(name for name in stacks.names() if name != THIS_PROJECT)
@@ -100,6 +102,16 @@ def test_a_software_that_lacks_what_is_set_says_what_it_has(capsys: pytest.Captu
     assert main([*arguments, "loss=plain"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--set loss has no effect: torchtitan has kernels of its own" in shown
+
+
+def test_a_published_layout_of_other_software_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Plans tp 2, pp 2, virtual 3 under ZeRO-1, which no engine of this project has."""
+    asked_for = [f"--set={change}" for change in ("zero_stage=1", "tp=2", "pp=2", "virtual=3")]
+    arguments = ["bloom7b", "--cluster", "2x8xH100", *asked_for]
+    recipe: Any = printed_json(capsys, *arguments, "--software", "megatron-core")["recipes"][0]  # type: ignore[index]
+    assert recipe["layouts"][0]["layout"].startswith("ZeRO-1, tp 2, pp 2, interleaved, virtual 3")
+    assert main(arguments) == 2
+    assert "gives no layout on any cluster" in capsys.readouterr().err
 
 
 def test_the_engine_of_other_software_is_refused_by_this_project(capsys: pytest.CaptureFixture[str]) -> None:
