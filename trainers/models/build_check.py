@@ -17,7 +17,7 @@ from trainers.spec.codec import from_json, json_object, shortened
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
-with import_stubs.imports():
+with import_stubs.imports(() if "transformers" in sys.modules else import_stubs.HIDDEN):
     import torch
 
     from trainers.models import model
