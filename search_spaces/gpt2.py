@@ -7,6 +7,7 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
+from search_spaces.variations import NARROWED, every_axis, variations
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -54,6 +55,11 @@ def gpt2() -> Space:
             "zero_stage": (0, 1, 2, 3),
             "engine": engines.replicas_first(),
             "cuda_graphs": ("off", "on"),
+        },
+        variations=variations("sdpa", "eager"),
+        narrowed={
+            **NARROWED,
+            **dict.fromkeys(("tp", "pp", "cp", "virtual"), "since the whole model fits on a device"),
         },
         micro_batches=(1,),
         doubling=True,
@@ -127,6 +133,7 @@ def gpt2_xl_compressed() -> Space:
             "compile": ("block",),
             "loss": ("chunked",),
         },
+        narrowed=every_axis("which only have to compare the forms of gradients"),
         micro_batches=(4, 8, 16),
         refine=False,
     )
@@ -185,6 +192,7 @@ def gpt2_128() -> Space:
             "zero_stage": (3, 2),
             "engine": ("fsdp",),
         },
+        narrowed=every_axis("which are those of a published experiment with FSDP2"),
         micro_batches=(1,),
         doubling=True,
     )

@@ -6,6 +6,7 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
+from search_spaces.variations import NARROWED, variations
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -38,6 +39,11 @@ def llama3_8b() -> Space:
             "zero_stage": (3, 2, 1),
             "engine": engines.sharding(),
         },
+        variations=variations("sdpa", "flex"),
+        narrowed={
+            **NARROWED,
+            **dict.fromkeys(("engine", "zero_stage"), "without whole replicas, whose states take 120 GiB"),
+        },
         model_parallel={
             "attention": ("sdpa", "flex"),
             "compile": ("block",),
@@ -45,7 +51,7 @@ def llama3_8b() -> Space:
             "checkpointing": ("none", "full"),
             "grad_sync": ("last",),
             "engine": ("fsdp",),
-            "cp": (1, 2, 4),
+            "cp": (1, 2, 4, 8),
             "tp": (1, 2, 4, 8),
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
@@ -70,7 +76,6 @@ def llama3_8b_32k() -> Space:
             **base.model_parallel,
             "cp": (2, 4, 8, 1),
             "checkpointing": ("none", "selective", "full"),
-            "pp": (1, 2, 4),
         },
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))

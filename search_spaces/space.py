@@ -11,6 +11,7 @@ from search_spaces.checks import check_types
 from search_spaces.degrees import fewest_devices, fill, splits_model
 from search_spaces.ladder import doubled
 from search_spaces.reasons import Reasons
+from search_spaces.variations import may_run, narrowed_sentences
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -46,6 +47,14 @@ class Space:
     """
     model_parallel_from: int = 2
     """The smallest number of devices that has that further product."""
+    variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
+    """Further products for layouts that do not split the model, each with its values in place of those of `axes`:
+    what is tried one axis at a time (`search_spaces.variations`). What an engine lacks is left out silently.
+    """
+    narrowed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Why an axis has fewer values than a `config.json` has, or not all in every combination, as the end of a
+    sentence.
+    """
     optional_axes: tuple[str, ...] = ()
     """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
     micro_batches: tuple[int, ...] = ()
@@ -123,6 +132,11 @@ class Space:
     def sentences(self) -> tuple[str, ...]:
         """The sentences to read before the space is planned or searched."""
         return tuple(sentence for sentence in (self.assumption, *self.model_remarks) if sentence)
+
+    @property
+    def not_in_full(self) -> tuple[str, ...]:
+        """A sentence on the axes that are not tried in full, for each reason."""
+        return tuple(narrowed_sentences(self.narrowed))
 
     @property
     def model_remarks(self) -> tuple[str, ...]:
@@ -251,11 +265,14 @@ class Space:
             return dataclasses.replace(self, micro_batches=tuple(sorted(values)), doubling=False, refine=False)
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}
+            variations = ({**varied, axis: values} if axis in varied else varied for varied in self.variations)
             return dataclasses.replace(
                 self,
                 axes={**self.axes, axis: values},
                 optional_axes=tuple(optional_axis for optional_axis in self.optional_axes if optional_axis != axis),
                 model_parallel={**self.model_parallel, **model_parallel},
+                variations=tuple(variations),
+                narrowed={name: reason for name, reason in self.narrowed.items() if name != axis},
                 chosen=(*self.chosen, axis),
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
@@ -310,6 +327,11 @@ class Space:
         for recipe in self.recipes:
             for values in _product(self.axes):
                 yield recipe, values, self.micro_batches, ""
+            for values in itertools.chain.from_iterable(
+                _product({**self.axes, **varied}) for varied in self.variations
+            ):
+                if may_run(recipe, values, num_devices):
+                    yield recipe, values, self.micro_batches, ""
             if not self.model_parallel or (num_devices or self.model_parallel_from) < self.model_parallel_from:
                 continue
             for values in _product({**self.axes, **self.model_parallel}):

@@ -129,8 +129,8 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
         print_line(_of_miniature(request.space, setup.space))
     elif setup.space.summary != request.space.summary:
         print_line(f"No node has a GPU: {setup.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
-    for sentence in setup.space.sentences:
-        print_line(f"{sentence}.")
+    for sentence in (*setup.space.sentences, *setup.space.not_in_full):
+        print_line(f"{sentence[0].upper()}{sentence[1:]}.")
     points = [(candidate.recipe, candidate.layout) for candidate in setup.plan.candidates]
     if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
