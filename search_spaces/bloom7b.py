@@ -19,7 +19,9 @@ BLOOM_7B1 = ModelSpec(
     num_heads=32,
     vocab_size=250_880,
 )
-"""7,069,016,064 parameters."""
+"""7,069,016,064 parameters. What it does not state is in the published file as it is transformers' default
+(https://huggingface.co/bigscience/bloom-7b1/blob/main/config.json).
+"""
 
 
 def bloom7b() -> Space:

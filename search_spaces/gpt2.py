@@ -20,7 +20,9 @@ GPT2 = ModelSpec(
     vocab_size=50_257,
     max_positions=1024,
 )
-"""124,439,808 parameters."""
+"""124,439,808 parameters. What it does not state is in the published file as it is transformers' default
+(https://huggingface.co/openai-community/gpt2/blob/main/config.json).
+"""
 
 GPT2_XL = ModelSpec(
     name="gpt2-xl",
@@ -31,7 +33,7 @@ GPT2_XL = ModelSpec(
     vocab_size=50_257,
     max_positions=1024,
 )
-"""1,557,611,200 parameters."""
+"""1,557,611,200 parameters (https://huggingface.co/openai-community/gpt2-xl/blob/main/config.json)."""
 
 GPT2_XXL = dataclasses.replace(GPT2_XL, name="gpt2-xxl", num_layers=96)
 """3.0 B parameters: twice the layers of GPT-2 XL."""

@@ -89,6 +89,8 @@ class Space:
     """Runs in fresh processes of the best points after the search, unless the user gives a number."""
     time_budget_s: float | None = None
     """Longest time of a search in seconds, unless the user gives a budget; None for no limit."""
+    is_stand_in: bool = False
+    """Whether it was made as the miniature of another space, with few of its axes."""
     miniature: "Space | None" = None
     """The space on machines without a GPU: a small model of the same architecture, or the model itself where it is
     small enough.

@@ -176,9 +176,12 @@ def _cpu_workers(request: SearchRequest) -> int:
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:
+    values = {axis: miniature.axes.get(axis, ()) for axis in ("engine", "zero_stage")}
+    values["micro_batch"] = miniature.micro_batches
+    tried = "; ".join(f"{axis} {', '.join(map(str, listed))}" for axis, listed in values.items() if listed)
     return (
-        f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
-        f" {miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
+        f"{space.name} cannot be measured here, no node has a GPU: a small search runs on"
+        f" {miniature.recipe.model.name}, a small model of the same architecture ({tried}), and says nothing of"
         f" {space.recipe.model.name} itself, which python -m platform.plan predicts."
     )
 
