@@ -12,6 +12,7 @@ from pathlib import Path
 
 from search_spaces import reference
 from search_spaces.changes import spelling_hint
+from search_spaces.miniature import of_its_own_axes
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
@@ -104,4 +105,4 @@ def _of_file(path: Path) -> Space:
         raise ValueError(f"cannot load a space from {path}: {type(error).__name__}: {error}") from error
     if not isinstance(space, Space):
         raise ValueError(f"space() of {path} returned {type(space).__name__}, not a Space")
-    return space
+    return of_its_own_axes(space)

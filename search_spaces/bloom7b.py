@@ -7,6 +7,7 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
+from search_spaces.variations import NARROWED, variations
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -18,7 +19,9 @@ BLOOM_7B1 = ModelSpec(
     num_heads=32,
     vocab_size=250_880,
 )
-"""7,069,016,064 parameters."""
+"""7,069,016,064 parameters. What it does not state is in the published file as it is transformers' default
+(https://huggingface.co/bigscience/bloom-7b1/blob/main/config.json).
+"""
 
 
 def bloom7b() -> Space:
@@ -39,6 +42,11 @@ def bloom7b() -> Space:
             # Weights, gradients and AdamW states in fp32 are 105 GiB a replica: sharded layouts first, replicas last.
             "zero_stage": (3, 1, 2, 0),
             "engine": engines.shards_first(),
+        },
+        variations=variations("flex", "eager"),
+        narrowed={
+            **NARROWED,
+            "cp": "which gains nothing at sequences of 2,048 tokens",
         },
         model_parallel={
             "attention": ("flex",),

@@ -12,7 +12,8 @@ from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 _TUPLES: Mapping[str, type] = {
-    "micro_batches": int, "further_recipes": Recipe, "points": Point, "optional_axes": str, "remarks": str
+    "micro_batches": int, "further_recipes": Recipe, "points": Point, "variations": dict, "optional_axes": str,
+    "remarks": str,
 }  # fmt: skip
 
 
@@ -25,6 +26,10 @@ def check_types(space: Any) -> None:
     name = f"space {space.name}"
     check_axes(space.axes, owner=name)
     check_axes(space.model_parallel, owner=f"the model-parallel part of {name}")
+    for varied in space.variations:
+        check_axes(varied, owner=f"the variations of {name}")
+    for axis in space.narrowed:
+        _check_name(axis, Layout, f"narrowed of {name} has an axis")
     for field, kind in _TUPLES.items():
         values = getattr(space, field)
         if not isinstance(values, tuple):

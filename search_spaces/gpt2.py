@@ -7,6 +7,7 @@ from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
+from search_spaces.variations import NARROWED, every_axis, variations
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -19,7 +20,9 @@ GPT2 = ModelSpec(
     vocab_size=50_257,
     max_positions=1024,
 )
-"""124,439,808 parameters."""
+"""124,439,808 parameters. What it does not state is in the published file as it is transformers' default
+(https://huggingface.co/openai-community/gpt2/blob/main/config.json).
+"""
 
 GPT2_XL = ModelSpec(
     name="gpt2-xl",
@@ -30,7 +33,7 @@ GPT2_XL = ModelSpec(
     vocab_size=50_257,
     max_positions=1024,
 )
-"""1,557,611,200 parameters."""
+"""1,557,611,200 parameters (https://huggingface.co/openai-community/gpt2-xl/blob/main/config.json)."""
 
 GPT2_XXL = dataclasses.replace(GPT2_XL, name="gpt2-xxl", num_layers=96)
 """3.0 B parameters: twice the layers of GPT-2 XL."""
@@ -54,6 +57,11 @@ def gpt2() -> Space:
             "zero_stage": (0, 1, 2, 3),
             "engine": engines.replicas_first(),
             "cuda_graphs": ("off", "on"),
+        },
+        variations=variations("sdpa", "eager"),
+        narrowed={
+            **NARROWED,
+            **dict.fromkeys(("tp", "pp", "cp", "virtual"), "since the whole model fits on a device"),
         },
         micro_batches=(1,),
         doubling=True,
@@ -127,6 +135,7 @@ def gpt2_xl_compressed() -> Space:
             "compile": ("block",),
             "loss": ("chunked",),
         },
+        narrowed=every_axis("which only have to compare the forms of gradients"),
         micro_batches=(4, 8, 16),
         refine=False,
     )
@@ -185,6 +194,7 @@ def gpt2_128() -> Space:
             "zero_stage": (3, 2),
             "engine": ("fsdp",),
         },
+        narrowed=every_axis("which are those of a published experiment with FSDP2"),
         micro_batches=(1,),
         doubling=True,
     )

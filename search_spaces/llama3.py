@@ -1,26 +1,46 @@
 """Llama 3 8B (https://huggingface.co/meta-llama/Meta-Llama-3-8B) at its own length, and at one that fills a device."""
 
 import dataclasses
+from typing import Any
 
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
+from search_spaces.variations import NARROWED, variations
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
-LLAMA3_8B = ModelSpec(
-    name="llama3-8b",
-    architecture="llama",
-    num_layers=32,
-    hidden_size=4096,
-    num_heads=32,
-    num_kv_heads=8,
-    ffn_size=14_336,
-    vocab_size=128_256,
-    max_positions=131_072,
-)
-"""8,030,261,248 parameters."""
+_CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14_336,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 128_256,
+}
+LLAMA3_8B = ModelSpec.from_config(_CONFIG, name="llama3-8b")
+"""8,030,261,248 parameters; https://huggingface.co/meta-llama/Meta-Llama-3-8B/blob/main/config.json."""
+_LONGER: dict[str, Any] = {
+    "max_position_embeddings": 131_072,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+LLAMA3_1_8B = ModelSpec.from_config({**_CONFIG, **_LONGER}, name="llama3.1-8b")
+"""The same sizes with stretched positions; https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json."""
 
 
 def llama3_8b() -> Space:
@@ -38,6 +58,11 @@ def llama3_8b() -> Space:
             "zero_stage": (3, 2, 1),
             "engine": engines.sharding(),
         },
+        variations=variations("sdpa", "flex"),
+        narrowed={
+            **NARROWED,
+            **dict.fromkeys(("engine", "zero_stage"), "without whole replicas, whose states take 120 GiB"),
+        },
         model_parallel={
             "attention": ("sdpa", "flex"),
             "compile": ("block",),
@@ -45,7 +70,7 @@ def llama3_8b() -> Space:
             "checkpointing": ("none", "full"),
             "grad_sync": ("last",),
             "engine": ("fsdp",),
-            "cp": (1, 2, 4),
+            "cp": (1, 2, 4, 8),
             "tp": (1, 2, 4, 8),
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),
@@ -58,19 +83,20 @@ def llama3_8b() -> Space:
 
 
 def llama3_8b_32k() -> Space:
-    """Returns Llama 3 8B at sequence 32,768: one sequence's activations fill a device, so cp comes first."""
+    """Returns Llama 3.1 8B, which is made for that length, at sequence 32,768: one sequence's activations fill a
+    device, so cp comes first.
+    """
     base = llama3_8b()
     space = dataclasses.replace(
         base,
         name="llama3_8b_32k",
-        summary="Llama 3 8B, sequence 32768, global batch 32: context parallel beside full sharding and checkpointing",
-        recipe=dataclasses.replace(base.recipe, seq_len=32_768, global_batch=32),
+        summary="Llama 3.1 8B, sequence 32768, global batch 32: context parallel, full sharding, checkpointing",
+        recipe=Recipe(model=LLAMA3_1_8B, seq_len=32_768, global_batch=32),
         axes={**base.axes, "checkpointing": ("full", "selective", "none")},
         model_parallel={
             **base.model_parallel,
             "cp": (2, 4, 8, 1),
             "checkpointing": ("none", "selective", "full"),
-            "pp": (1, 2, 4),
         },
     )
     return dataclasses.replace(space, miniature=stand_in(space, num_workers=4))

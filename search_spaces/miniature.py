@@ -74,6 +74,28 @@ def on_cpus(space: Space) -> Space:
         remarks=space.remarks,
         device_memory_gib=None,
         tokens=space.tokens,
+        is_stand_in=False,
+    )
+
+
+def of_its_own_axes(space: Space) -> Space:
+    """Returns `space`, which a file made of another one, with a miniature of its own model, engines, stages,
+    checkpointing and micro-batches in place of the other's; one that the file made itself stays.
+    """
+    inherited = space.miniature
+    if inherited is None or not inherited.is_stand_in or inherited.num_workers is None or space.points:
+        return space
+    small = stand_in(space, inherited.num_workers)
+    kept = {"engine": space.axes["engine"], "zero_stage": space.axes.get("zero_stage", (0,))}
+    checkpointing = space.axes.get("checkpointing", ("none",))
+    kept["checkpointing"] = tuple(value for value in ("none", "full") if value in checkpointing) or checkpointing[:1]
+    least, listed = min(space.micro_batches), set(space.micro_batches)
+    rungs = (rung for rung in (1, 2, 4, 8) if (rung >= least if space.doubling else rung in listed))
+    return dataclasses.replace(
+        space,
+        miniature=dataclasses.replace(
+            small, axes={**small.axes, **kept}, micro_batches=tuple(rungs) or small.micro_batches
+        ),
     )
 
 
@@ -116,5 +138,6 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         num_workers=2,
         repeats=0,
         time_budget_s=TIME_BUDGET_S,
+        is_stand_in=True,
     )
     return small.on_workers(num_workers)

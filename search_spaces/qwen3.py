@@ -8,18 +8,28 @@ from search_spaces.space import Space
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
-QWEN3_8B = ModelSpec(
+QWEN3_8B = ModelSpec.from_config(
+    {
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 12_288,
+        "max_position_embeddings": 40_960,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151_936,
+    },
     name="qwen3-8b",
-    architecture="qwen3",
-    num_layers=36,
-    hidden_size=4096,
-    num_heads=32,
-    num_kv_heads=8,
-    ffn_size=12_288,
-    vocab_size=151_936,
-    max_positions=40_960,
 )
-"""8,190,735,360 parameters."""
+"""8,190,735,360 parameters; https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json."""
 
 
 def qwen3_8b() -> Space:

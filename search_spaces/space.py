@@ -12,6 +12,7 @@ from search_spaces.degrees import Reach, fewest_devices, fill, splits_model, wit
 from search_spaces.ladder import dividing, doubled
 from search_spaces.reasons import Reasons
 from search_spaces.shared_batch import shared_batch
+from search_spaces.variations import may_run, narrowed_sentences
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -47,6 +48,14 @@ class Space:
     """
     model_parallel_from: int = 2
     """The smallest number of devices that has that further product."""
+    variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
+    """Further products for layouts that do not split the model, each with its values in place of those of `axes`:
+    what is tried one axis at a time (`search_spaces.variations`). What an engine lacks is left out silently.
+    """
+    narrowed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Why an axis has fewer values than a `config.json` has, or not all in every combination, as the end of a
+    sentence.
+    """
     optional_axes: tuple[str, ...] = ()
     """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""
     micro_batches: tuple[int, ...] = ()
@@ -83,6 +92,8 @@ class Space:
     """Runs in fresh processes of the best points after the search, unless the user gives a number."""
     time_budget_s: float | None = None
     """Longest time of a search in seconds, unless the user gives a budget; None for no limit."""
+    is_stand_in: bool = False
+    """Whether it was made as the miniature of another space, with few of its axes."""
     miniature: "Space | None" = None
     """The space on machines without a GPU: a small model of the same architecture, or the model itself where it is
     small enough.
@@ -128,6 +139,11 @@ class Space:
     def sentences(self) -> tuple[str, ...]:
         """The sentences to read before the space is planned or searched."""
         return tuple(sentence for sentence in (self.assumption, *self.model_remarks) if sentence)
+
+    @property
+    def not_in_full(self) -> tuple[str, ...]:
+        """A sentence on the axes that are not tried in full, for each reason."""
+        return tuple(narrowed_sentences(self.narrowed))
 
     @property
     def model_remarks(self) -> tuple[str, ...]:
@@ -288,11 +304,14 @@ class Space:
             )
         if change.kind == "layout":
             model_parallel = {axis: values} if axis in self.model_parallel else {}
+            variations = ({**varied, axis: values} if axis in varied else varied for varied in self.variations)
             return dataclasses.replace(
                 self,
                 axes={**self.axes, axis: values},
                 optional_axes=tuple(optional_axis for optional_axis in self.optional_axes if optional_axis != axis),
                 model_parallel={**self.model_parallel, **model_parallel},
+                variations=tuple(variations),
+                narrowed={name: reason for name, reason in self.narrowed.items() if name != axis},
                 chosen=(*self.chosen, axis),
             )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
@@ -352,6 +371,9 @@ class Space:
                 )
             for values in _product(axes):
                 yield recipe, values, self.micro_batches, ""
+            for values in itertools.chain.from_iterable(_product({**axes, **varied}) for varied in self.variations):
+                if may_run(recipe, values, num_devices):
+                    yield recipe, values, self.micro_batches, ""
             if not self.model_parallel or (num_devices or self.model_parallel_from) < self.model_parallel_from:
                 continue
             for values in _product(splitting):

@@ -5,6 +5,7 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
+from search_spaces.variations import every_axis
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -37,6 +38,7 @@ def tr3m_1b3() -> Space:
             "engine": engines.splitting(engines.replicas_first()),
             "attention": ("sdpa",),
         },
+        narrowed=every_axis("which are those of the published grid"),
         model_parallel={"tp": (1, 2, 4), "pp": (1, 2, 4), "virtual": (1, 2)},
         micro_batches=(1, 2, 4, 8, 16),
         device_memory_gib=32.0,

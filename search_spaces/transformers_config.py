@@ -8,6 +8,7 @@ from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
+from search_spaces.variations import NARROWED, variations
 from trainers.records.plain_files import read_json
 from trainers.spec.architectures import architecture_of
 from trainers.spec.codec import shortened
@@ -36,20 +37,23 @@ def space_of_config(path: Path) -> Space:
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
+    kernels = (fused, "sdpa" if model.window else "eager")
     space = Space(
         name=name,
         summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
-            "attention": (fused, "sdpa" if model.window else "eager"),
+            "attention": kernels,
             "mlp": ("plain",),
             "compile": ("block", "none"),
             "loss": ("chunked", "plain"),
-            "checkpointing": ("none", "full"),
+            "checkpointing": ("none", "selective", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 1, 2, 0),
             "engine": engines.shards_first(),
         },
+        variations=variations(*kernels),
+        narrowed=NARROWED,
         model_parallel={
             # A context-parallel rank's part of the queries is a mask to sdpa.
             "attention": tuple(dict.fromkeys((fused, "flex"))),
@@ -57,7 +61,7 @@ def space_of_config(path: Path) -> Space:
             "loss": ("chunked",),
             "grad_sync": ("last",),
             "engine": engines.splitting(engines.shards_first()),
-            "cp": (1, 2, 4),
+            "cp": (1, 2, 4, 8),
             "tp": (1, 2, 4, 8),
             "pp": (1, 2, 4, 8),
             "virtual": (1, 2),

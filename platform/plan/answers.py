@@ -192,12 +192,15 @@ def _layouts(question: Question) -> Answer:
     for plan in plans:
         show_plan(plan, question.tokens, console)
         console.print()
+    for sentence in space.not_in_full:
+        console.print(sentence, highlight=False)
     if options.save_layout is not None and plans[0].best:
         _save_layout(plans[0], question, user_path(options.save_layout))
     for label, error in without.items():
         console.print(f"{label}: {error}\n", highlight=False)
     failed = [{"recipe": label, "layouts": [], "reason": str(error)} for label, error in without.items()]
-    return {"recipes": [*(_plan_json(plan, question) for plan in plans), *failed]}, 0
+    answered = [_plan_json(plan, question) for plan in plans]
+    return {"recipes": [*answered, *failed], "not_in_full": dict(space.narrowed)}, 0
 
 
 def _save_layout(plan: LayoutPlan, question: Question, path: Path) -> None:

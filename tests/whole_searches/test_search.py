@@ -316,7 +316,7 @@ class TestNothingFits:
         with start(folder, "nothing", 1, *argv) as session:
             session_end = session.end()
         assert session_end.code == 1, session_end.err
-        plain = "bloom7b cannot be measured here, no node has a GPU: the same search runs on bloom-7b1-miniature"
+        plain = "bloom7b cannot be measured here, no node has a GPU: a small search runs on bloom-7b1-miniature"
         assert plain in session_end.err
         printed = session_end.object
         assert printed["miniature"] is True and printed["winner"] is None and printed["measurements"] == []

@@ -7,6 +7,7 @@ from platform.common.errors import InputError
 from platform.search.setup.planning import same_devices
 from platform.search.setup.study_setup import StudySetup
 from platform.study.history import History
+from platform.study.model_difference import nearest_difference
 from platform.tracking.mirror import display_uri
 from trainers.records.journal import StudyHeader
 from trainers.spec import engines
@@ -72,9 +73,11 @@ def check_same(history: History, setup: StudySetup) -> None:
         raise InputError(f"the study ran on {recorded.label}, here is {present.label}: start a new study")
     recipe_ids = {recipe.id for recipe in history.header.recipes}
     if new := next((recipe for recipe in setup.recipes if recipe.id not in recipe_ids), None):
+        keys = next((keys for old in history.header.recipes if (keys := nearest_difference(old, (new,)))), "")
+        of_model = f", whose model had {keys}" if keys else ""
         raise InputError(
-            f"the study's space or files now give another recipe than at its start ({new.label}): undo that change, or"
-            " start a new study"
+            f"the study's space or files now give another recipe than at its start ({new.label}{of_model}): undo that"
+            " change, or start a new study"
         )
     layouts = {entry.layout for entry in (*setup.plan.candidates, *setup.plan.skipped)}
     other = next(

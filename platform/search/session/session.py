@@ -129,8 +129,8 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
         print_line(_of_miniature(request.space, setup.space))
     elif setup.space.summary != request.space.summary:
         print_line(f"No node has a GPU: {setup.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
-    for sentence in setup.space.sentences:
-        print_line(f"{sentence}.")
+    for sentence in (*setup.space.sentences, *setup.space.not_in_full):
+        print_line(f"{sentence[0].upper()}{sentence[1:]}.")
     points = [(candidate.recipe, candidate.layout) for candidate in setup.plan.candidates]
     if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
@@ -176,9 +176,12 @@ def _cpu_workers(request: SearchRequest) -> int:
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:
+    values = {axis: miniature.axes.get(axis, ()) for axis in ("engine", "zero_stage")}
+    values["micro_batch"] = miniature.micro_batches
+    tried = "; ".join(f"{axis} {', '.join(map(str, listed))}" for axis, listed in values.items() if listed)
     return (
-        f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
-        f" {miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
+        f"{space.name} cannot be measured here, no node has a GPU: a small search runs on"
+        f" {miniature.recipe.model.name}, a small model of the same architecture ({tried}), and says nothing of"
         f" {space.recipe.model.name} itself, which python -m platform.plan predicts."
     )
 

@@ -14,6 +14,7 @@ from platform.study.folder import is_path, located
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.keys import key_of
+from platform.study.model_difference import nearest_difference
 from platform.study.study import find, is_study, names
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
@@ -114,9 +115,10 @@ def read_old(path: Path, space: Space) -> Old:
     models = {identity(recipe.model) for variant in (space, space.miniature) if variant for recipe in variant.recipes}
     if not models & {identity(recipe.model) for recipe in header.recipes}:
         theirs = ", ".join(dict.fromkeys(recipe.model.name for recipe in header.recipes))
+        keys = next((keys for recipe in header.recipes if (keys := nearest_difference(recipe, space.recipes))), "")
         raise InputError(
             f"space {space.name} trains {space.recipe.model.name}, got --learn-from a study of another model"
-            f" ({header.name}: {theirs}): leave it out, or name a study of that model"
+            f" ({header.name}: {theirs}{f' with {keys}' if keys else ''}): leave it out, or name a study of that model"
         )
     teaching = tuple(
         measurement for measurement in history.measurements if measurement.outcome in TEACH and not measurement.repeat

@@ -11,6 +11,7 @@ from platform.common.errors import InputError
 from platform.search.setup import old_studies
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.layout_file import LayoutFile, read_layout
+from platform.study.model_difference import nearest_difference
 from search_spaces.candidate import Candidate, RejectedLayout
 from search_spaces.degrees import refilled
 from search_spaces.space import Space
@@ -268,9 +269,11 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named_space: Space | None, path
             identity(space_recipe.model) for space_recipe in space.recipes
         }:
             return dataclasses.replace(space, recipe=recipe, further_recipes=(), assumed=(), miniature=None)
+    keys = nearest_difference(recipe, named_space.recipes)
     raise InputError(
         f"space {named_space.name} trains {named_space.recipe.model.name}, got a layout file with a recipe of another"
-        f" model ({path}: {recipe.model.name}): leave out the space, or name that model's"
+        f" model ({path}: {recipe.model.name}{f' with {keys}' if keys else ''}): leave out the space, or name that"
+        " model's"
     )
 
 

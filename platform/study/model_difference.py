@@ -1,0 +1,44 @@
+"""Says in which keys of `config.json` two models differ."""
+
+import json
+from typing import Any
+
+from trainers.spec.codec import shortened
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+_MOST_LISTED = 3
+_WITHOUT_EFFECT = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+"""Keys of a configuration that change nothing of a training."""
+
+
+def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
+    """Returns the keys that differ with both values, such as "rope_theta left out (here 500000.0)"; "" for one model.
+
+    Keys that both state come first, then numbers, then switches and names.
+    """
+    old, new = _config(recorded), _config(present)
+    differing = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT and old.get(key) != new.get(key)]
+
+    def rank(key: str) -> tuple[bool, bool]:
+        value = new.get(key, old.get(key))
+        return not (key in old and key in new), isinstance(value, bool | str)
+
+    differing.sort(key=rank)
+    more = len(differing) - _MOST_LISTED
+    listed = ", ".join(f"{key} {_said(old, key)} (here {_said(new, key)})" for key in differing[:_MOST_LISTED])
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def nearest_difference(recorded: Recipe, present: tuple[Recipe, ...]) -> str:
+    """Returns in what the model of `recorded` differs from that of the same name in `present`; "" where none has it."""
+    models = (recipe.model for recipe in present if recipe.model.name == recorded.model.name)
+    return next((difference for model in models if (difference := model_difference(recorded.model, model))), "")
+
+
+def _config(model: ModelSpec) -> dict[str, Any]:
+    return json.loads(model.config) if model.config else model.to_config()
+
+
+def _said(config: dict[str, Any], key: str) -> str:
+    return shortened(config[key]) if key in config else "left out"

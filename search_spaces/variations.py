@@ -1,0 +1,89 @@
+"""What a space tries one axis at a time, and why an axis has fewer values in it than elsewhere."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from search_spaces.degrees import fewest_devices, fill
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.support import standing_refusal
+
+_ATTENTION = ("sdpa", "flex", "eager")
+"""The kernels of attention that need no optional package."""
+_VARIED = (
+    "attention",
+    "compile",
+    "cuda_graphs",
+    "checkpointing",
+    "offload",
+    "prefetch",
+    "bucket_mib",
+    "overlap",
+    "reshard",
+    "dp_shard",
+)
+_OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard")
+"""Axes that change nothing on a single data-parallel rank, which exchanges nothing."""
+NARROWED: Mapping[str, str] = {
+    **dict.fromkeys(
+        _VARIED, "some values one axis at a time, beside the likely fastest kernels: all combinations are too many"
+    ),
+    **dict.fromkeys(
+        ("loss", "grad_sync"), "one value where tp, pp or cp split the model, whose degrees multiply the layouts"
+    ),
+}
+"""`Space.narrowed` of a space with `variations` and of layouts that split the model."""
+
+
+def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
+    """Returns `Space.variations` for a model whose likely fastest kernel of attention is the first of `kernels`, those
+    that the space tries in every combination.
+    """
+    fastest: dict[str, tuple[Any, ...]] = {"attention": kernels[:1], "compile": ("block",), "loss": ("chunked",)}
+    # ZeRO-3 of DeepSpeed, which has most of the options of an engine, runs no compiled code.
+    of_engines = {**fastest, "compile": ("block", "none"), "checkpointing": ("none", "full")}
+    others = tuple(kernel for kernel in _ATTENTION if kernel not in kernels)
+    return (
+        *({**fastest, "attention": (kernel,)} for kernel in others),
+        {**fastest, "checkpointing": ("budget_75", "budget_50", "budget_25", "every_4", "every_2")},
+        # Where the host takes no time, the exchange of gradients is what is left: with each size of its buckets. A
+        # model compiled whole has a loss and an attention of its own.
+        {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
+        {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},
+        {**of_engines, "offload": ("optimizer", "all")},
+        {**of_engines, "prefetch": (1, 2, 4)},
+        {**of_engines, "bucket_mib": (100, 256)},
+        {**of_engines, "overlap": ("on", "off")},
+        {**of_engines, "reshard": (2, 4, 8)},
+        {**of_engines, "dp_shard": (2, 4, 8)},
+    )
+
+
+def may_run(recipe: Recipe, values: Mapping[str, Any], num_devices: int | None) -> bool:
+    """Returns whether the engine of these axis values has them, and they mean something, on a number of devices that
+    their degrees divide (None: the fewest).
+    """
+    fewest = fewest_devices(values)
+    if num_devices is not None and num_devices % fewest:
+        return False
+    try:
+        layout = fill(values, num_devices or fewest)
+    except ValueError:
+        return False
+    if layout.data_parallel == 1 and any(layout.is_set(axis) for axis in _OF_EXCHANGES):
+        return False
+    return standing_refusal(recipe, layout, num_devices or fewest) is None
+
+
+def every_axis(reason: str) -> dict[str, str]:
+    """Returns `Space.narrowed` of a space all of whose axes have fewer values for one reason."""
+    return dict.fromkeys(axes_of(Layout), reason)
+
+
+def narrowed_sentences(narrowed: Mapping[str, str]) -> Iterator[str]:
+    """Yields a sentence for each reason of `Space.narrowed`, with its axes."""
+    for reason in dict.fromkeys(narrowed.values()):
+        axes = [axis for axis, its_reason in narrowed.items() if its_reason == reason]
+        every = set(axes) >= set(axes_of(Layout))
+        yield f"tried in part: {'all axes' if every else ', '.join(axes)} ({reason}); --set tries other values"

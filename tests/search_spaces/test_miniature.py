@@ -1,0 +1,39 @@
+"""Miniatures of spaces that a file makes of built-in ones."""
+
+from pathlib import Path
+
+import search_spaces
+from search_spaces.space import Space
+
+_FILE = """
+import dataclasses
+from search_spaces.gpt2 import gpt2
+def space():
+    base = gpt2()
+    axes = {**base.axes, **%s}
+    return dataclasses.replace(base, name="mine", axes=axes, %s)
+"""
+
+
+def _miniature(folder: Path, axes: str, fields: str) -> Space:
+    path = folder / "mine.py"
+    path.write_text(_FILE % (axes, fields))
+    miniature = search_spaces.load(str(path)).miniature
+    assert miniature is not None
+    return miniature
+
+
+def test_a_file_s_engines_stages_and_micro_batches_are_those_of_its_miniature(tmp_path: Path) -> None:
+    axes = "{'engine': ('fsdp', 'ddp'), 'zero_stage': (2, 0), 'checkpointing': ('full',)}"
+    miniature = _miniature(tmp_path, axes, "micro_batches=(4, 8, 16), doubling=False")
+    assert miniature.name == "mine-miniature" and miniature.micro_batches == (4, 8)
+    kinds = {(candidate.layout.engine, candidate.layout.zero_stage) for candidate in miniature.candidates(2)[0]}
+    assert kinds == {("fsdp", 2), ("ddp", 0)}
+    assert miniature.axes["checkpointing"] == ("full",)
+    assert _miniature(tmp_path, "{}", "micro_batches=(2,)").micro_batches == (2, 4, 8)
+
+
+def test_a_miniature_of_the_file_s_own_stays(tmp_path: Path) -> None:
+    own = "miniature=dataclasses.replace(base.miniature, is_stand_in=False, micro_batches=(2,))"
+    miniature = _miniature(tmp_path, "{'engine': ('fsdp',)}", own)
+    assert miniature.micro_batches == (2,) and len(miniature.axes["engine"]) == 3
