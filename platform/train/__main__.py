@@ -52,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     add("--phase", type=_phase, action="append", default=[], metavar="TOKENS:GLOBAL_BATCH[:FILE]", help="a first phase"
         " with a batch, and a layout, of its own; may be given several times")  # fmt: skip
     add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
+    add("--verify-data", action="store_true", help="compare every byte of the token files with the hashes of their"
+        " index and of the training's begin (default: sizes, times and 16 blocks)")  # fmt: skip
     add("--seed", type=_whole_count, metavar="N", help="of weights and of the data's order (default: the recipe's)")
     add("--checkpoint-s", type=duration, default=600.0, metavar="S", help="seconds (or 10m) between checkpoints"
         " (default: %(default)g)")  # fmt: skip

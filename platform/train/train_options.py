@@ -45,6 +45,8 @@ class TrainOptions:
     """Phases before the last one, which has the recipe's global batch."""
     start_from: str | None = None
     seed: int | None = None
+    verify_data: bool = False
+    """Whether every byte of the token files is compared."""
     checkpoint_s: float = 600.0
     checkpoint_steps: int | None = None
     keep: int = 2

@@ -1,6 +1,7 @@
 """A training's folder: its plan, its lock, the number of its newest attempt, its records."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -86,7 +87,10 @@ class TrainingFolder:
         """
         before = self.plan()
         if before is not None:
-            old_mathematics, new_mathematics = before.mathematics, plan.mathematics
+            unknown = {
+                name: None for name in ("data_content", "validation_content") if getattr(before, name) is None
+            }  # a version that did not look wrote the plan
+            old_mathematics, new_mathematics = before.mathematics, dataclasses.replace(plan, **unknown).mathematics
             if changed := [name for name in new_mathematics if new_mathematics[name] != old_mathematics[name]]:
                 raise InputError(
                     f"{self.path} holds a training with other mathematics ({', '.join(changed)} differ): give the same"

@@ -10,9 +10,11 @@ from platform.study.folder import user_path
 from platform.study.layout_file import read_layout
 from platform.train.initial_model import initial_weights, recipe_of
 from platform.train.target import Target
+from platform.train.token_files import checked_content
 from platform.train.train_options import TrainOptions
 from trainers import data
 from trainers.data import ParquetTokens
+from trainers.records.data_content import DataContent
 from trainers.records.training import LearningRateSchedule, TrainingPhase, TrainingPlan, Validation
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -73,6 +75,12 @@ def _planned(
             phases=phases,
             lr_schedule=_schedule(options),
             validation=validation,
+            data_content=_content(options, recipe, before and before.data_content),
+            validation_content=_content(
+                options, dataclasses.replace(recipe, data=validation.data), before and before.validation_content
+            )
+            if validation.data
+            else None,
             initial_weights=_initial_weights(options, recipe, before, tokens_done),
         )
     except OSError as error:
@@ -106,6 +114,12 @@ def _initial_weights(options: TrainOptions, recipe: Recipe, before: TrainingPlan
     if before is not None and tokens_done and before.initial_weights == path:
         return path
     return initial_weights(options.start_from, recipe)
+
+
+def _content(options: TrainOptions, recipe: Recipe, before: DataContent | None) -> DataContent | None:
+    """Returns what the recipe's token files hold, checked against what they held `before`; None for the stream."""
+    source = data.plain_source(recipe)
+    return checked_content(source, before, verify=options.verify_data) if isinstance(source, ParquetTokens) else None
 
 
 def _schedule(options: TrainOptions) -> LearningRateSchedule:

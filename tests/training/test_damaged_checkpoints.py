@@ -136,6 +136,12 @@ def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(kind: str, 
     assert checkpoints.newest(folder / CHECKPOINTS) == folder / CHECKPOINTS / "step-00000012-2"
 
 
+def test_a_checkpoint_of_another_place_in_the_data_is_not_gone_on_from(folder: Path):
+    rewrite(folder / CHECKPOINTS / NEWER / MANIFEST, lambda fields: fields.update(sample=33))
+    with pytest.raises(Exception, match=r"stands at sequence 33 of epoch 0, which is 32 of epoch 0 in the data as"):
+        _resumed(folder)
+
+
 def _agreed(checkpoints_folder: Path) -> str:
     """Returns what two ranks agree on where the second does not see the newest checkpoint's manifest yet."""
     reading: Any = checkpoint_reading

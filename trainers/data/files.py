@@ -58,6 +58,11 @@ class TokenFiles:
         return self._ends[-1] if self._ends else 0
 
     @property
+    def paths(self) -> list[Path]:
+        """The files that hold tokens, in their order."""
+        return [file.path for file in self._files]
+
+    @property
     def id_range(self) -> tuple[int, int]:
         """The lowest and the highest token id; (0, 0) where there are none."""
         if not self._files:

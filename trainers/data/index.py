@@ -22,6 +22,10 @@ class IndexedFile:
     tokens: int
     lowest_id: int
     highest_id: int
+    size_bytes: int = 0
+    """Bytes of the file; 0 where an older version wrote the index."""
+    sha256: str = ""
+    """Hash of the file as it was written; empty where an older version wrote the index."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

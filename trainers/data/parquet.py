@@ -48,6 +48,8 @@ class ParquetTokens:
         held_out: int = 0,
     ) -> None:
         self._files = TokenFiles(path)
+        self.path, self.paths = path, self._files.paths
+        self.num_tokens = self._files.num_tokens
         self._seq_len, self._global_batch, self._shuffle_seed = seq_len, global_batch, shuffle_seed
         self.num_sequences = (self._files.num_tokens - 1) // seq_len - held_out
         """Number of sequences in an epoch."""
@@ -57,6 +59,7 @@ class ParquetTokens:
                 f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{held_out_text}"
             )
         low, high = self._files.id_range
+        self.highest_id = high
         if low < 0 or high >= vocab_size:
             raise ValueError(
                 f"token ids in {path} run from {low} to {high}, the model's vocabulary from 0 to {vocab_size - 1}"

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import ClassVar, Literal
 
+from trainers.records.data_content import DataContent
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
@@ -105,6 +106,10 @@ class TrainingPlan:
     validation: Validation
     initial_weights: str = ""
     """Folder of a transformers model with the initial weights; empty for weights drawn from the seed."""
+    data_content: DataContent | None = None
+    """What the recipe's token files held when the training began; None for the stream, and in older plans."""
+    validation_content: DataContent | None = None
+    """The same of held-out data of its own."""
 
     def __post_init__(self) -> None:
         ends = [phase.end_tokens for phase in self.phases]
@@ -133,10 +138,13 @@ class TrainingPlan:
         """Values that must not change when a training is resumed, by the words that describe them."""
         return {
             "the recipe": dataclasses.replace(self.recipe, data=""),
-            "the data": self.recipe.data,
+            "the data": self.data_content.key if self.data_content else self.recipe.data,
             "the phases' tokens and global batches": [(phase.end_tokens, phase.global_batch) for phase in self.phases],
             "the learning-rate schedule": self.lr_schedule,
-            "the held-out data": self.validation,
+            "the held-out data": (
+                dataclasses.replace(self.validation, data="" if self.validation_content else self.validation.data),
+                self.validation_content and self.validation_content.key,
+            ),
             "the initial weights": self.initial_weights,
         }
 

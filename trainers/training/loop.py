@@ -60,6 +60,8 @@ class TrainingLoop:
         )
         recipe, held_out = self._plan.recipe, self._plan.validation
         self._source = data.source(recipe, held_out=0 if held_out.data else held_out.sequences)
+        if manifest is not None:
+            self._check_position(manifest)
         self._validator = Validator(self._plan, self._job.layout, worker.device)
         self._step = manifest.step if manifest else 0
         self._tokens = manifest.tokens if manifest else 0
@@ -76,6 +78,19 @@ class TrainingLoop:
         self._steps_begun = 0
         """Parts of steps that were handed to the device since the last report."""
         self._report_every = 1
+
+    def _check_position(self, manifest: Manifest) -> None:
+        """Checks that the data are cut into as many sequences as when the checkpoint was written."""
+        position = self._source.position_after(manifest.samples)
+        if (position.epoch, position.sample) != (manifest.epoch, manifest.sample):
+            raise RungFailure(
+                Outcome.FAILED,
+                f"the checkpoint of step {manifest.step} stands at sequence {manifest.sample:,} of epoch"
+                f" {manifest.epoch}, which is {position.sample:,} of epoch {position.epoch} in the data as they are:"
+                " bring the data back, or train into another --out",
+                phase="reading the checkpoint",
+                rank=self._rank,
+            )
 
     def run(self) -> str:
         """Runs steps until the attempt's phases are over; returns "done", or "stopped" at the driver's request."""

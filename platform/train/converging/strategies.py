@@ -49,7 +49,7 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
     """Returns the strategies in the order of the options.
 
     Raises:
-        InputError: one cannot be read or cannot run, two have one name, or they train unlike models.
+        InputError: one cannot be read or cannot run, two have one name, or their losses are of unlike models or tokens.
     """
     strategies: list[Strategy] = []
     for text in options.targets:
@@ -69,7 +69,25 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
                 f"losses compare between equal models and lengths: {first.name} trains {first.recipe.model.name} at"
                 f" {first.recipe.seq_len}, {strategy.name} {strategy.recipe.model.name} at {strategy.recipe.seq_len}"
             )
+        _check_losses(first, strategy, has_data=options.data is not None)
     return strategies
+
+
+def _check_losses(first: Strategy, other: Strategy, *, has_data: bool) -> None:
+    """Refuses a strategy whose losses are of other tokens than the first one's, whatever its layout.
+
+    The held-out sequences are the last ones of the data, so they are the same with it; `has_data` says that --data
+    gives all strategies one.
+    """
+    fields = [field for field in ("data", "data_order", "attention_mask") if field != "data" or not has_data]
+    for field in fields:
+        values = [str(getattr(strategy.recipe, field)) for strategy in (first, other)]
+        if values[0] != values[1]:
+            remedy = "give --data for all" if field == "data" else f"give both the same {field}"
+            raise InputError(
+                f"losses compare over the same tokens: {first.name} has {field} {values[0]}, {other.name} {values[1]}:"
+                f" {remedy}"
+            )
 
 
 def folder_of(options: ConvergeOptions) -> Path:

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -22,6 +22,7 @@ from platform.train.preparing.inputs import InputFile, Shard
 from platform.train.preparing.prepare_progress import PrepareProgress
 from platform.train.preparing.shard import ShardSettings, Shared, begin, make
 from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
+from platform.train.token_files import file_sha256
 from trainers.data.footer import read_footer
 from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
 from trainers.records.plain_files import read_json
@@ -69,8 +70,8 @@ def prepare(request: PrepareRequest) -> TokenIndex:
             text_key=request.text_key,
             separator=request.separator,
         )
-        _make(shards, settings, request.num_workers)
-        index = _index(request.out, shards, tokenizer)
+        hashes = _make(shards, settings, request.num_workers)
+        index = _index(request.out, shards, tokenizer, hashes)
         if not index.tokens:
             raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
         with replacing(request.out / NAME) as path:
@@ -154,10 +155,12 @@ def _finished(folder: Path) -> TokenIndex:
     return index
 
 
-def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) -> None:
+def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) -> dict[str, str]:
+    """Writes the files that are missing; returns their hashes by their names."""
     missing = [shard for shard in shards if not (settings.out / shard.name).is_file()]
+    hashes: dict[str, str] = {}
     if not missing:
-        return
+        return hashes
     context = multiprocessing.get_context("spawn")
     shared = Shared(input_bytes=context.Value("q", 0), tokens=context.Value("q", 0), stop=context.Event())
     total_bytes = sum(shard.size_bytes for shard in missing)
@@ -166,7 +169,8 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
         # A worker ignores Ctrl-C from its first moment on: this process handles it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            pending = {pool.submit(make, shard) for shard in missing}
+            names = {pool.submit(make, shard): shard.name for shard in missing}
+            pending = set(names)
         finally:
             signal.signal(signal.SIGINT, before)
         with PrepareProgress(
@@ -175,6 +179,7 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
             while pending:
                 finished, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
                 _raise_first(finished)
+                hashes |= {names[future]: future.result() for future in finished}
                 if pending and not multiprocessing.active_children():
                     raise MemoryError  # the pool's own thread had no memory left to report it
                 progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
@@ -186,16 +191,18 @@ def _make(shards: Sequence[Shard], settings: ShardSettings, num_workers: int) ->
     finally:
         shared.stop.set()
         pool.shutdown(cancel_futures=True)
+    return hashes
 
 
-def _raise_first(finished: set[Future[None]]) -> None:
+def _raise_first(finished: set[Future[str]]) -> None:
     """Raises the error of the first failed shard, in the order of the input."""
     failures = [error for future in finished if (error := future.exception()) is not None]
     if failures:
         raise failures[0]
 
 
-def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None) -> TokenIndex:
+def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None, hashes: Mapping[str, str]) -> TokenIndex:
+    """Returns the index of the files. Those of a former run, whose hashes are not known, are read once more."""
     files: list[IndexedFile] = []
     for shard in shards:
         footer = read_footer(folder / shard.name)
@@ -206,6 +213,8 @@ def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None) -
                 tokens=footer.num_tokens,
                 lowest_id=footer.lowest_id,
                 highest_id=footer.highest_id,
+                size_bytes=(folder / shard.name).stat().st_size,
+                sha256=hashes.get(shard.name) or file_sha256(folder / shard.name),
             )
         )
     highest_id = max((file.highest_id for file in files), default=0)

@@ -1,6 +1,8 @@
 """One output file: a worker process reads, encodes and writes it, and renames it into place when it is whole."""
 
 import dataclasses
+import hashlib
+import io
 import multiprocessing
 import os
 import signal
@@ -74,8 +76,8 @@ def begin(settings: ShardSettings, shared: Shared) -> None:
     _Worker.encode = _no_text if settings.tokenizer is None else settings.tokenizer.encoder()
 
 
-def make(shard: Shard) -> None:
-    """Writes the file of `shard`.
+def make(shard: Shard) -> str:
+    """Writes the file of `shard`, and returns its SHA-256.
 
     Raises:
         InputError: its input is at fault, or the file cannot be written.
@@ -83,7 +85,7 @@ def make(shard: Shard) -> None:
     """
     settings, shared = _Worker.settings, _Worker.shared
     with replacing(settings.out / shard.name) as path:
-        with _Writer(path, settings.id_type) as writer:
+        with _HashedFile(path) as file, _Writer(file, settings.id_type) as writer:
             for piece in shard.pieces:
                 batches = documents(
                     piece, encode=_Worker.encode, text_key=settings.text_key, separator=settings.separator
@@ -98,15 +100,37 @@ def make(shard: Shard) -> None:
                         shared.tokens.value += len(tokens.ids)
         with path.open("rb") as written:
             os.fsync(written.fileno())  # a renamed file is never written again: it has to outlive a power cut
+    return file.sha256.hexdigest()
+
+
+class _HashedFile(io.FileIO):
+    """A file that hashes what is written to it, which is never read back or changed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "wb")
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any, /) -> int:
+        """Writes all of `data`, and returns its length.
+
+        Raises:
+            OSError: there is no room.
+        """
+        remaining = memoryview(data).cast("B")
+        length = len(remaining)
+        self.sha256.update(remaining)
+        while remaining:
+            remaining = remaining[super().write(remaining) :]
+        return length
 
 
 class _Writer:
     """A Parquet file with the column `tokens`, one row for each document."""
 
-    def __init__(self, path: Path, id_type: str) -> None:
+    def __init__(self, file: _HashedFile, id_type: str) -> None:
         self._id_type = id_type
         self._schema = pa.schema([("tokens", pa.list_(pa.from_numpy_dtype(np.dtype(id_type))))])
-        self._file = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._file = pq.ParquetWriter(file, self._schema, compression="zstd")
         self._ids: list[npt.NDArray[Any]] = []
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._num_tokens = 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,26 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
     other = write_layout(tmp_path / "other.json", DDP, recipe=dataclasses.replace(RECIPE, model=wider))
     with pytest.raises(InputError, match="losses compare between equal models"):
         strategies(tmp_path, fsdp, str(other))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data": "stream", "data_order": "file"}, "has data .*, other stream: give --data for all"),
+        ({"data_order": "file"}, "fsdp has data_order shuffled, other file: give both the same data_order"),
+        ({"attention_mask": "document"}, "fsdp has attention_mask causal, other document: give both"),
+    ],
+)
+def test_losses_are_of_the_same_tokens(change: dict[str, Any], sentence: str, tmp_path: Path, fsdp: str):
+    other = write_layout(tmp_path / "other.json", DDP, recipe=dataclasses.replace(RECIPE, **change))
+    with pytest.raises(InputError, match=f"losses compare over the same tokens: .*{sentence}"):
+        strategies(tmp_path, fsdp, str(other))
+
+
+def test_data_that_are_given_are_those_of_all(tmp_path: Path, fsdp: str):
+    recipe = dataclasses.replace(RECIPE, data=str(tmp_path))
+    other = write_layout(tmp_path / "other.json", DDP, recipe=recipe)
+    assert len(strategies(tmp_path, fsdp, str(other), "--data", "included")) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""What a training's token files held when it began, so that other files at the same path are told."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import PurePath
+
+NUM_BLOCKS = 16
+"""Blocks of all files, at places drawn by a seed, that are compared where not everything is read."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ContentFile:
+    """One token file."""
+
+    name: str
+    size_bytes: int
+    modified_ns: int
+    sha256: str = ""
+    """Hash of the whole file; empty where none is known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataContent:
+    """The content of a Parquet file or of a folder of them."""
+
+    tokens: int
+    vocab_size: int
+    """Token ids lie in [0, vocab_size)."""
+    end_of_document: int | None
+    """Token id that ends every document, as the folder's index states it; None for none, or where there is no index."""
+    files: tuple[ContentFile, ...]
+    block_sha256: tuple[str, ...]
+    """Hashes of `NUM_BLOCKS` blocks."""
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the hash of every file is known."""
+        return all(file.sha256 for file in self.files)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is the same wherever the same files lie, and whenever they were written."""
+        sizes = [file.size_bytes for file in self.files]
+        return self.tokens, self.vocab_size, self.end_of_document, sizes, self.block_sha256
+
+    def differences(self, now: "DataContent") -> Iterator[str]:
+        """Yields a clause on each part in which the files are others `now`. Other times of the same bytes are none."""
+        for words, before, after in (
+            ("tokens", self.tokens, now.tokens),
+            ("ids in the vocabulary", self.vocab_size, now.vocab_size),
+            ("files", len(self.files), len(now.files)),
+        ):
+            if before != after:
+                yield f"{after:,} {words} in place of {before:,}"
+        if self.end_of_document != now.end_of_document:
+            yield f"{now.end_of_document} ends a document in place of {self.end_of_document}"
+        for old, new in zip(self.files, now.files, strict=False):
+            if PurePath(old.name).name != PurePath(new.name).name and len(self.files) > 1:
+                yield f"{new.name} in place of {old.name}"
+                return
+            if old.size_bytes != new.size_bytes:
+                yield f"{new.name} has {new.size_bytes:,} bytes in place of {old.size_bytes:,}"
+                return
+            if old.sha256 and new.sha256 and old.sha256 != new.sha256:
+                yield f"{new.name} holds other bytes"
+                return
+        if differing := sum(map(str.__ne__, self.block_sha256, now.block_sha256)):
+            yield f"{differing} of {len(self.block_sha256)} blocks that were compared hold other bytes"
+
+    def has_times_of(self, now: "DataContent") -> bool:
+        """Returns whether no file was written since."""
+        return [file.modified_ns for file in self.files] == [file.modified_ns for file in now.files]
