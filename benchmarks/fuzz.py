@@ -29,7 +29,7 @@ from platform.common.errors import ClusterError, InputError
 from search_spaces.changes import axes
 
 ROOT = Path(__file__).parents[1]
-JOURNAL = ROOT / "tests" / "study" / "data" / "schema-1.jsonl"
+JOURNAL = ROOT / "tests" / "study" / "data" / "journal.jsonl"
 TABLES = sorted((ROOT / "tests" / "cost_model" / "tables").glob("*.csv"))
 ODD_TEXTS = (
     "", " ", "0", "-1", "1", "2", "3", "64", "1e3", "1e400", "nan", "inf", "-0", "9" * 30, "9" * 5000, "1.5", "2k",
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
     for number in numbers:
         kind = options.only or list(KINDS)[number % len(KINDS)]
-        end, trace, printed = run_one(kind, random.Random(f"{options.seed}/{number}"))
+        end, trace, printed = run_one(KINDS[kind], random.Random(f"{options.seed}/{number}"))
         if options.one is not None:
             print(printed)
         ends[kind, end] += 1
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def run_one(kind: str, rng: random.Random) -> tuple[str, str, str]:
+def run_one(run: Callable[[random.Random, Path], int | None], rng: random.Random) -> tuple[str, str, str]:
     """Makes one input and runs it; returns "taken", "refused" or "traceback", the traceback, and what was printed."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
@@ -105,7 +105,7 @@ def run_one(kind: str, rng: random.Random) -> tuple[str, str, str]:
     trace = ""
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            code = KINDS[kind](rng, folder)
+            code = run(rng, folder)
     except (InputError, ClusterError) as error:
         print(error, file=out)
     except SystemExit as exit_error:
@@ -120,15 +120,17 @@ def run_one(kind: str, rng: random.Random) -> tuple[str, str, str]:
     return "traceback" if trace else "refused" if code == 2 else "taken", trace, out.read()
 
 
-def _main(command: str, *argv: str) -> int:
-    return importlib.import_module(f"platform.{command}").main(argv)
+def command_main(command: str, *argv: str) -> int:
+    """Runs the command in this process and returns its exit code."""
+    folder = ROOT / "platform" / command
+    return importlib.import_module(f"platform.{command}{'.__main__' * folder.is_dir()}").main(argv)
 
 
 def _options(command: str) -> Sequence[str]:
     """Returns the names of the command's options."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        _main(command, "--help")
+        command_main(command, "--help")
     words = (word.strip("[],|()") for word in text.getvalue().split())
     return sorted({word for word in words if word.startswith("--") and len(word) > 2})
 
@@ -146,12 +148,12 @@ def _command_options(rng: random.Random, folder: Path) -> int | None:
         value = rng.choice((str(folder / "made"), ODD_HOME)) if writes else rng.choice(ODD_TEXTS)
         argv.append(f"{option}={value}")
     if command in ("train", "converge"):
-        importlib.import_module(f"platform.{command}").parse(argv)
+        importlib.import_module(f"platform.{command}{'.__main__' * (command == 'train')}").parse(argv)
         return 0
     places = ["--studies", str(folder)] if command in ("report", "search", "export") else []
     defaults = {"plan": PLAN, "search": ("--dry-run",), "report": ("--no-mlflow",), "prepare": ("--workers=1",)}
     out = ["--out", rng.choice((str(folder / "made"), ODD_HOME))] if command in ("export", "prepare") else []
-    return _main(command, *argv, *places, *out, *defaults.get(command, ()))
+    return command_main(command, *argv, *places, *out, *defaults.get(command, ()))
 
 
 def _changes(rng: random.Random, folder: Path) -> int:
@@ -160,7 +162,7 @@ def _changes(rng: random.Random, folder: Path) -> int:
     for _ in range(rng.randrange(1, 3)):
         axis = rng.choice([*axes(), "lr", ""])
         argv += ["--set", f"{axis}={','.join(rng.choices(ODD_TEXTS, k=rng.choice((1, 1, 2))))}"]
-    return _main("plan", "gpt2", *argv, *PLAN)
+    return command_main("plan", "gpt2", *argv, *PLAN)
 
 
 def _spaces(rng: random.Random, folder: Path) -> int:
@@ -170,7 +172,7 @@ def _spaces(rng: random.Random, folder: Path) -> int:
     if rng.random() < 0.2:
         text = text[: rng.randrange(len(text))]
     (folder / "mine.py").write_text(text, encoding="utf-8", errors="surrogatepass")
-    return _main("plan", str(folder / "mine.py"), *PLAN)
+    return command_main("plan", str(folder / "mine.py"), *PLAN)
 
 
 def _source(value: Any) -> str:
@@ -188,7 +190,7 @@ def _repr(value: Any) -> str:
 
 def _configs(rng: random.Random, folder: Path) -> int:
     """Plans a model's config.json with odd values."""
-    return _main("plan", str(_written(folder / "config.json", _changed(rng, CONFIG), rng)), *PLAN)
+    return command_main("plan", str(_written(folder / "config.json", changed_value(rng, CONFIG), rng)), *PLAN)
 
 
 def _layouts(rng: random.Random, folder: Path) -> int:
@@ -207,8 +209,8 @@ def _layouts(rng: random.Random, folder: Path) -> int:
         "recipe": to_json(recipe),
         "batch": {"micro_batch": 1, "grad_accum": 2},
     }
-    path = _written(folder / "layout.json", _changed(rng, layout), rng)
-    return _main(
+    path = _written(folder / "layout.json", changed_value(rng, layout), rng)
+    return command_main(
         "export",
         str(path),
         "--out",
@@ -235,7 +237,7 @@ def _journals(rng: random.Random, folder: Path) -> int:
             case 1:
                 lines.insert(rng.randrange(len(lines)), lines[place])
             case _:
-                lines[place] = _changed(rng, lines[place])
+                lines[place] = changed_value(rng, lines[place])
         if not lines:
             break
     texts = map(_json, lines)
@@ -245,7 +247,7 @@ def _journals(rng: random.Random, folder: Path) -> int:
     (folder / "one").mkdir()
     (folder / "one" / "journal.jsonl").write_text(text, encoding="utf-8", errors="surrogatepass")
     page = ("--html", str(folder / "page.html")) if rng.random() < 0.3 else ("--json",) if rng.random() < 0.3 else ()
-    return _main("report", "one", "--studies", str(folder), "--no-mlflow", *page)
+    return command_main("report", "one", "--studies", str(folder), "--no-mlflow", *page)
 
 
 def _tables(rng: random.Random, folder: Path) -> int:
@@ -258,10 +260,10 @@ def _tables(rng: random.Random, folder: Path) -> int:
         row[rng.randrange(len(row))] = rng.choice(ODD_TEXTS)
     with (folder / "t.csv").open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
         csv.writer(file).writerows(rows)
-    return _main(rng.choice(("validate", "validate", "replay")), str(folder / "t.csv"))
+    return command_main(rng.choice(("validate", "validate", "replay")), str(folder / "t.csv"))
 
 
-def _changed(rng: random.Random, original: Mapping[str, Any]) -> dict[str, Any]:
+def changed_value(rng: random.Random, original: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of `original` with one to three of its values, at any depth, odd or gone."""
     changed: dict[str, Any] = json.loads(json.dumps(original))
     for _ in range(rng.randrange(1, 4)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import pwd
@@ -101,9 +102,12 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    with ends_when_interrupted(), sigterm_restored():
+    own = _in_sessions_of_their_own() if local else contextlib.nullcontext()
+    with ends_when_interrupted(), sigterm_restored(), own:
         try:
             _patiently(lambda: _start(target))
+        except SystemExit as error:  # Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from error
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
@@ -140,6 +144,21 @@ def _prepare_local() -> None:
     if "RAY_AUTH_MODE" not in os.environ:
         # Other users of this machine reach its ports: only processes that inherit this token are let in.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextlib.contextmanager
+def _in_sessions_of_their_own() -> Generator[None]:
+    """Lets the processes that Ray starts outlive a signal to this one's whole group, as a terminal, `timeout` and SLURM
+    send it, until this one has ended in order. The kernel ends them with this one all the same.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, start_new_session=True)  # type: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def _start(address: str) -> None:

@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import io
+import math
 import os
 import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +20,11 @@ READER_LEFT = 128 + signal.SIGPIPE
 UNWRITTEN = os.EX_IOERR
 """Exit code where the output could not be written; 1 already means that nothing fits."""
 INTERRUPT_S = 60.0
-"""Seconds a command may take to end after Ctrl-C: Ray stops its processes, MLflow gets 30 s to catch up."""
+"""Seconds a command may take to end after Ctrl-C: Ray stops its processes, MLflow gets 30 s to catch up. A command that
+is `still_ending` has as many again.
+"""
+ONE_INTERRUPT_S = 1.0
+"""Seconds within which repeated interrupts are one."""
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -71,26 +76,67 @@ def _reader_left(stream: int) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
+class _Interrupts:
+    """The interrupts of this process. Those within `ONE_INTERRUPT_S` of one are the same: `timeout` and shells send a
+    signal to a process and to its whole group.
+    """
+
+    def __init__(self) -> None:
+        self.last_s = self.ending_s = -math.inf
+        self.counted: list[float] | None = None
+        """Their times, where they raise nothing."""
+
+    def __call__(self, *_: object) -> None:
+        now_s = time.monotonic()
+        if now_s - self.last_s < ONE_INTERRUPT_S:
+            return
+        self.last_s = now_s
+        if self.counted is None:
+            raise KeyboardInterrupt
+        self.counted.append(now_s)
+
+
+_interrupts = _Interrupts()
+
+
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Makes SIGTERM, and a closed terminal except under `nohup`, end a search as Ctrl-C does."""
+    """Makes SIGTERM, and a closed terminal except under `nohup`, end a command as Ctrl-C does."""
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def hang_up(*_: object) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell may send its own after the kernel's
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in terminals:  # to write there is an error now, and would end the search half-way
+        for stream in terminals:  # to write there is an error now, and would end the command half-way
             os.dup2(nowhere, stream)
-        raise KeyboardInterrupt
+        _interrupts()
 
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupts)}
+    for number, handler in ((signal.SIGINT, _interrupts), (signal.SIGHUP, hang_up)):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def counted_interrupts() -> Generator[Sequence[float]]:
+    """Yields the times of interrupts so far (`time.monotonic`), which raise nothing meanwhile: raised where one is
+    answered, a second would undo that. It needs `interruptible` around it.
+    """
+    before, _interrupts.counted = _interrupts.counted, []
+    try:
+        yield _interrupts.counted
+    finally:
+        _interrupts.counted = before
+
+
+def still_ending() -> None:
+    """Says that the main thread is not stuck, but ends the command by work that takes its time."""
+    _interrupts.ending_s = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -138,7 +184,9 @@ def _watch_signals(reading: int, end: Callable[[], None]) -> None:
     ending_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while numbers := os.read(reading, 64):  # empty once the other end is closed
         if any(number in ending_signals for number in numbers):
-            time.sleep(INTERRUPT_S)
+            began_s = time.monotonic()
+            while (remaining_s := max(began_s, _interrupts.ending_s) + INTERRUPT_S - time.monotonic()) > 0:
+                time.sleep(remaining_s)
             end()
             return
     os.close(reading)

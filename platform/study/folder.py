@@ -24,6 +24,19 @@ def user_path(text: str | Path) -> Path:
         raise InputError(str(error)) from error
 
 
+def real_path(text: str | Path) -> Path:
+    """Returns the absolute path that a typed one leads to, through all links.
+
+    Raises:
+        InputError: as `user_path`, or its links lead in a circle.
+    """
+    path = user_path(text)
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"the path {path} cannot be followed: its links lead in a circle") from error
+
+
 def default_folder() -> str:
     """Returns `studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
     return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
@@ -36,7 +49,7 @@ def is_path(text: str) -> bool:
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
     """Returns the folder of studies and the study's name, given its name in `studies` or its path."""
-    path = user_path(text).resolve()  # `..` has no name of its own
+    path = real_path(text)  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
 
 

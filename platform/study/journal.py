@@ -11,7 +11,7 @@ from platform.common.errors import InputError
 from platform.study.atomic_write import replacing
 from trainers.records.journal import Line, Resume, StudyHeader
 from trainers.records.journal_lines import JournalError, NewerSchemaError, from_line, now
-from trainers.records.plain_files import open_plain, read_plain
+from trainers.records.plain_files import MOST_BYTES, open_plain, read_plain
 from trainers.spec.codec import json_object
 from trainers.spec.errors import MissingFileError
 
@@ -62,7 +62,7 @@ class Tail:
         """
         entries, self._before = list(self._before), ()
         try:
-            with os.fdopen(open_plain(self.path), "rb") as file:
+            with os.fdopen(open_plain(self.path, most_bytes=MOST_BYTES), "rb") as file:
                 file.seek(self._offset)
                 data = file.read()
         except MissingFileError:

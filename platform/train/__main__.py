@@ -59,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
         " (default: %(default)g)")  # fmt: skip
     add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
     add("--keep", type=_count, default=2, metavar="N", help="checkpoints to keep (default: %(default)s)")
+    add("--grace", type=duration, metavar="T", help="seconds (or 10m) after an interrupt until the machine is taken:"
+        " a checkpoint that takes longer is not begun (default: no limit)")  # fmt: skip
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")

@@ -1,6 +1,7 @@
 """One session of a training: attempts one after another until it is done, with progress and MLflow beside them."""
 
 import dataclasses
+import math
 import shutil
 import tempfile
 import threading
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 from platform.cluster import head
 from platform.cluster.nodes import ClusterHandle
 from platform.common.errors import ClusterError, InputError
-from platform.common.signals import INTERRUPTED
+from platform.common.signals import INTERRUPTED, counted_interrupts, still_ending
 from platform.cost_model.memory import lower_bound
+from platform.train.interrupt import CheckpointWatch
 from platform.train.progress import TrainingProgress
 from platform.train.promise import Promise, memory_growth, shortfall
 from platform.train.training_folder import TrainingFolder
 from trainers.host.failures import size
-from trainers.records.training import Begun, Record, Steps, TrainingJob, TrainingPhase, TrainingPlan
+from trainers.records.training import Begun, Record, Saved, Steps, TrainingJob, TrainingPhase, TrainingPlan
 from trainers.records.training_lines import Reader
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
@@ -29,10 +31,8 @@ if TYPE_CHECKING:
 _MOST_LOST = 5
 """Number of attempts in a row that may be lost without a new checkpoint or a further step."""
 _LOOK_S = 0.5
-_ONE_INTERRUPT_S = 1.0
-"""Time within which repeated interrupts count as one: `timeout` and shells send two."""
-_STOP_S = 120.0
-"""Time that workers have to save a checkpoint after Ctrl-C."""
+_TELL_S = 10.0
+"""Seconds between two lines on the checkpoint that an interrupted training saves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +42,8 @@ class CheckpointSettings:
     checkpoint_s: float
     checkpoint_steps: int | None
     keep: int
+    grace_s: float | None = None
+    """Seconds after an interrupt in which a checkpoint must be complete; None for no limit."""
     promise: Promise | None = None
     """The search's figures; None where they are not known or the batch changes."""
 
@@ -84,7 +86,8 @@ class Attempts:
     ) -> None:
         self._folder, self._plan, self._handle, self._settings = folder, plan, handle, settings
         self._reader = Reader(folder.records)
-        self._reader.read()  # what earlier sessions wrote
+        self._checkpoints = CheckpointWatch(folder.path)
+        self._checkpoints.add([record for record in self._reader.read() if isinstance(record, Saved)])
         self._last_step = 0
         self._of_attempt: list[Record] = []
         self._warned: set[str] = set()
@@ -162,6 +165,9 @@ class Attempts:
         with head.watched(handle.head, handle.raylet, lose_cluster):
             interrupted = self._follow(is_over, progress)
         if interrupted:
+            failed = [end.reason for end in ends if end.state in ("failed", "lost")] + faults
+            if failed:
+                progress.print_line(f"It ended before that: {failed[0]}")
             return attempt.AttemptEnd(state="stopped"), True
         if faults:
             return attempt.AttemptEnd(state="failed", reason=faults[0]), False
@@ -171,29 +177,40 @@ class Attempts:
 
     def _follow(self, is_over: threading.Event, progress: TrainingProgress) -> bool:
         """Shows the attempt's progress until it is over; returns whether the user interrupted it."""
-        interrupted, until_s = False, float("inf")
+        until_s, last_s, last_bytes, told_s = math.inf, 0.0, 0, 0.0
         # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
-        while not is_over.is_set() and (now_s := time.monotonic()) < until_s:
-            try:
+        with counted_interrupts() as interrupts:
+            while not is_over.is_set() and len(interrupts) < 2:
                 is_over.wait(_LOOK_S)
-                self._show(progress)
-            except KeyboardInterrupt:
-                if interrupted:
-                    if now_s < until_s - _STOP_S + _ONE_INTERRUPT_S:
-                        continue
+                has_new = self._show(progress)
+                if not interrupts:
+                    continue
+                still_ending()
+                now_s, written = time.monotonic(), self._checkpoints.written()
+                if until_s == math.inf and not last_s:
+                    answer = self._checkpoints.answer(self._settings.grace_s)
+                    self._folder.ask_to_stop(saves=answer.saves)
+                    progress.print_line(answer.sentence)
+                    until_s = interrupts[0] + (math.inf if self._settings.grace_s is None else self._settings.grace_s)
+                    told_s = now_s
+                if has_new or written != last_bytes or not last_s:
+                    last_s, last_bytes = now_s, written
+                if now_s >= until_s or now_s - last_s > self._checkpoints.quiet_s:
+                    progress.print_line("The time for a checkpoint is over: the training ends without it.")
                     break
-                interrupted, until_s = True, time.monotonic() + _STOP_S
-                self._folder.ask_to_stop()
-                progress.print_line(
-                    "Interrupted: the training saves a checkpoint and ends; a second interrupt ends it at once."
-                )
+                if now_s - told_s >= _TELL_S and (state := self._checkpoints.progress()):
+                    told_s = now_s
+                    progress.print_line(f"{state[0].upper()}{state[1:]}.")
         self._show(progress)
-        return interrupted
+        return bool(interrupts)
 
-    def _show(self, progress: TrainingProgress) -> None:
+    def _show(self, progress: TrainingProgress) -> bool:
+        """Shows what is new; returns whether there is something."""
         records = self._reader.read()
+        self._checkpoints.add(records)
+        progress.writing = self._checkpoints.progress()
         if not records:
-            return
+            return False
         steps = [entry.last_step for entry in records if isinstance(entry, Steps)]
         self._last_step = max([self._last_step, *steps])
         for record in records:
@@ -209,3 +226,4 @@ class Attempts:
             if sentence and kind not in self._warned:
                 self._warned.add(kind)
                 progress.print_line(sentence)
+        return True

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from platform.common.output import print_line
 from platform.common.text import count, duration, figure
-from trainers.records.training import Begun, NotSaved, Record, Saved, SetAside, Steps, TrainingPlan, Validated
+from trainers.records.training import Begun, NotSaved, Record, Saved, Saving, SetAside, Steps, TrainingPlan, Validated
 
 _LINE_EVERY_S = 30.0
 _RECENT_S = 60.0
@@ -26,6 +26,8 @@ class TrainingProgress:
         self._last: Steps | None = None
         self._validated: Validated | None = None
         self._last_line_s = -_LINE_EVERY_S
+        self.writing = ""
+        """The state of the checkpoint that is being written, a clause."""
         self._live = None
         if sys.stderr.isatty():
             console = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -69,7 +71,7 @@ class TrainingProgress:
                     )
                 case SetAside():
                     self.print_line(f"The checkpoint {record.name} is not used: {record.reason}")
-                case Saved():
+                case Saving() | Saved():
                     pass
         if self._last is None:
             return
@@ -97,7 +99,8 @@ class TrainingProgress:
         ]
         if self._validated is not None:
             parts.append(f"held out {self._validated.loss:.4f}")
-        parts.append(f"{figure(self.tokens_per_s)} tokens/s")
+        if self._recent:  # none yet after a restart
+            parts.append(f"{figure(self.tokens_per_s)} tokens/s")
         if remaining_tokens and self.tokens_per_s:
             parts.append(f"{duration(remaining_tokens / self.tokens_per_s)} left")
-        return ", ".join(parts)
+        return ", ".join([*parts, *filter(None, [self.writing])])

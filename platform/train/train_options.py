@@ -50,5 +50,7 @@ class TrainOptions:
     checkpoint_s: float = 600.0
     checkpoint_steps: int | None = None
     keep: int = 2
+    grace: float | None = None
+    """Seconds after an interrupt in which a checkpoint must be complete; None for no limit."""
     address: str | None = None
     json: bool = False

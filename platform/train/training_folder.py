@@ -15,7 +15,7 @@ from platform.study.atomic_write import replacing
 from trainers.records import checkpoints
 from trainers.records.plain_files import last_attempt, open_plain, read_json, refuse_others
 from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
-from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP
+from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP, STOP_UNSAVED
 from trainers.records.training_lines import Reader, without_redone
 from trainers.spec.codec import from_json, shortened, to_json
 from trainers.spec.errors import MissingFileError
@@ -118,9 +118,14 @@ class TrainingFolder:
         (self.path / STOP).unlink(missing_ok=True)
         return number
 
-    def ask_to_stop(self) -> None:
-        """Requests that the attempt saves a checkpoint and ends."""
-        (self.path / STOP).touch()
+    def ask_to_stop(self, *, saves: bool = True) -> None:
+        """Requests that the attempt ends, and `saves` a checkpoint before.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        with replacing(self.path / STOP) as part:
+            part.write_text("" if saves else STOP_UNSAVED)
 
     @property
     def records(self) -> Path:

@@ -73,6 +73,7 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
         checkpoint_s=options.checkpoint_s,
         checkpoint_steps=options.checkpoint_steps,
         keep=options.keep,
+        grace_s=options.grace,
         promise=_promise(target, plan),
     )
     with folder.locked():

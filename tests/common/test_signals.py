@@ -1,12 +1,14 @@
 """The quiet end of a command whose reader left (`| head`), as filters end."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from platform.common import signals
 from platform.common.signals import READER_LEFT, UNWRITTEN
 
 TABLE = "tests/cost_model/tables/megatron_ten_rows.csv"
@@ -86,3 +88,58 @@ def test_another_pipe_that_breaks_is_an_error() -> None:
     )
     assert run.returncode == 1
     assert "a socket" in run.stderr
+
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_repeated_signals_interrupt_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` signals a process and its whole group; a second interrupt would undo what answers the first."""
+    monkeypatch.setattr(signals, "_interrupts", type(signals._interrupts)())  # type: ignore[reportPrivateUsage]
+    caught = 0
+    with signals.interruptible():
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            caught += 1
+            for other in NUMBERS:
+                os.kill(os.getpid(), other)
+        monkeypatch.setattr(signals, "ONE_INTERRUPT_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert caught == 1
+
+
+def test_counted_interrupts_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_interrupts", type(signals._interrupts)())  # type: ignore[reportPrivateUsage]
+    monkeypatch.setattr(signals, "ONE_INTERRUPT_S", 0.0)
+    with signals.interruptible():
+        with signals.counted_interrupts() as interrupts:
+            assert not interrupts
+            for number in NUMBERS:
+                os.kill(os.getpid(), number)
+            assert len(interrupts) == 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+STILL = """
+import os, signal, time
+from platform.common import signals
+
+signals.INTERRUPT_S = 1.0
+with signals.interruptible(), signals.counted_interrupts(), signals.ends_when_interrupted():
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(20):
+        time.sleep(0.1)
+        signals.still_ending()
+    print("saved", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_command_that_still_ends_is_left_alone() -> None:
+    command = [sys.executable, "-c", STILL]
+    run = subprocess.run(command, cwd=ROOT, timeout=50, check=False, capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (signals.INTERRUPTED, "saved\n", "Interrupted.\n")

@@ -14,7 +14,7 @@ from tests.training.environment import ENVIRONMENT
 from tests.training.trainings import STEPS
 from tests.training.values import STEP
 from tests.whole_searches.session import beyond_loopback
-from trainers.records.training import Begun, Saved, Steps, Validated
+from trainers.records.training import Begun, Saved, Saving, Steps, Validated
 
 pytestmark = [pytest.mark.ray, pytest.mark.mirror]
 
@@ -121,5 +121,5 @@ def test_another_engine_goes_on_where_a_command_was_ended(outcomes: dict[str, An
     assert stopped == 130 and halfway["tokens_saved"] == begun(folder / "moved")[-1] * STEP < STEPS * STEP
     assert code == 0 and report["complete"]
     kinds = {type(read_record) for read_record in TrainingFolder(folder / "moved").read_records()}
-    assert kinds == {Begun, Steps, Validated, Saved}
+    assert kinds == {Begun, Steps, Validated, Saving, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)

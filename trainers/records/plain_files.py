@@ -10,8 +10,10 @@ from typing import Any
 from trainers.spec.codec import json_object
 from trainers.spec.errors import InputError, MissingFileError
 
+MOST_BYTES = 4 * 2**30
+"""Size up to which a file is read as a whole: a sparse file of any size costs nothing to send."""
 _MOST_JSON_BYTES = 256 * 2**20
-"""Size up to which a file may be JSON of ours or of a model: a sparse file of any size costs nothing to send."""
+"""Size up to which a file may be one JSON object of ours or of a model."""
 
 
 def open_plain(
@@ -51,7 +53,7 @@ def open_plain(
     return file
 
 
-def read_plain(path: Path, *, links: bool = False, most_bytes: int | None = None) -> bytes:
+def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES) -> bytes:
     """Returns the content of the file `path`, of at most `most_bytes`.
 
     Raises:
@@ -61,7 +63,7 @@ def read_plain(path: Path, *, links: bool = False, most_bytes: int | None = None
     file = open_plain(path, links=links, most_bytes=most_bytes)
     try:
         with os.fdopen(file, "rb") as opened:
-            return opened.read(-1 if most_bytes is None else most_bytes)
+            return opened.read(most_bytes)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 

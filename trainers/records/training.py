@@ -242,6 +242,18 @@ class Validated:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """A checkpoint that is begun."""
+
+    kind: ClassVar[str] = "saving"
+    attempt: int
+    step: int
+    name: str
+    gib: float
+    """Size of all ranks' files together."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
     """A checkpoint that is complete on disk."""
 
@@ -278,4 +290,4 @@ class SetAside:
     reason: str
 
 
-Record = Begun | Steps | Validated | Saved | NotSaved | SetAside
+Record = Begun | Steps | Validated | Saving | Saved | NotSaved | SetAside

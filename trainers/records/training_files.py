@@ -11,6 +11,7 @@ MANIFEST = "manifest.json"
 ATTEMPT = ".attempt"
 """Holds the number of the newest attempt."""
 STOP = ".stop"
-"""Makes the attempt save a checkpoint and end, where it exists."""
+"""Makes the attempt end, where it exists: with a checkpoint, unless it says `STOP_UNSAVED`."""
+STOP_UNSAVED = "without a checkpoint"
 OWN_FILES = (PLAN, LOCK, RECORDS, ATTEMPT, STOP)
 """The files that stand directly in the folder."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from trainers.records.journal_lines import JournalError, append, checked
-from trainers.records.plain_files import open_plain
+from trainers.records.plain_files import MOST_BYTES, open_plain
 from trainers.records.training import Begun, Record, Steps
 from trainers.spec.codec import from_json, to_json
 from trainers.spec.errors import MissingFileError
@@ -38,7 +38,7 @@ class Reader:
             InputError: the file is a link, a pipe or else no regular file, or cannot be opened.
         """
         try:
-            file = open_plain(self._path)
+            file = open_plain(self._path, most_bytes=MOST_BYTES)
         except MissingFileError:
             return []
         with os.fdopen(file, "rb") as opened:

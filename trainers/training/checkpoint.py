@@ -21,7 +21,7 @@ from trainers.engines.base import Engine
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk, StoredFile, StoredTensor
 from trainers.records.checkpoints import check_written, remove_old, write_manifest
 from trainers.training import tensor_file
-from trainers.training.checkpoint_room import disk_shortage, memory_shortage
+from trainers.training.checkpoint_room import checkpoint_gib, disk_shortage, memory_shortage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,12 @@ class CheckpointWriter:
             self._running = Future()
             self._running.set_result(
                 Written(
-                    manifest=manifest, name=_name(manifest), stall_s=stall_s, background_s=0.0, gib=0.0, error=shortage
+                    manifest=manifest,
+                    name=name_of(manifest),
+                    stall_s=stall_s,
+                    background_s=0.0,
+                    gib=0.0,
+                    error=shortage,
                 )
             )
         else:
@@ -91,6 +96,10 @@ class CheckpointWriter:
         collective.
         """
         return memory_shortage(engine.training_state(), self._group)
+
+    def gib(self, engine: Engine) -> float:
+        """Returns the size of a checkpoint, all ranks' files together. A collective."""
+        return checkpoint_gib(engine.training_state(), self._group)
 
     @property
     def is_done(self) -> bool:
@@ -129,7 +138,7 @@ class CheckpointWriter:
         """Runs in the thread, on every rank."""
         if self._cuda_device is not None:  # a new thread has device 0, where CUDA would begin a context of this rank
             torch.cuda.set_device(self._cuda_device)
-        name = _name(manifest)
+        name = name_of(manifest)
         path, began_s = self._folder / name, time.perf_counter()
         own_file = _write_own(path, state)
         is_first = dist.get_rank() == 0
@@ -172,7 +181,8 @@ class CheckpointWriter:
         return error, size_bytes
 
 
-def _name(manifest: Manifest) -> str:
+def name_of(manifest: Manifest) -> str:
+    """Returns the name of the checkpoint's folder."""
     return f"step-{manifest.step:08d}-{manifest.attempt}"
 
 

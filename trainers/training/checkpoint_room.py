@@ -26,6 +26,11 @@ def disk_shortage(state: Mapping[str, StateTensor], folder: Path, group: dist.Pr
     return f"a checkpoint needs {size(needed_bytes / 2**30)}, {size(free_bytes / 2**30)} are free in {folder}"
 
 
+def checkpoint_gib(state: Mapping[str, StateTensor], group: dist.ProcessGroup) -> float:
+    """Returns the size of a checkpoint, all ranks' files together. A collective."""
+    return sum(_gathered(_saved_bytes(state), group)) / 2**30
+
+
 def memory_shortage(state: Mapping[str, StateTensor], group: dist.ProcessGroup) -> str:
     """Returns a clause on the first host whose memory cannot hold its ranks' copies; "" for none. A collective."""
     needed_bytes: Counter[str] = Counter()

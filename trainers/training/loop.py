@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from trainers.measuring.timed_steps import losses_of
 from trainers.records.checkpoint_manifest import FORMAT, Manifest
 from trainers.records.checkpoints import Damage, step_of
 from trainers.records.measurement import Outcome
-from trainers.records.training import Begun, NotSaved, SetAside, Steps, TrainingPhase, Validated
-from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP
+from trainers.records.plain_files import read_plain
+from trainers.records.training import Begun, NotSaved, Saving, SetAside, Steps, TrainingPhase, Validated
+from trainers.records.training_files import CHECKPOINTS, RECORDS, STOP, STOP_UNSAVED
 from trainers.spec import engines
 from trainers.spec.batch import BatchPoint
-from trainers.training.checkpoint import CheckpointWriter
+from trainers.spec.errors import InputError
+from trainers.training.checkpoint import CheckpointWriter, name_of
 from trainers.training.rank import TrainingRank
 from trainers.training.record_file import RecordFile
 from trainers.training.validation import Validator
@@ -122,10 +125,11 @@ class TrainingLoop:
             due = keeps and self._validation_due(phase)
             saves = self._job.checkpoint_steps is not None and self._step % self._job.checkpoint_steps == 0
             if len(pending.results) >= self._report_every or is_over or due or saves:
-                late, stopped = self._report(phase, pending)
-                if due:
+                late, stop = self._report(phase, pending)
+                stopped = stop is not None
+                if due and not stopped:  # it would take the time that is left
                     self._validate()
-                if keeps and (saves or late or stopped or is_over):
+                if keeps and (stop != STOP_UNSAVED if stopped else saves or late or is_over):
                     self._save()
                 pending = _Pending(began_s=time.perf_counter())
         self._finish()
@@ -135,9 +139,10 @@ class TrainingLoop:
         """Lets what may fail later do so before the first step: memory for copies, a held-out loss, a checkpoint."""
         if shortage := self._writer.memory_shortage(self._engine):
             raise RungFailure(Outcome.FAILED, shortage, phase="first checkpoint", rank=self._rank)
-        if self._saved_step < 0:
-            if self._validator.is_on:
-                self._validate()
+        begins = self._saved_step < 0
+        if begins and self._validator.is_on:
+            self._validate()
+        if begins and self._plan.initial_weights:  # a seed gives its weights again, a folder may change
             self._save()
             if self._writer.is_done:  # for want of room
                 self._records.add_checkpoint(self._writer.finish())
@@ -193,8 +198,9 @@ class TrainingLoop:
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="step 1", rank=self._rank)
         self._checked = True
 
-    def _report(self, phase: TrainingPhase, pending: _Pending) -> tuple[bool, bool]:
-        """Records the pending steps; whether a checkpoint is due by the clock, and whether the driver ends the attempt.
+    def _report(self, phase: TrainingPhase, pending: _Pending) -> tuple[bool, str | None]:
+        """Records the pending steps; whether a checkpoint is due by the clock, and what the driver's request to end the
+        attempt says, None for none.
 
         The same on every rank.
         """
@@ -212,7 +218,7 @@ class TrainingLoop:
         if self._rank == 0:
             num_steps = round(self._job.report_s * len(losses) / max(steps_s, 1e-6))
             late = self._job.checkpoint_steps is None and now_s - self._saved_s >= self._job.checkpoint_s
-            stop = (self._folder / STOP).exists() or not self._worker.is_current
+            stop = self._stop()
             own_answer = (max(1, min(_MOST_STEPS, num_steps)), late, stop)
         answers = self._worker.gather((own_answer, self._worker.meter.peak_allocated_gib()))
         self._report_every, late, stop = answers[0][0]
@@ -238,6 +244,16 @@ class TrainingLoop:
             reason = f"{wrong}: train with a lower learning rate, into another --out"
             raise RungFailure(Outcome.DIVERGED, reason, phase=self._worker.activity, rank=self._rank)
         return late, stop
+
+    def _stop(self) -> str | None:
+        """Returns the text of the driver's request to end the attempt; None for none."""
+        if not self._worker.is_current:
+            return STOP_UNSAVED
+        path = self._folder / STOP
+        try:
+            return read_plain(path).decode("utf-8", "replace") if os.path.lexists(path) else None
+        except InputError:
+            return ""
 
     def _count_time(self, now_s: float) -> None:
         self._train_s += now_s - self._clock_s
@@ -294,6 +310,9 @@ class TrainingLoop:
             layout=self._job.layout.label,
             attempt=self._job.attempt,
         )
+        self._records.add_checkpoint(self._writer.finish())
+        name, gib = name_of(manifest), self._writer.gib(self._engine)
+        self._records.add(Saving(attempt=self._job.attempt, step=self._step, name=name, gib=gib))
         self._records.add_checkpoint(self._writer.save(self._engine, manifest))
         self._saved_step = self._step
         self._saved_s = time.perf_counter()

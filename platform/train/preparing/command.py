@@ -17,7 +17,7 @@ from pathlib import Path
 
 from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError, Parser
-from platform.study.folder import user_path
+from platform.study.folder import real_path
 from platform.train.preparing.prepare_run import PrepareRequest, prepare
 from trainers.spec.codec import to_json
 
@@ -74,7 +74,7 @@ def _request(options: argparse.Namespace) -> PrepareRequest:
             raise InputError("--separator must not be empty: leave it out where a file is a document")
     return PrepareRequest(
         inputs=tuple(options.inputs),
-        out=user_path(options.out).resolve(),
+        out=real_path(options.out),
         tokenizer=options.tokenizer,
         with_end=not options.no_end_token,
         text_key=options.text_key,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError
-from platform.study.folder import user_path
+from platform.study.folder import real_path
 from platform.train.preparing import megatron_pairs
 from trainers.data.footer import COLUMNS, is_list, open_parquet
 from trainers.records.plain_files import open_plain
@@ -82,7 +82,7 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
     """
     inputs: dict[Path, InputFile] = {}
     for path in paths:
-        path = user_path(path).resolve()
+        path = real_path(path)
         if not path.exists():
             raise InputError(f"there is no input {path}")
         if path.is_dir():

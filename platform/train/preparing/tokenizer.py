@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.common.errors import InputError, one_line
-from platform.study.folder import user_path
+from platform.study.folder import real_path
 
 BYTES = "bytes"
 
@@ -69,7 +69,7 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     """
     if name == BYTES:
         return Tokenizer(name=BYTES, vocab_size=256)
-    folder = user_path(name).resolve()
+    folder = real_path(name)
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network

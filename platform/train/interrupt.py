@@ -1,0 +1,100 @@
+"""What an interrupt does to a training: whether a checkpoint is saved in the time that is left, and what is told."""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+
+from platform.common.text import duration
+from trainers.host.failures import size
+from trainers.records.training import NotSaved, Record, Saved, Saving, Steps
+from trainers.records.training_files import CHECKPOINTS
+
+QUIET_S = 120.0
+"""Seconds, besides those of two steps, in which an interrupted training must record or write something."""
+
+
+class CheckpointWatch:
+    """What the records and files of a training say of its checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / CHECKPOINTS
+        self._saved: Saved | None = None
+        self._saving: Saving | None = None
+        self._began_s = 0.0
+        self._step_s = 0.0
+
+    def add(self, records: list[Record]) -> None:
+        """Takes new records in."""
+        for record in records:
+            match record:
+                case Saving():
+                    self._saving, self._began_s = record, time.monotonic()
+                case Saved():
+                    self._saved, self._saving = record, None
+                case NotSaved():
+                    self._saving = None
+                case Steps():
+                    self._step_s = record.steps_s / len(record.losses)
+                case _:
+                    pass
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds in which an interrupted training must record or write something."""
+        return QUIET_S + 2 * self._step_s
+
+    def written(self) -> int:
+        """Returns the bytes that lie on disk of the checkpoint that is being written; 0 where none is."""
+        if self._saving is None:
+            return 0
+        try:
+            return sum(path.stat().st_size for path in (self._folder / self._saving.name).glob("*.safetensors"))
+        except OSError:
+            return 0
+
+    def progress(self) -> str:
+        """Returns the state of the checkpoint that is being written, as a clause; "" where none is."""
+        if self._saving is None:
+            return ""
+        gib = self.written() / 2**30
+        of_all = f"checkpoint of step {self._saving.step:,}: {size(min(gib, self._saving.gib))} of"
+        checked = ", read back" if gib >= self._saving.gib else ""
+        return f"{of_all} {size(self._saving.gib)} written{checked}"
+
+    def answer(self, grace_s: float | None) -> "InterruptAnswer":
+        """Returns what an interrupt now leads to, where the machine is taken away `grace_s` seconds after it; None for
+        never.
+        """
+        left_s = math.inf if grace_s is None else grace_s
+        in_time = "" if grace_s is None else f" if that takes less than the {duration(grace_s)} of --grace"
+        second = "; a second interrupt ends it at once."
+        if self._saved is None:
+            begun = f" ({self.progress()})" if self._saving else ""
+            return InterruptAnswer(
+                saves=self._saving is None or grace_s is None,
+                sentence=f"Interrupted: the training saves its first checkpoint{begun} and ends{in_time}{second}",
+            )
+        save_s, gib = self._saved.stall_s + self._saved.background_s, self._saved.gib
+        begun_s = 0.0 if self._saving is None else max(0.0, self._began_s + save_s - time.monotonic())
+        if self._step_s + begun_s + save_s <= left_s:
+            about = f"of {size(gib)}, about {duration(self._step_s + begun_s + save_s)}"
+            return InterruptAnswer(
+                saves=True, sentence=f"Interrupted: the training saves a checkpoint ({about}) and ends{second}"
+            )
+        takes = f"another takes about {duration(save_s)} of the {duration(left_s)} of --grace"
+        ends = (
+            f"with the checkpoint of step {self._saving.step:,} that is being written"
+            if self._saving is not None and begun_s <= left_s
+            else f"without a further checkpoint than that of step {self._saved.step:,}"
+        )
+        return InterruptAnswer(saves=False, sentence=f"Interrupted: the training ends {ends}, for {takes}{second}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class InterruptAnswer:
+    """What an interrupt leads to."""
+
+    saves: bool
+    """Whether a further checkpoint is begun."""
+    sentence: str
