@@ -25,9 +25,11 @@ from platform.study.result import gate
 from trainers import data
 from trainers.engines.base import create_engine
 from trainers.marks.step import Unmarked
+from trainers.measuring import gate_steps
 from trainers.measuring.timed_steps import losses_of
 from trainers.records.job import GateSize
 from trainers.records.journal import GateCurves
+from trainers.spec.architectures import architecture_of
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -92,33 +94,144 @@ def _unclipped(engine: Any) -> None:
     engine._recipe = dataclasses.replace(engine._recipe, grad_clip=1e9)
 
 
-def _scores_scaled(engine: Any) -> None:
-    def scaled(query: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        return _attention(query * 1.1, *arguments, **options)
-
-    cast(Any, F).scaled_dot_product_attention = scaled
+def _vectors_never_stepped(engine: Any) -> None:
+    vectors = [parameter for parameter in engine.models[0].module.parameters() if parameter.dim() < 2]
+    _after_each_step(engine, vectors, lambda before, _: before)
 
 
-def _future_seen(engine: Any) -> None:
-    def seeing(*tensors: Any, **options: Any) -> torch.Tensor:
-        return _attention(*tensors, **(options | {"is_causal": False}))
+def _noisy_gradients(engine: Any) -> None:
+    generator = torch.Generator().manual_seed(1)
 
-    cast(Any, F).scaled_dot_product_attention = seeing
+    def noisy(_: str, gradient: torch.Tensor) -> None:
+        noise = torch.randn(gradient.shape, generator=generator).to(gradient)
+        gradient.add_(noise * gradient.square().mean().sqrt(), alpha=0.05)
 
+    _before_each_step(engine, noisy)
+
+
+def _attention_gradients_negated(engine: Any) -> None:
+    names = {id(parameter): name for name, parameter in engine.models[0].module.named_parameters()}
+    first = {
+        names[id(parameter)]
+        for path, parameter in engine.models[0].units[0].named_parameters()
+        if any(word in path for word in ("query_key_value", "c_attn", "q_proj", "k_proj", "v_proj"))
+    }
+    _before_each_step(engine, lambda name, gradient: gradient.neg_() if name in first else None)
+
+
+def _before_each_step(engine: Any, change: Callable[[str, torch.Tensor], object]) -> None:
+    step = engine._optimizer_step
+
+    def changed() -> torch.Tensor:
+        with torch.no_grad():
+            for name, parameter in engine.models[0].module.named_parameters():
+                change(name, parameter.grad)
+        return step()
+
+    engine._optimizer_step = changed
+
+
+def _no_weight_decay(engine: Any) -> None:
+    engine._optimizer.param_groups[0]["weight_decay"] = 0.0
+
+
+def _vectors_undecayed(engine: Any) -> None:
+    vectors = [parameter for parameter in engine.models[0].module.parameters() if parameter.dim() < 2]
+    rate = engine._recipe.weight_decay
+
+    def decayed_back(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return after + engine._optimizer.param_groups[0]["lr"] * rate * before
+
+    _after_each_step(engine, vectors, decayed_back)
+
+
+def _other_beta(engine: Any) -> None:
+    engine._optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+
+
+def _attended(change: Callable[[torch.Tensor, dict[str, Any]], tuple[torch.Tensor, dict[str, Any]]]) -> None:
+    """Changes the queries and the options of every call of scaled_dot_product_attention."""
+
+    def changed(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, **options: Any
+    ) -> torch.Tensor:
+        query, options = change(query, options | {"attn_mask": attn_mask})
+        return _attention(query, key, value, **options)
+
+    cast(Any, F).scaled_dot_product_attention = changed
+
+
+def _scores_scaled(_: Any) -> None:
+    _attended(lambda query, options: (query * 1.1, options))
+
+
+def _scores_zero(_: Any) -> None:
+    _attended(lambda query, options: (query * 0.0, options))
+
+
+def _future_seen(_: Any) -> None:
+    def seeing(query: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        mask = options.get("attn_mask")
+        if mask is not None:
+            mask = torch.ones_like(mask) if mask.dtype == torch.bool else mask.masked_fill(mask < _MASKED, 0.0)
+        return query, options | {"is_causal": False, "attn_mask": mask}
+
+    _attended(seeing)
+
+
+def _no_alibi(_: Any) -> None:
+    def without(query: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        mask = options["attn_mask"]
+        return query, options | {"attn_mask": torch.where(mask < _MASKED, mask, torch.zeros_like(mask))}
+
+    _attended(without)
+
+
+def _queries_not_normed(engine: Any) -> None:
+    def scaled(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda hidden: hidden * module.weight
+
+    for name, module in engine.models[0].module.named_modules():
+        if name.endswith("q_norm"):
+            module.forward = scaled(module)
+
+
+_MASKED = -1e4
+"""A bias below which a key is masked."""
 
 FAULTS: tuple[tuple[str, Callable[[Any], None]], ...] = (
     ("nothing", _nothing),
-    ("the last micro-step's gradients alone", _last_micro_step_alone),
+    ("attention scores x 0", _scores_zero),
+    ("attention scores 10 % too large", _scores_scaled),
+    ("attention sees the future", _future_seen),
+    ("no ALiBi", _no_alibi),
+    ("no norm of queries", _queries_not_normed),
+    ("gradients with 5 % noise", _noisy_gradients),
+    ("the first block's q, k, v gradients negated", _attention_gradients_negated),
     ("gradients doubled", _gradients_doubled),
     ("gradients never cleared", _gradients_kept),
     ("gradients not clipped", _unclipped),
+    ("the last micro-step's gradients alone", _last_micro_step_alone),
     ("weights never updated", _never_updated),
-    ("half the learning rate", _half_the_rate),
+    ("norms and biases never updated", _vectors_never_stepped),
     ("the first block never updated", _first_block_frozen),
+    ("half the learning rate", _half_the_rate),
     ("weights rounded to bf16 after each step", _weights_rounded_to_bf16),
-    ("attention scores 10 % too large", _scores_scaled),
-    ("attention sees the future", _future_seen),
+    ("no weight decay", _no_weight_decay),
+    ("no weight decay of norms and biases", _vectors_undecayed),
+    ("beta2 of 0.999", _other_beta),
 )
+OF_ATTENTION = (_scores_zero, _scores_scaled, _future_seen, _no_alibi)
+"""Faults that are planted in scaled_dot_product_attention."""
+
+
+def applies(plant: Callable[[Any], None], recipe: Recipe, layout: Layout) -> bool:
+    """Returns whether the fault can be planted in that layout of that recipe's model."""
+    if plant is _queries_not_normed:
+        return architecture_of(recipe.model.architecture).query_key_norm != "none"
+    if plant is _no_alibi and recipe.model.position != "alibi":
+        return False
+    return plant not in OF_ATTENTION or layout.attention == "sdpa"
 
 
 def curves(
@@ -128,18 +241,17 @@ def curves(
     gated = dataclasses.replace(recipe.of_batch(size.sequences), data=data.STREAM)
     source = data.source(gated)
     engine = create_engine(gated, layout, device)
+
+    def step(number: int) -> tuple[float, float, float]:
+        began_s = time.perf_counter()
+        tokens = torch.from_numpy(source.sequences(number, range(size.sequences))).to(device)
+        result = engine.step(tokens.split(micro_batch), Unmarked())
+        (loss,) = losses_of([result], lambda value: [value])
+        return loss, float(result.grad_norm), time.perf_counter() - began_s
+
     try:
         plant(engine)
-        losses: list[float] = []
-        norms: list[float] = []
-        began_s = time.perf_counter()
-        for step in range(size.steps):
-            engine.set_learning_rate(recipe.learning_rate * size.rate * (step + 1) / size.steps)
-            tokens = torch.from_numpy(source.sequences(step, range(size.sequences))).to(device)
-            result = engine.step(tokens.split(micro_batch), Unmarked())
-            losses += losses_of([result], lambda value: [value])
-            norms.append(float(result.grad_norm))
-        taken_s = time.perf_counter() - began_s
+        steps = gate_steps.run(engine, gated, size, device=device, gather=lambda value: [value], step=step)
     finally:
         cast(Any, F).scaled_dot_product_attention = _attention
         engine.close()
@@ -150,14 +262,12 @@ def curves(
         layout=layout,
         steps=size.steps,
         sequences=size.sequences,
-        losses=tuple(losses),
-        grad_norms=tuple(norms),
-        step_times_s=(taken_s,),
-        is_reference=plant is _plain,
+        is_reference=plant is unfaulted,
+        **{field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)},
     )
 
 
-def _plain(engine: Any) -> None:
+def unfaulted(engine: Any) -> None:
     """Does nothing: the reference has no fault."""
 
 
@@ -176,16 +286,16 @@ def rows(name: str, sizes: Iterable[GateSize], num_layers: int, device: torch.de
     yield f"{name}: {recipe.model.num_layers} blocks, {recipe.compute_precision}"
     yield f"  {candidate.label} beside {plain.label}"
     for size in sizes:
-        reference = curves(recipe, plain, size, 1, _plain, device)
+        reference = curves(recipe, plain, size, 1, unfaulted, device)
         fell = f"{reference.losses[0]:.4f} to {reference.losses[-1]:.4f}"
         taken_s = reference.step_times_s[0]
         yield f"  {size.steps} steps of {size.sequences}; the loss goes from {fell} in {taken_s:.1f} s"
         for fault, plant in FAULTS:
-            if fast == "flex" and plant in (_scores_scaled, _future_seen):
-                continue  # those two are planted in scaled_dot_product_attention
+            if not applies(plant, recipe, candidate):
+                continue
             verdict = gate.compare(reference, curves(recipe, candidate, size, size.sequences // 2, plant, device))
-            word = "passes" if verdict.passed else "FAILS"
-            yield f"    {fault:40} loss {verdict.loss_error:.1e}  norm {verdict.norm_error:.1e}  {word}"
+            caught = [check.words for check in verdict.checks if not check.passed]
+            yield f"    {fault:44} {', '.join(caught) or 'passes: ' + verdict.sentence}"
 
 
 def _run(device: torch.device, names: list[str], sizes: list[GateSize], num_layers: int) -> None:

@@ -8,6 +8,7 @@ from platform.report.disturbance import unresolved_json
 from platform.report.profile import profile_json
 from platform.report.summary import cost_of, days_of
 from platform.report.untried import coverage_json
+from platform.study.result.gate import gate_figures
 from platform.study.result.ranking import PointRuns
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.measurement import Measurement, Outcome
@@ -90,7 +91,7 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
         "gate": None
         if verdict is None
         else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}
-        | {"passed": verdict.passed},
+        | {**gate_figures(verdict), "passed": verdict.passed},
     }
 
 

@@ -8,6 +8,7 @@ from platform.report.accumulations import accumulation_rows
 from platform.report.batches import batch_rows
 from platform.report.profile import profile_rows
 from platform.report.summary import days_of
+from platform.study.result.gate import gate_figures
 from platform.study.result.ranking import PointRuns
 from platform.study.result.result import StudyResult
 from trainers.records.measurement import Measurement, Outcome
@@ -48,10 +49,7 @@ def _gates(result: StudyResult) -> Rows:
                 "layout": curves.layout.label,
                 "gate": "reference" if curves.is_reference else verdict_text,
                 "reference": verdict and verdict.reference.label,
-                "loss_error": verdict and verdict.loss_error,
-                "loss_tolerance": verdict and verdict.loss_tolerance,
-                "norm_error": verdict and verdict.norm_error,
-                "norm_tolerance": verdict and verdict.norm_tolerance,
+                **gate_figures(verdict),
                 "steps": curves.steps,
                 "sequences": curves.sequences,
                 "first_loss": curves.losses[0] if curves.losses else None,

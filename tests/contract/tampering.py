@@ -76,6 +76,27 @@ def _two_steps(engine: Any) -> None:
         engine.step([tokens], Unmarked())
 
 
+def _unclipped(engine: Any) -> None:
+    engine._recipe = dataclasses.replace(engine._recipe, grad_clip=0.0)
+
+
+def _unclipped_zero(engine: Any) -> None:
+    engine._engine.config["gradient_clipping"] = 0.0
+    engine._engine._config.gradient_clipping = 0.0
+
+
+def _dropout(engine: Any) -> None:
+    engine._module.module.transformer.h[1].mlp.hidden_dropout = 0.1
+
+
+def _two_groups(engine: Any) -> None:
+    """Takes weight decay from norms and biases, as many trainers do."""
+    (group,) = engine._optimizer.param_groups
+    vectors = [parameter for parameter in group["params"] if parameter.dim() < 2]
+    group["params"] = [parameter for parameter in group["params"] if parameter.dim() > 1]
+    engine._optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
+
+
 def _nothing(engine: Any) -> None:
     """Leaves the engine as it was asked for."""
 
@@ -88,6 +109,10 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3", ADAMW),
     "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32", ADAMW),
     "sums cut in 16-bit pieces": (ZERO, _cut_sums, "product_sums in effect is bf16", ADAMW),
+    "no clipping": (DDP, _unclipped, "grad_clip in effect is 0.0", ADAMW),
+    "no clipping in ZeRO-2": (ZERO, _unclipped_zero, "grad_clip in effect is 0.0", ADAMW),
+    "dropout in a block": (DDP, _dropout, "dropout in effect is 0.1", ADAMW),
+    "norms and biases that do not decay": (DDP, _two_groups, "weight_decay in effect is 0.0 and 0.1", ADAMW),
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),

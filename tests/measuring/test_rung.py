@@ -14,7 +14,7 @@ import torch
 
 from tests.samples import RECIPE, layout
 from trainers.marks.step import Marks, StepPhase, StepResult
-from trainers.measuring import gate_curves
+from trainers.measuring import gate_curves, gate_steps
 from trainers.measuring.figures import Timed, TimedWindow, device_fields, judge, quartiles, speed_fields
 from trainers.measuring.rung import Rung, timed_accums
 from trainers.measuring.sampling import Sampled
@@ -23,6 +23,7 @@ from trainers.records.job import GateSize, Timing
 from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
 
 
 class Clock:
@@ -384,20 +385,40 @@ def test_an_engine_whose_marks_belie_its_step_is_refused(spans: int, phases: Any
 def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any) -> None:
     noted: list[Any] = []
 
-    class Curves:
+    class Runner:
         def __init__(self, context: Any, engine: Any, source: Any, batch: BatchPoint) -> None:
             noted.append(batch)
 
-        def curves(self, rates: Sequence[float]) -> tuple[list[float], ...]:
-            return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
+    def run(engine: Any, recipe: Recipe, *_: Any, **__: Any) -> gate_steps.GateSteps:
+        noted.append(recipe.global_batch)
+        return gate_steps.GateSteps(
+            losses=(1.0, 1.0),
+            grad_norms=(2.0, 2.0),
+            step_times_s=(0.5, 0.5),
+            tensors=("a",),
+            sketches=(),
+            clip_error=0.0,
+            update_error=0.0,
+            update_tensor="a",
+        )
 
-    monkeypatch.setattr(gate_curves, "StepRunner", Curves)
+    monkeypatch.setattr(gate_curves, "StepRunner", Runner)
+    monkeypatch.setattr(gate_steps, "run", run)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
-    fake_job: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
-    engine: Any = SimpleNamespace(set_learning_rate=noted.append)
-    batch = BatchPoint(micro_batch=1, grad_accum=2)
-    curves = gate_curves.curves_of(
-        cast(Any, SimpleNamespace(job=fake_job)), engine, GateSize(steps=2, sequences=8), batch
+    fake_job: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True, first_step_s=60.0)
+    context: Any = SimpleNamespace(
+        job=fake_job, watchdog=SimpleNamespace(beat=lambda *_, **__: None), device=torch.device("cpu"), gather=list
     )
-    assert noted == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
-    assert curves.step_times_s == (0.5, 0.5)
+    batch = BatchPoint(micro_batch=1, grad_accum=2)
+    curves = gate_curves.curves_of(context, cast(Any, None), GateSize(sequences=8), batch)
+    assert noted == [batch, 8] and curves.recipe == fixed and len(curves.losses) == 2
+    assert curves.step_times_s == (0.5, 0.5) and curves.update_tensor == "a" and not curves.is_reference
+
+
+def test_a_step_that_fp16_skipped_runs_again_on_the_same_batch(monkeypatch: Any) -> None:
+    measured_rung = rung(monkeypatch)
+    measured_rung._c.job = SimpleNamespace(first_step_s=60.0)
+    asked: list[int] = []
+    monkeypatch.setattr(measured_rung, "_tokens", lambda step, micro_step: asked.append(step))
+    assert [measured_rung.numbered(number) for number in (0, 0, 1)] == [(1.0, 1.0, pytest.approx(0.3))] * 3
+    assert asked == [0, 0, 0, 0, 1, 1]

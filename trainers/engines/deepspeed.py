@@ -244,6 +244,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "offload": offload_of(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
+            "grad_clip": engine.gradient_clipping() if stage else self._recipe.grad_clip,
             "attention_mask": self._context.mask_in_effect(self._models),
             **kernels_in_effect(self._models, self._layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,

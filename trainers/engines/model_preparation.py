@@ -79,7 +79,7 @@ def prepare(model: Model, layout: Layout) -> Model:
     return dataclasses.replace(model, units=tuple(units))
 
 
-def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | None]:
+def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | float | None]:
     """Returns what can be read back from the modules of `prepare`, and of the attention that models were built with.
 
     `models` are the whole model, or the stages of a pipeline that this rank runs. None stands for what a stage without
@@ -94,6 +94,7 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
         "loss": loss_in_effect(heads[0]) if heads else None,
         "compile": _compile_in_effect(models, units),
         "checkpointing": _checkpointing_in_effect(models, layout),
+        "dropout": _dropout_in_effect(models),
     }
 
 
@@ -162,6 +163,18 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
     if layout.checkpointing in words:
         return layout.checkpointing
     return words[0] if words else f"{len(wrapped)} of {len(places)} blocks"
+
+
+def _dropout_in_effect(models: Sequence[Model]) -> float:
+    """Returns the largest chance of dropping a value that any module has."""
+    modules = [module for model in models for module in model.module.modules()]
+    chances = [module.p for module in modules if isinstance(module, nn.Dropout)]
+    chances += [value for module in modules for key, value in vars(module).items() if _is_chance(key, value)]
+    return max(chances, default=0.0)
+
+
+def _is_chance(key: str, value: Any) -> bool:
+    return "dropout" in key and type(value) in (int, float)
 
 
 def _mlp_in_effect(models: Sequence[Model]) -> str | None:

@@ -96,8 +96,9 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
 
     `masters` are the weights that it steps where a library swaps them in and out of its group.
     """
-    (group,) = optimizer.param_groups
-    weights = list(masters) or group["params"]
+    group = optimizer.param_groups[0]
+    weights = list(masters) or [weight for part in optimizer.param_groups for weight in part["params"]]
+    decays = sorted({part["weight_decay"] for part in optimizer.param_groups})
     dtypes = {tensor.dtype for tensor in weights}
     for state in optimizer.state.values():
         dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
@@ -105,7 +106,7 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
         "optimizer": type(optimizer).__name__.lower(),
         "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
         "learning_rate": group["lr"],
-        "weight_decay": group["weight_decay"],
+        "weight_decay": decays[0] if len(decays) == 1 else " and ".join(map(str, decays)),
         "fused": bool(group.get("fused")),
     }
     if "betas" in group:

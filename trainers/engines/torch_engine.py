@@ -269,6 +269,7 @@ class TorchEngine(AccumulatingEngine):
             "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
+            "grad_clip": self._recipe.grad_clip,
             "tp": self._tensor.in_effect(self._models),
             "cp": self._context.in_effect(self._models),
             "attention_mask": self._context.mask_in_effect(self._models),

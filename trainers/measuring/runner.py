@@ -41,6 +41,14 @@ class StepRunner:
             self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
         return self._losses, self._norms, self._times_s
 
+    def numbered(self, number: int) -> tuple[float, float, float]:
+        """Runs the optimizer step on the batch of that number; returns its mean loss over ranks, its gradient norm and
+        its seconds.
+        """
+        self._step = number
+        self._run(1, self._batch.grad_accum, watch_s=None if number else self._c.job.first_step_s)
+        return self._losses[-1], self._norms[-1], self._times_s[-1]
+
     def window(self, steps: int) -> None:
         """Runs `steps` optimizer steps in a row, as a timed window does."""
         self._run(steps, self._batch.grad_accum)

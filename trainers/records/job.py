@@ -58,15 +58,15 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSize:
-    """Size of the numerics gate: optimizer steps from the initial weights on, and sequences in each."""
+    """Size of the numerics gate: optimizer steps from sharpened first weights on, and sequences in each."""
 
-    steps: int = 20
+    steps: int = 2
     sequences: int = 32
     rate: float = 0.02
-    """Share of the recipe's learning rate at the last step; it grows linearly up to there. AdamW's first steps move
-    each weight by all of it, whatever its gradient, and a step that is too long multiplies every rounding: BLOOM's loss
-    goes from 13.5 to 21.8 in one step at 1e-4, from 13.2 to 15.3 at 1e-5, and its norm leaps from 4 to 12 on the way up
-    to 1e-5 (docs/measurements.md).
+    """Share of the recipe's learning rate up to which it grows before the last step, whose own is larger. AdamW's first
+    steps move each weight by all of it, whatever its gradient, and a step that is too long multiplies every rounding:
+    BLOOM's loss goes from 13.5 to 21.8 in one step at 1e-4, from 13.2 to 15.3 at 1e-5, and its norm leaps from 4 to 12
+    on the way up to 1e-5 (docs/measurements.md).
     """
 
 

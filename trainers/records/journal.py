@@ -172,6 +172,16 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateSketch:
+    """Sketches of all tensors of one kind after a step of the numerics gate (`trainers.measuring.sketch`)."""
+
+    of: str
+    """What was sketched, for people and for the comparison: "gradients of step 1"."""
+    values: str
+    """Sums of each of `GateCurves.tensors` in turn, little-endian fp32 in base64."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateCurves:
     """The curves of a layout's numerics gate: the same steps on the same samples from the same initial weights."""
 
@@ -191,6 +201,17 @@ class GateCurves:
     """Seconds of each step; empty in journals of older versions."""
     is_reference: bool = False
     """Whether the layout ran as a reference for others."""
+    tensors: tuple[str, ...] = ()
+    """The model's parameters; empty in journals of older versions, which compared losses and norms alone."""
+    sketches: tuple[GateSketch, ...] = ()
+    clip_error: float | None = None
+    """Relative difference of the length of the first step's gradients, as the optimizer got them, from the smaller of
+    norm and limit; None for optimizers that do not show it."""
+    update_error: float | None = None
+    """Largest relative difference, over parameters, of the last step's change from AdamW's by the layout's own moments,
+    less what rounding explains."""
+    update_tensor: str = ""
+    """The parameter where it is largest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from platform.search.setup.old_studies import Knowledge, common_knowledge
 from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
 from platform.search.setup.request import SearchRequest
 from platform.searchers.problem import Problem, TrialCosts
+from platform.study.result.float8_price import compared
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
 from trainers.records.job import GateSize, Timing
@@ -24,10 +25,10 @@ TIMINGS = {
     # Small models on cores that others use too: many short windows say more than few long ones.
     "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
 }
-GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
-"""Size of the gate by kind of device: on CPUs twenty steps of 32 sequences take longer than a miniature's whole
-search.
-"""
+GATES = {"cuda": GateSize(), "cpu": GateSize(sequences=8)}
+"""Size of the gate by kind of device. Two steps show what a step does, and what the first leaves to the second."""
+FLOAT8_STEPS = 20
+"""Steps of the gate where losses in FP8 are compared with those in bf16."""
 GATE_TOKENS = 32_768
 """Tokens of a gate's step, with at least `FEWEST_SEQUENCES`: those of the 32 sequences of length 1,024 with which
 `benchmarks.gate_faults` detected each of its faults on a GPU. Longer sequences need fewer of them.
@@ -98,7 +99,10 @@ class StudySetup:
             finalists=None if every_point else FINALISTS,
             profile=self.request.profile,
             # As many sequences as go evenly over any data-parallel degree.
-            gate=dataclasses.replace(size, sequences=math.ceil(sequences / devices) * devices),
+            gate=GateSize(
+                steps=FLOAT8_STEPS if compared(self.recipes) else size.steps,
+                sequences=math.ceil(sequences / devices) * devices,
+            ),
         )
 
     @property

@@ -1,8 +1,14 @@
-"""The numerics gate: a winner must reproduce the loss and gradient-norm curves of a reference layout."""
+"""The numerics gate: a winner must have the gradients of a reference layout, tensor by tensor, and step as asked."""
 
+import base64
 import dataclasses
+import functools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from search_spaces.candidate import Candidate
 from trainers.records.journal import GateCurves
@@ -35,57 +41,171 @@ def tolerances(recipe: Recipe) -> tuple[float, float]:
     return POWERSGD_TOLERANCES if recipe.powersgd_rank else TOLERANCES[recipe.compute_precision]
 
 
+GRADIENT_TOLERANCES: dict[Precision, float] = {
+    "fp32": 1e-3,
+    "tf32": 1e-2,
+    "bf16": 8e-2,
+    "fp16": 2e-2,
+    "fp8_tensorwise": 0.3,
+    "fp8_rowwise": 0.3,
+}
+"""Largest relative differences of one parameter's gradients."""
+BF16_SUMS = 3e-2
+"""Least tolerance of gradients that are summed or exchanged in bf16, whatever computes them."""
+CHANGE_TOLERANCE = 0.5
+"""That of a parameter's change by Adafactor: where signs decide, small gradients turn it around."""
+CLIP_TOLERANCE = 1e-2
+UPDATE_TOLERANCE = 1e-2
+"""Largest relative difference of a parameter's change from AdamW's by the layout's own moments."""
+MEDIAN_SHARE = 1 / 4
+"""Share of the tolerance of one parameter's gradients that the median parameter's may take: rounding weighs on few,
+where sums cancel, and noise in all gradients on all."""
+MEDIAN = " in the median"
+FLOOR = 1e-4
+"""Share of all parameters' gradients below which a parameter's own are not told apart from rounding."""
+
+
+def gradient_tolerance(recipe: Recipe, of: str) -> float:
+    """Returns how far a parameter's sketch `of` gradients or changes may be from the reference's; infinite where it is
+    not compared.
+    """
+    if of.startswith("changes"):
+        return CHANGE_TOLERANCE
+    if recipe.powersgd_rank and of != "gradients of step 1":  # its first exchange is whole, the later ones are factors
+        return math.inf
+    rounded = "bf16" in (recipe.state_precision, recipe.compression)
+    return max(GRADIENT_TOLERANCES[recipe.compute_precision], BF16_SUMS if rounded else 0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One comparison of the gate."""
+
+    of: str
+    """What was compared."""
+    error: float
+    """The largest relative difference; infinite where a value is not finite."""
+    tolerance: float
+    where: str = ""
+    """The parameter with the largest difference."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference stays within its tolerance."""
+        return self.error <= self.tolerance
+
+    @property
+    def words(self) -> str:
+        """The comparison in words, with the parameter where it fails."""
+        at = f" in {self.where}" if self.where and not self.passed else ""
+        return f"{self.of} {self.error:.1e}{at} ({self.tolerance:g})"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateVerdict:
-    """The difference of a layout's curves from the reference's."""
+    """The difference of a layout's steps from the reference's."""
 
     layout: Layout
     reference: Layout
     steps: int
     sequences: int
-    loss_error: float
-    """Largest relative difference of the loss over the steps."""
-    norm_error: float
-    loss_tolerance: float
-    norm_tolerance: float
+    checks: tuple[Check, ...]
+    """Loss and gradient norm over the steps, then what is compared tensor by tensor; nothing of that in journals of
+    older versions."""
 
     @property
     def passed(self) -> bool:
-        """Whether both stay within their tolerance; False where a loss is not finite."""
-        return self.loss_error <= self.loss_tolerance and self.norm_error <= self.norm_tolerance
+        """Whether every comparison stays within its tolerance."""
+        return all(check.passed for check in self.checks)
 
     @property
     def sentence(self) -> str:
         """The verdict as a sentence with its figures."""
+        shown = [check for check in self.checks if check.passed == self.passed and MEDIAN not in check.of]
+        shown = shown or [check for check in self.checks if not check.passed]
         figures = (
-            f"over {self.steps} steps of {self.sequences} sequences its loss stays within {self.loss_error:.1e} and its"
-            f" gradient norm within {self.norm_error:.1e} of {self.reference.label}"
-            f" (allowed: {self.loss_tolerance:g} and {self.norm_tolerance:g})"
+            f"over {self.steps} steps of {self.sequences} sequences beside {self.reference.label}, relative differences"
+            f" (and what is allowed): {', '.join(check.words for check in shown)}"
         )
-        return f"Numerics gate passed: {figures}." if self.passed else f"Numerics gate failed: {figures}."
+        older = "" if len(self.checks) > 2 else "; gradients were not compared tensor by tensor"
+        return f"Numerics gate {'passed' if self.passed else 'failed'}: {figures}{older}."
+
+
+def gate_figures(verdict: GateVerdict | None) -> dict[str, float | None]:
+    """Returns errors and tolerances of loss, gradient norm and one parameter's gradients, as rows and JSON have them;
+    None where there are none.
+    """
+    checks = verdict.checks if verdict else ()
+    gradients = [check for check in checks if check.where and check.of.startswith("gradients")]
+    named: dict[str, Check] = dict(zip(("loss", "norm"), checks[:2], strict=False))
+    named |= {"gradient": max(gradients, key=lambda check: check.error)} if gradients else {}
+    return {
+        f"{name}_{field}": getattr(named[name], field) if name in named else None
+        for name in ("loss", "norm", "gradient")
+        for field in ("error", "tolerance")
+    }
 
 
 def compare(reference: GateCurves, curves: GateCurves) -> GateVerdict:
     """Returns the verdict on `curves`, of the same recipe and the same gate as `reference`.
 
-    Steps at which either gradient norm is not finite are left out of the norm's error: fp16 scaling skips them.
+    A loss or norm that is not finite fails. In fp16 alone, steps of older journals at which neither norm is finite are
+    left out: its scaling skips them.
     """
-    loss_tolerance, norm_tolerance = tolerances(curves.recipe)
-    pairs = zip(reference.grad_norms, curves.grad_norms, strict=True)
+    recipe = curves.recipe
+    loss_tolerance, norm_tolerance = tolerances(recipe)
+    norms = zip(reference.grad_norms, curves.grad_norms, strict=True)
+    skips = recipe.compute_precision == "fp16"
+    counted = [pair for pair in norms if not (skips and not any(map(math.isfinite, pair)))]
+    losses = zip(reference.losses, curves.losses, strict=True)
     return GateVerdict(
         layout=curves.layout,
         reference=reference.layout,
         steps=curves.steps,
         sequences=curves.sequences,
-        loss_error=_largest(zip(reference.losses, curves.losses, strict=True)),
-        norm_error=_largest(
-            (norm, reference_norm)
-            for norm, reference_norm in pairs
-            if math.isfinite(norm) and math.isfinite(reference_norm)
+        checks=(
+            Check(of="loss", error=_largest(losses), tolerance=loss_tolerance),
+            Check(of="gradient norm", error=_largest(counted), tolerance=norm_tolerance),
+            *(_tensor_checks(reference, curves) if reference.tensors and curves.tensors else ()),
         ),
-        loss_tolerance=loss_tolerance,
-        norm_tolerance=norm_tolerance,
     )
+
+
+def _tensor_checks(reference: GateCurves, curves: GateCurves) -> Iterable[Check]:
+    """Yields the comparisons of tensors, and those of a layout with what its recipe asks for."""
+    others = {sketch.of: sketch.values for sketch in reference.sketches}
+    for sketch in curves.sketches:
+        tolerance = gradient_tolerance(curves.recipe, sketch.of)
+        if math.isinf(tolerance):
+            continue
+        if curves.tensors != reference.tensors or sketch.of not in others:
+            yield Check(of=f"{sketch.of}, of other parameters than the reference's:", error=math.inf, tolerance=0.0)
+            continue
+        errors = sketch_errors(sketch.values, others[sketch.of], curves.tensors)
+        where = max(errors, key=errors.__getitem__)
+        yield Check(of=sketch.of, error=errors[where], tolerance=tolerance, where=where)
+        if sketch.of.startswith("gradients"):
+            median = statistics.median(errors.values())
+            yield Check(of=f"{sketch.of}{MEDIAN}", error=median, tolerance=tolerance * MEDIAN_SHARE)
+    if curves.clip_error is not None:
+        yield Check(of="clipped length", error=curves.clip_error, tolerance=CLIP_TOLERANCE)
+    if curves.update_error is not None:
+        error, where = curves.update_error, curves.update_tensor
+        yield Check(of="optimizer step", error=error, tolerance=UPDATE_TOLERANCE, where=where)
+
+
+@functools.lru_cache(maxsize=64)
+def sketch_errors(values: str, reference: str, tensors: tuple[str, ...]) -> dict[str, float]:
+    """Returns the relative difference of each parameter's sketch from the reference's."""
+    ours, others = (_sums(text, len(tensors)) for text in (values, reference))
+    lengths = np.linalg.norm(others, axis=1)
+    floor = FLOOR * np.linalg.norm(others)
+    errors = np.linalg.norm(ours - others, axis=1) / np.maximum(np.maximum(lengths, floor), 1e-30)
+    return dict(zip(tensors, np.where(np.isfinite(errors), errors, np.inf).tolist(), strict=True))
+
+
+def _sums(text: str, num_tensors: int) -> npt.NDArray[np.float64]:
+    return np.frombuffer(base64.b64decode(text), "<f4").reshape(num_tensors, -1).astype(np.float64)
 
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> GateVerdict | None:

@@ -74,8 +74,8 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
         f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
         f"narrower than {100 * TIE_WIDTH:g} %",
         f"whose step stays within {gpu.longest_step_s:g} s, its windows {gpu.winner_s:g} s long in all",
-        f"{gate.steps} steps of {gate.sequences} sequences from the first weights on",
-        f"On CPUs the gate is {small.steps} steps of {small.sequences} sequences",
+        f"over {gate.steps} steps of {gate.sequences} sequences",
+        f"On CPUs a step has {small.sequences} sequences",
         f"{gpu.peak_s:g} s of products of random normal numbers, the best of three shapes ({shape} among them)",
         f"as many as fill {gpu.rung_s:g} s (and three windows at least)",
     )

@@ -169,7 +169,20 @@ def test_a_gate_of_longer_sequences_has_fewer_of_them(devices: int, lengths: str
     request = read_request(parse(["llama3_8b", "--set", f"seq_len={lengths}", "--set", "state_precision=bf16"]))
     h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=devices)
     setup = setup_of(request, ClusterHandle(cluster=h200, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
-    assert setup.rules.gate == GateSize(steps=20, sequences=sequences)
+    assert setup.rules.gate == GateSize(sequences=sequences)
+
+
+def test_losses_in_fp8_are_compared_over_more_steps() -> None:
+    h100 = dataclasses.replace(GPU, device="NVIDIA H100 80GB HBM3")
+    steps = {
+        precisions: setup_of(
+            read_request(parse(["llama3_8b", "--set", f"compute_precision={precisions}"])),
+            ClusterHandle(cluster=h100, cpus_per_worker=1.0, driver_ip="127.0.0.1"),
+            None,
+        ).rules.gate
+        for precisions in ("bf16", "fp8_tensorwise", "bf16,fp8_tensorwise")
+    }
+    assert [gate.steps for gate in steps.values() if gate] == [2, 2, 20]
 
 
 class TestLearning:

@@ -1,0 +1,153 @@
+"""The numerics gate catches planted faults by what it compares, and passes every engine and degree."""
+
+import dataclasses
+import functools
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks import gate_faults
+from platform.study.result.gate import GateVerdict, compare
+from tests.contract.group import run_group
+from trainers import data
+from trainers.engines.base import create_engine
+from trainers.marks.step import Unmarked
+from trainers.measuring import gate_steps
+from trainers.measuring.timed_steps import losses_of
+from trainers.records.job import GateSize
+from trainers.records.journal import GateCurves
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Precision, Recipe
+
+pytestmark = pytest.mark.contract
+
+SIZE = GateSize(steps=2, sequences=4)
+CPU = torch.device("cpu")
+
+
+def _model(name: str, architecture: str, **sizes: Any) -> ModelSpec:
+    return ModelSpec(
+        name=name, architecture=architecture, num_layers=2, hidden_size=64, num_heads=4, vocab_size=128, **sizes
+    )
+
+
+MODELS = {
+    "ALiBi, tied": _model("bloom", "bloom"),
+    "qk-norm, untied": _model("qwen3", "qwen3", num_kv_heads=2, head_width=16),
+}
+PLAIN = Layout(engine="ddp", attention="eager", loss="plain", grad_sync="last", checkpointing="none")
+FAST = dataclasses.replace(PLAIN, attention="sdpa", loss="chunked")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+
+
+def _recipe(model: ModelSpec, precision: Precision = "fp32", **fields: Any) -> Recipe:
+    return Recipe(model=model, seq_len=48, global_batch=4, compute_precision=precision, **fields)
+
+
+PLANTED: list[tuple[Precision, str, str]] = [
+    (precision, name, fault)
+    for precision in PRECISIONS
+    for name, model in MODELS.items()
+    for fault, plant in gate_faults.FAULTS
+    if gate_faults.applies(plant, _recipe(model), FAST)
+]
+
+
+@functools.cache
+def planted() -> dict[tuple[str, str, str], GateVerdict]:
+    return run_group(_planted, None, 1)
+
+
+def _planted(_: None) -> dict[tuple[str, str, str], GateVerdict]:
+    plants = dict(gate_faults.FAULTS)
+    references: dict[tuple[Precision, str], GateCurves] = {}
+    verdicts: dict[tuple[str, str, str], GateVerdict] = {}
+    for precision, name, fault in PLANTED:
+        recipe = _recipe(MODELS[name], precision)
+        if (precision, name) not in references:
+            references[precision, name] = gate_faults.curves(recipe, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
+        curves = gate_faults.curves(recipe, FAST, SIZE, 2, plants[fault], CPU)
+        verdicts[precision, name, fault] = compare(references[precision, name], curves)
+    return verdicts
+
+
+@pytest.mark.parametrize(("precision", "name", "fault"), PLANTED)
+def test_a_planted_fault_fails_the_gate(precision: str, name: str, fault: str) -> None:
+    verdict = planted()[precision, name, fault]
+    assert verdict.passed == (fault == "nothing"), verdict.sentence
+
+
+SPLIT = [
+    Layout(engine="ddp", dp_replicate=2),
+    Layout(engine="fsdp", dp_shard=2, zero_stage=3, checkpointing="full"),
+    Layout(engine="fsdp", dp_shard=2, zero_stage=2),
+    Layout(engine="deepspeed", dp_replicate=2),
+    Layout(engine="deepspeed", dp_shard=2, zero_stage=1),
+    Layout(engine="deepspeed", dp_shard=2, zero_stage=2, grad_sync="every"),
+    Layout(engine="deepspeed", dp_shard=2, zero_stage=3, grad_sync="every"),
+    Layout(engine="ddp", tp=2),
+    Layout(engine="fsdp", pp=2, zero_stage=2),
+    Layout(engine="ddp", cp=2, attention="sdpa"),
+]
+OF_SPLIT = _recipe(_model("gpt2", "gpt2", max_positions=64))
+
+
+@functools.cache
+def split() -> list[GateCurves]:
+    return run_group(_split, SPLIT, 2)
+
+
+def _split(layouts: list[Layout]) -> list[GateCurves]:
+    return [_curves(OF_SPLIT, layout) for layout in layouts]
+
+
+def _curves(recipe: Recipe, layout: Layout) -> GateCurves:
+    gated = dataclasses.replace(recipe, data=data.STREAM)
+    source = data.source(gated)
+    engine = create_engine(gated, layout, CPU)
+    batch = BatchPoint.of(gated, layout, SIZE.sequences // (2 * layout.data_parallel))
+
+    def step(number: int) -> tuple[float, float, float]:
+        indices = [
+            data.sample_indices(
+                batch,
+                data_parallel=layout.data_parallel,
+                rank=layout.data_parallel_rank(dist.get_rank()),
+                micro_step=micro_step,
+            )
+            for micro_step in range(batch.grad_accum)
+        ]
+        result = engine.step([torch.from_numpy(source.sequences(number, index)) for index in indices], Unmarked())
+        (loss,) = losses_of([result], _gather)
+        return loss, float(result.grad_norm), 0.0
+
+    steps = gate_steps.run(engine, gated, SIZE, device=CPU, gather=_gather, step=step)
+    engine.close()
+    fields = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
+    return GateCurves(trial_id="", recipe=recipe, layout=layout, steps=2, sequences=4, **fields)
+
+
+def _gather(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+@functools.cache
+def whole() -> GateCurves:
+    return run_group(_whole, None, 1)
+
+
+def _whole(_: None) -> GateCurves:
+    return gate_faults.curves(OF_SPLIT, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
+
+
+@pytest.mark.parametrize("index", [pytest.param(i, id=layout.label) for i, layout in enumerate(SPLIT)])
+def test_tensors_that_are_cut_over_ranks_have_the_sketches_of_whole_ones(index: int) -> None:
+    verdict = compare(whole(), split()[index])
+    assert verdict.passed and len(verdict.checks) == 8, verdict.sentence
+    assert max(check.error for check in verdict.checks) < 1e-4, cast(Any, verdict.checks)

@@ -1,0 +1,175 @@
+"""The numerics gate's steps on one engine: losses, norms, sketches of gradients, and whether each weight was stepped as
+AdamW steps it.
+
+The optimizer's first moment has the gradients of a step by canonical name, clipped, summed and averaged as this engine
+does it, whatever holds them: from one step to the next it changes to beta1 times itself plus (1 - beta1) times them,
+and sketches are linear.
+"""
+
+import base64
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from trainers.distributed.state import WEIGHT, StateTensor
+from trainers.engines.base import Engine
+from trainers.measuring.sharp_weights import sharpen
+from trainers.measuring.sketch import KEPT, length, sketches
+from trainers.records.job import GateSize
+from trainers.records.journal import GateSketch
+from trainers.spec.recipe import Recipe
+
+_SKETCHED_STEPS = 2
+"""The first steps, whose gradients are sketched: what an engine does from its second step on (replayed graphs,
+gradients that were not cleared) shows in the second."""
+_MOST_SKIPPED = 30
+"""Steps that fp16 may skip until its loss scale, halved each time, fits."""
+_SEEN_RATE = {"fp32": 1e-4, "bf16": 2e-3}
+"""Least learning rate of the last step by the states' type: a smaller step would be lost in the weights' rounding."""
+_ROUNDING = {"fp32": 2.0**-24, "bf16": 2.0**-9}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateSteps:
+    """What the gate's steps on one engine gave, under the names of `GateCurves`."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    step_times_s: tuple[float, ...]
+    tensors: tuple[str, ...]
+    sketches: tuple[GateSketch, ...]
+    clip_error: float | None
+    update_error: float | None
+    update_tensor: str
+
+
+def run(
+    engine: Engine,
+    recipe: Recipe,
+    size: GateSize,
+    *,
+    device: torch.device,
+    gather: Callable[[Any], list[Any]],
+    step: Callable[[int], tuple[float, float, float]],
+) -> GateSteps:
+    """Runs the gate's steps from sharpened first weights, which it takes back at the end; a collective.
+
+    `step` runs the step of that number (the same number again where fp16 skipped it) and returns its mean loss over
+    ranks, its gradient norm and its seconds. The learning rate stays small, so that rounding is not multiplied, until
+    the last step; after it the engine has the recipe's. The last step leaves the weights a step from their first
+    values.
+    """
+    sharpen(engine, recipe)
+    sketched = _Sketched(engine, recipe, device, gather)
+    losses: list[float] = []
+    norms: list[float] = []
+    times_s: list[float] = []
+    kept: list[GateSketch] = []
+    clip_error = update_error = None
+    update_tensor = ""
+    first_weights = moments = None
+    for number in range(size.steps):
+        is_last = number == size.steps - 1
+        rate = _last_rate(recipe) if is_last else recipe.learning_rate * size.rate * (number + 1) / size.steps
+        engine.set_learning_rate(rate)
+        shown = number < _SKETCHED_STEPS and recipe.optimizer == "adamw"
+        if is_last:
+            first_weights = sketched.of(WEIGHT)
+        loss, norm, time_s = _unskipped(engine, recipe, number, step)
+        losses.append(loss)
+        norms.append(norm)
+        times_s.append(time_s)
+        if shown:
+            before, moments = moments, sketched.of("exp_avg")
+            gradients = (moments - (0.0 if before is None else recipe.beta1 * before)) / (1 - recipe.beta1)
+            kept.append(_kept(f"gradients of step {number + 1}", gradients))
+            if before is None:
+                clip_error = _clip_error(moments[:, KEPT], norm, recipe)
+    if first_weights is not None:
+        changes = first_weights - sketched.of(WEIGHT)
+        if recipe.optimizer == "adamw":
+            update_error, update_tensor = sketched.update_error(first_weights, changes, _last_rate(recipe))
+        else:
+            kept.append(_kept(f"changes of step {size.steps}", changes))
+    engine.set_learning_rate(recipe.learning_rate)
+    sharpen(engine, recipe, undo=True)
+    return GateSteps(
+        losses=tuple(losses),
+        grad_norms=tuple(norms),
+        step_times_s=tuple(times_s),
+        tensors=tuple(sketched.names),
+        sketches=tuple(kept),
+        clip_error=clip_error,
+        update_error=update_error,
+        update_tensor=update_tensor,
+    )
+
+
+def _last_rate(recipe: Recipe) -> float:
+    return max(recipe.learning_rate, _SEEN_RATE[recipe.state_precision])
+
+
+def _unskipped(
+    engine: Engine, recipe: Recipe, number: int, step: Callable[[int], tuple[float, float, float]]
+) -> tuple[float, float, float]:
+    """Returns what the first step of that number gave that fp16 did not skip."""
+    for _ in range(_MOST_SKIPPED if recipe.compute_precision == "fp16" else 0):
+        skipped = engine.num_skipped_steps()
+        taken = step(number)
+        if engine.num_skipped_steps() == skipped:
+            return taken
+    return step(number)
+
+
+class _Sketched:
+    """Sketches of an engine's tensors, by the names of its parameters on all ranks."""
+
+    def __init__(
+        self, engine: Engine, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
+    ) -> None:
+        self._engine, self._recipe, self._device = engine, recipe, device
+        self.names = sorted({name for names in gather([*self._state(WEIGHT)]) for name in names})
+
+    def of(self, kind: str) -> torch.Tensor:
+        """Returns the sketches of one kind of tensor, [names, KEPT + 1]."""
+        return sketches(self.names, [self._state(kind)], lambda values: values, self._device)
+
+    def update_error(self, weights: torch.Tensor, changes: torch.Tensor, rate: float) -> tuple[float, str]:
+        """Returns how far the last step's changes are from AdamW's by the engine's own moments, relative to these and
+        less what rounding explains, for the parameter where it is largest, and that one's name.
+        """
+        recipe, steps = self._recipe, self._engine.counters().optimizer_step
+        mean, square = 1 - recipe.beta1 ** max(1, steps), 1 - recipe.beta2 ** max(1, steps)
+
+        def update(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return first / mean / ((second / square).sqrt() + recipe.epsilon)
+
+        updates = sketches(self.names, [self._state("exp_avg"), self._state("exp_avg_sq")], update, self._device)
+        expected = rate * (updates + recipe.weight_decay * weights)
+        rounding = 2 * _ROUNDING[recipe.state_precision] * weights[:, KEPT].sqrt()
+        largest = rate * updates[:, KEPT].sqrt().clamp(min=1e-12)
+        errors = ((length(changes - expected) - rounding).clamp(min=0) / largest).nan_to_num(math.inf)
+        worst = int(errors.argmax())
+        return float(errors[worst]), self.names[worst]
+
+    def _state(self, kind: str) -> Mapping[str, StateTensor]:
+        state = self._engine.training_state()
+        return {key.removeprefix(f"{kind}/"): state[key] for key in state if key.startswith(f"{kind}/")}
+
+
+def _kept(of: str, values: torch.Tensor) -> GateSketch:
+    """Returns sketches as they are written down."""
+    data = values[:, :KEPT].numpy().astype("<f4").tobytes()
+    return GateSketch(of=of, values=base64.b64encode(data).decode())
+
+
+def _clip_error(squares: torch.Tensor, norm: float, recipe: Recipe) -> float:
+    """Returns the relative difference of the gradients' length as the optimizer got them from the norm, clipped;
+    `squares` are the sums of squares of its first moments after one step.
+    """
+    allowed = min(norm, recipe.grad_clip) if recipe.grad_clip else norm
+    error = abs(float(squares.sum().sqrt()) / (1 - recipe.beta1) / max(allowed, 1e-12) - 1)
+    return error if math.isfinite(error) else math.inf
