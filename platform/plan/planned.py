@@ -32,7 +32,7 @@ class PredictedLayout:
     """Upper end of the 80 % interval."""
     tokens_per_s: float
     mfu: float
-    """Share of the datasheet peak, model FLOPs "6n_causal"."""
+    """Share of the datasheet peak, model FLOPs "products"."""
     peak_tflops: float
     """Peak of one device, in the recipe's precision."""
     needed_gib: float

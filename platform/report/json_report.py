@@ -64,6 +64,7 @@ def _result_json(of_recipe: RecipeResult | None, result: StudyResult) -> dict[st
     return {
         "recipe": of_recipe and _recipe_json(of_recipe.recipe),
         "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
+        "caveats": [dataclasses.asdict(caveat) for caveat in (of_recipe.caveats if of_recipe else ())],
         "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
         **coverage_json(of_recipe and of_recipe.coverage),
         **_evidence_json(of_recipe),

@@ -57,7 +57,7 @@ def _write_winners(folder: Path, result: StudyResult) -> list[Path]:
         if winner is None:
             layout.unlink(missing_ok=True)
         else:
-            about = {"measurement": winner.id}
+            about = {"measurement": winner.id, "caveats": [caveat.sentence for caveat in recipe_result.caveats]}
             written.append(write_layout(layout, winner.trained_recipe, winner.layout, winner.batch, about))
         for rules in engines.registered():
             if not rules.config_name:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from platform.common.text import count, figure, stages
 from platform.report.disturbance import disturbance_sentences, others_held, unresolved_sentence
 from platform.report.end_sentences import end_sentences
+from platform.study.result.caveats import Caveat, names_of
 from platform.study.result.coverage import Coverage
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
@@ -49,10 +50,16 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
 
 
 def winner_sentence(
-    best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, coverage: Coverage | None = None
+    best: Measurement,
+    *,
+    tokens: float,
+    price_per_gpu_h: float | None = None,
+    coverage: Coverage | None = None,
+    caveats: Sequence[Caveat] = (),
 ) -> str:
     """Returns the winner in one sentence. `tokens` is the budget for which days, and with a price their cost, are
     counted, except for a miniature; `coverage` states how many layouts were tried.
+    `caveats` are named.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -71,6 +78,7 @@ def winner_sentence(
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     of_tried = f"of {coverage.words} tried " if coverage else ""
+    of_tried = f"({names_of(caveats)}) {of_tried}" if caveats else of_tried
     global_batch_text = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
         f"Fastest {of_tried}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
@@ -153,9 +161,16 @@ def verdicts(result: StudyResult) -> list[str]:
         else:
             price = header.price_per_gpu_h
             sentences.append(
-                winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, coverage=recipe_result.coverage)
+                winner_sentence(
+                    best,
+                    tokens=header.tokens,
+                    price_per_gpu_h=price,
+                    coverage=recipe_result.coverage,
+                    caveats=recipe_result.caveats,
+                )
             )
             sentences += [*evidence(recipe_result), *end_sentences(best, result.history)]
+        sentences += [caveat.sentence for caveat in recipe_result.caveats]
         if held := others_held(recipe_result.measurements):
             sentences.append(
                 f"Other processes held {held}: their times may not be the layouts' own. End those processes and search"

@@ -22,6 +22,8 @@ class LayoutFile:
     layout: Layout
     recipe: Recipe | None = None
     batch: BatchPoint | None = None
+    caveats: tuple[str, ...] = ()
+    """Sentences on how far the layout was compared with others, as the search that wrote it states them."""
 
     def __post_init__(self) -> None:
         if self.recipe is not None and self.batch is not None:
@@ -46,7 +48,8 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {error}") from error
     if not isinstance(data.get("layout"), Mapping):
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
-    parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}
+    keys = ("layout", "recipe", "batch", "caveats")
+    parts: dict[str, Any] = {key: data[key] for key in keys if data.get(key) is not None}
     try:
         return from_json(LayoutFile, parts)
     except ValueError as error:
@@ -54,7 +57,7 @@ def read_layout(path: Path) -> LayoutFile:
 
 
 def write_layout(path: Path, recipe: Recipe, layout: Layout, batch: BatchPoint, about: Mapping[str, Any]) -> Path:
-    """Writes a `layout.json` that begins with the fields of `about`, which no command reads back; returns its path.
+    """Writes a `layout.json` that begins with the fields of `about`, of which caveats are read back; returns its path.
 
     Raises:
         InputError: it cannot be written.

@@ -8,6 +8,7 @@ from platform.common.errors import InputError
 from platform.report.scaling_rows import rows
 from platform.report.summary import cost_of, days_of
 from platform.study.group import members_of
+from platform.study.result.caveats import names_of
 from platform.study.result.gate import gate_figures
 from platform.study.result.result import StudyResult
 from platform.study.study import is_study, read
@@ -79,7 +80,8 @@ def leader(result: StudyResult, folder: Path) -> tuple[dict[str, str], dict[str,
     figures |= {f"gate_{name}": value for name, value in gate_figures(verdict).items() if name.endswith("error")}
     gate = "not run" if verdict is None else "passed" if verdict.passed else "failed"
     finite = {name: rounded(value) for name, value in figures.items() if value is not None}
-    return {**_winner_tags(best), "winner_gate": gate}, {"gpus": num_devices, **finite}
+    tags = {**_winner_tags(best), "winner_gate": gate, "winner_caveats": names_of(first.caveats)}
+    return tags, {"gpus": num_devices, **finite}
 
 
 def outdated(

@@ -30,6 +30,8 @@ class Target:
     """Matrix throughput of the devices during the search."""
     device_kind: str | None = None
     """Kind of the devices in the search."""
+    caveats: tuple[str, ...] = ()
+    """The caveats of the search's result, a sentence each."""
 
 
 def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
@@ -50,13 +52,13 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     results = StudyResult.of(history)
     if recipe_id is not None and recipe_id not in results.by_id:
         raise InputError(f"study {folder.name} has no recipe {recipe_id}: it has {', '.join(results.by_id)}")
-    winners = (winner for result, winner in results.winners if recipe_id in (None, result.recipe.id))
-    winner = next(winners, None)
-    if winner is None:
+    won = next(((of, winner) for of, winner in results.winners if recipe_id in (None, of.recipe.id)), None)
+    if won is None:
         raise InputError(
             f"study {folder.name} has no winner to train: resume it (python -m platform.search --resume"
             f" {folder.name}), or give a layout.json"
         )
+    result, winner = won
     return Target(
         name=folder.name,
         folder=folder / "training",
@@ -66,6 +68,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
         tokens_per_s=winner.tokens_per_s,
         matmul_peak_tflops=winner.matmul_peak_tflops,
         device_kind=results.header.cluster.device_kind,
+        caveats=tuple(caveat.sentence for caveat in result.caveats),
     )
 
 
@@ -77,6 +80,7 @@ def _of_file(path: Path) -> Target:
         layout=file.layout,
         recipe=file.recipe,
         batch=file.batch,
+        caveats=file.caveats,
     )
     folder = path.absolute().parent
     return _with_promise(target, read(folder)[0]) if is_study(folder) else target

@@ -73,7 +73,7 @@ def merged(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
 def model_flops(run: PublishedRun) -> float:
     """Returns the model FLOPs of a step; attention counts with its lower triangle only."""
     tokens = run.values["global_batch"] * run.values["seq_len"]
-    return run.model.flops_per_token(int(run.values["seq_len"]), "6n_causal") * tokens
+    return run.model.flops_per_token(int(run.values["seq_len"])) * tokens
 
 
 def score_table(runs: Sequence[PublishedRun], *, num_calibrate: int = 0) -> Scored:

@@ -118,3 +118,18 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
     assert not worker._fits([point(2, 10.0, 5.0)], rungs[1])
     assert [result.batch for result in written] == [rungs[1], rungs[2]]
     assert {result.outcome for result in written} == {Outcome.SKIPPED}
+
+
+@pytest.mark.parametrize("peak_tflops", [None, 1e-6])
+def test_a_device_that_is_faster_than_its_stated_peak_climbs_on(peak_tflops: float | None):
+    """Checks that only a speed which perfect scaling cannot bring up to the incumbent's ends a ladder."""
+    rungs = tuple(BatchPoint(micro_batch=micro_batch, grad_accum=64 // micro_batch) for micro_batch in (1, 64))
+    job = Job(
+        trial_id="t", recorder="r", recipe=RECIPE, layout=Layout(engine="ddp"), rungs=rungs, cpus_per_worker=1.0,
+        cluster=Cluster(device_kind="cuda", device="d", device_memory_gib=24.0), incumbent_tokens_per_s=6400.0,
+        matmul_peak_tflops=peak_tflops, datasheet_peak_tflops=peak_tflops,
+    )  # fmt: skip
+    worker: Any = object.__new__(TrialWorker)
+    worker.job, worker.matmul_peak_tflops = job, peak_tflops
+    assert not worker._hopeless(measurement(micro_batch=1, tokens_per_s=101.0))
+    assert worker._hopeless(measurement(micro_batch=1, tokens_per_s=99.0))

@@ -103,16 +103,11 @@ def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> f
     return tokens_per_step / fastest_s if fastest_s > 0 else math.inf
 
 
-def best_above_tokens_per_s(
-    tokens_per_s: float, micro_batch: int, largest: int, ceiling_tokens_per_s: float = math.inf
-) -> float:
+def best_above_tokens_per_s(tokens_per_s: float, micro_batch: int, largest: int) -> float:
     """Returns the most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at
-    `micro_batch`.
-
-    It assumes perfect scaling: at best a micro-step of a larger micro-batch takes no longer. `ceiling_tokens_per_s` is
-    what the devices would do if all their work ran at the matmul peak.
+    `micro_batch`: at best a micro-step of a larger micro-batch takes no longer.
     """
-    return min(tokens_per_s * max(largest, micro_batch) / micro_batch, ceiling_tokens_per_s)
+    return tokens_per_s * max(largest, micro_batch) / micro_batch
 
 
 def may_begin(left_s: float, before: Measurement | None) -> bool:

@@ -116,7 +116,7 @@ class Measurement:
     """Tokens/s over all devices."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
-    """Model TFLOP/s by "6n_causal", without recomputation."""
+    """Model TFLOP/s by "products", without recomputation."""
     hardware_tflops_per_gpu: float | None = None
     """TFLOP/s including recomputation."""
     matmul_peak_tflops: float | None = None

@@ -13,7 +13,7 @@ from trainers.spec.codec import json_object, shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
 from trainers.spec.model_sizes import SWITCHES, ModelSizes
 
-FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
+FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "megatron_hardware"]
 
 _OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES)
 """Fields that are left out of a `config.json` where they are 0 or false."""
@@ -136,29 +136,38 @@ class ModelSpec(ModelSizes):
         """Exact number of parameters, tied ones counted once."""
         return self.embedding_parameters + self.num_layers * self.parameters_per_layer
 
+    @property
+    def product_parameters(self) -> int:
+        """Number of parameters that take part in matrix products: those of the blocks' linear layers and of the head.
+        Tables that are looked up, norms and biases do not.
+        """
+        matrices = architecture_of(self.architecture).matrices_per_layer(self)
+        return self.num_layers * matrices + self.vocab_size * self.hidden_size
+
     def flops_per_token(
-        self, seq_len: int, convention: FlopsConvention = "6n_causal", *, keys_per_query: float | None = None
+        self, seq_len: int, convention: FlopsConvention = "products", *, keys_per_query: float | None = None
     ) -> float:
         """Returns the FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
 
+        - "products": 6 P + 6 L h s, the project's own: what matrix products take, P the parameters in them
+          (`product_parameters`), h the width of all heads. Only the lower triangle of attention counts, and of it only
+          what a sliding window leaves. `keys_per_query` stands for s / 2 where a recipe's mask leaves another number.
         - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
         - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
-        - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts, and of it only what a sliding window
-          leaves; h is the width of all heads. The project's own. `keys_per_query` stands for s / 2 where a recipe's
-          mask leaves another number.
-        - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "6n_causal".
+        - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "products".
         - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
         - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
         """
         n, h, s = self.num_parameters, self.hidden_size, seq_len
         layers, vocab, width = self.num_layers, self.vocab_size, self.attention_width
         match convention:
+            case "products":
+                attention = 12.0 * layers * width * (keys_per_query or self.keys_per_query(s))
+                return 6.0 * self.product_parameters + attention
             case "6n":
                 return 6.0 * n
             case "8n":
                 return 8.0 * n
-            case "6n_causal":
-                return 6.0 * n + 12.0 * layers * width * (keys_per_query or self.keys_per_query(s))
             case "palm":
                 return 6.0 * n + 12.0 * layers * width * s
             case "megatron_hardware":
@@ -167,16 +176,18 @@ class ModelSpec(ModelSizes):
                 return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
 
     def hardware_flops_per_token(self, seq_len: int, checkpointing: str, *, keys_per_query: float) -> float:
-        """Returns the FLOPs the device performs for one token: "6n_causal" plus the forward pass again of checkpointed
-        blocks.
+        """Returns the FLOPs that a device performs for one token at least: "products" plus the forward pass again of
+        checkpointed blocks, without their last product, whose output the backward pass does not need
+        (torch.utils.checkpoint.set_checkpoint_early_stop).
         """
-        model = self.flops_per_token(seq_len, "6n_causal", keys_per_query=keys_per_query)
+        model = self.flops_per_token(seq_len, "products", keys_per_query=keys_per_query)
         interval = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
         if interval is None:
             return model
         num_recomputed = -(-self.num_layers // interval)
         core = 2 * self.attention_width * keys_per_query
-        return model + 2.0 * num_recomputed * (self.parameters_per_layer + core)
+        matrices = architecture_of(self.architecture).matrices_per_layer(self) - self.hidden_size * self.ffn_size
+        return model + 2.0 * num_recomputed * (matrices + core)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":

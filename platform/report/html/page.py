@@ -37,7 +37,7 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
     clusters = "; ".join(dict.fromkeys(result.header.cluster.label_under(result.header.cap_gib) for result in results))
     return document(
         f"Layout search: {names}",
-        f"On {clusters}. Every figure is measured unless its place says otherwise.",
+        f"On {clusters}. Every figure is measured unless its place says otherwise.{_caveats(results)}",
         [
             _answer(groups, results),
             against_memory(groups),
@@ -51,6 +51,12 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
             conditions(results),
         ],
     )
+
+
+def _caveats(results: Sequence[StudyResult]) -> str:
+    """Returns the names of all results' caveats as a sentence; "" for none."""
+    names = {caveat.name: None for result in results for of_recipe in result.of_study for caveat in of_recipe.caveats}
+    return f" Caveats: {', '.join(names)}." if names else ""
 
 
 def _answer(groups: Sequence[Group], results: Sequence[StudyResult]) -> Section:

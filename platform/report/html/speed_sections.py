@@ -41,10 +41,11 @@ def against_memory(groups: Sequence[Group]) -> Section:
         best = front(points)
         names = {id(point.measurement) for point in choice_by_name.values()}
         others = [point for point in best if id(point.measurement) not in names]
-        body += paragraph(
-            "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
-            note=True,
-        )
+        if any(point.runs for _, of_recipe in group.parts for point in of_recipe.points):
+            body += paragraph(
+                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
+                note=True,
+            )
         if others:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from platform.study.history import History
 from platform.study.keys import by_recipe
+from platform.study.result.caveats import Caveat, Evidence, caveats_of
 from platform.study.result.coverage import Coverage, coverage
 from platform.study.result.float8_price import Float8Price, in_bf16, price_of
 from platform.study.result.gate import GateVerdict, has_curves, verdict_on
@@ -99,6 +100,20 @@ class RecipeResult:
     def coverage(self) -> Coverage | None:
         """Share of the layouts that were tried; None where the journal does not state what was planned."""
         return coverage(self.history, self.recipe)
+
+    @functools.cached_property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The caveats of the result, which every view shows."""
+        return caveats_of(
+            Evidence(
+                recipe=self.recipe,
+                measurements=self.measurements,
+                points=self.points,
+                winning_point=self.winning_point,
+                gate=self.gate,
+                coverage=self.coverage,
+            )
+        )
 
     @property
     def judged(self) -> tuple[Measurement, ...]:

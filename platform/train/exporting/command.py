@@ -27,8 +27,15 @@ from platform.train.exporting.export_speed import (
     run_plain,
     run_torchrun,
 )
-from platform.train.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
-from platform.train.target import read_target
+from platform.train.exporting.formats import (
+    FORMATS,
+    Device,
+    write_accelerate,
+    write_caveats,
+    write_deepspeed,
+    write_torchrun,
+)
+from platform.train.target import Target, read_target
 from platform.train.train_options import TrainOptions
 from platform.train.training_folder import TrainingFolder
 from platform.train.training_plan import make_plan
@@ -103,7 +110,8 @@ def _export_model(options: argparse.Namespace, out: Path) -> None:
 
 
 def _export_layout(options: argparse.Namespace, out: Path) -> None:
-    plan, promised, device = _plan(options)
+    plan, target, device = _plan(options)
+    promised = target and target.tokens_per_s
     if options.run is not None:
         check_devices(plan, device, options.run)
     match options.to:
@@ -113,6 +121,10 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
             limits = write_accelerate(plan, out, device)
         case _:
             limits = write_deepspeed(plan, out)
+    caveats = target.caveats if target else ()
+    write_caveats(out, caveats)
+    for caveat in caveats:
+        print_line(caveat)
     print_line(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
     for limit in limits:
         print_line(f"- {limit}")
@@ -126,8 +138,8 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
         print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
 
 
-def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, float | None, Device]:
-    """Returns what is to be trained, the speed that a search measured of it, and the kind of device it is for."""
+def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, Target | None, Device]:
+    """Returns what is to be trained, the study or file that it is of, and the kind of device it is for."""
     folder = TrainingFolder(user_path(options.target).absolute())
     if (stored_plan := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:
@@ -143,4 +155,4 @@ def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, float | None, Devi
         start_from=options.start_from,
     )  # fmt: skip
     device: Device = options.device or ("cpu" if target.device_kind == "cpu" else "cuda")
-    return make_plan(train_options, target, None), target.tokens_per_s, device
+    return make_plan(train_options, target, None), target, device

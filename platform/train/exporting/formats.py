@@ -95,6 +95,13 @@ def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]
     return limits
 
 
+def write_caveats(out: Path, caveats: Sequence[str]) -> None:
+    """Adds the caveats of the search's result to `launch.sh`, as comments."""
+    first, *lines = (out / LAUNCH).read_text(encoding="utf-8").splitlines()
+    _write(out / LAUNCH, "\n".join([first, *(f"# {caveat}" for caveat in caveats), *lines, ""]))
+    (out / LAUNCH).chmod(0o755)
+
+
 def _half(recipe: Recipe) -> str:
     """Returns the 16-bit precision of the matrix products over fp32 states; empty for other precisions."""
     half = recipe.activation_precision if recipe.state_precision == "fp32" else ""

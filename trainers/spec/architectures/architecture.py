@@ -129,11 +129,14 @@ class Architecture:
         """Returns the key of `config.json` that bounds the logits."""
         return self.config_keys["logit_softcap"][0]
 
+    def matrices_per_layer(self, spec: ModelSizes) -> int:
+        """Returns the number of a block's parameters that take part in matrix products: no norms and no biases."""
+        h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
+        return h * width + 2 * h * kv + width * h + (3 if self.gated else 2) * h * ffn
+
     def parameters_per_layer(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters of one block."""
         h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
-        attention = h * width + 2 * h * kv + width * h
-        mlp = (3 if self.gated else 2) * h * ffn
         biases = (width + 2 * kv + h + ffn + h) if self.bias else 0
         biases += width + 2 * kv if self.query_key_value_bias else 0
         biases += width + 2 * kv + (h if self.output_bias else 0) if spec.attention_bias else 0
@@ -141,7 +144,7 @@ class Architecture:
         query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
         query_key_norms += width + kv if spec.head_norms else 0
         norms = (self.block_norms - spec.parallel_residual) * self.norm_vectors * h
-        return attention + mlp + biases + query_key_norms + norms
+        return self.matrices_per_layer(spec) + biases + query_key_norms + norms
 
     def embedding_parameters(self, spec: ModelSizes) -> int:
         """Returns the exact number of parameters outside blocks: embeddings, positions, head, first and last norm."""

@@ -1,0 +1,95 @@
+"""The caveats of a recipe's result: what a reader must know beside its figure. One list, which every view shows."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from platform.study.result.coverage import Coverage
+from platform.study.result.gate import GateVerdict
+from platform.study.result.ranking import PointRuns
+from trainers.records.measurement import TIMED, Measurement
+from trainers.spec.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Caveat:
+    """One caveat that holds for a result."""
+
+    name: str
+    """Its name in `DECLARED`, such as "not gated"."""
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """The parts of a recipe's result by which caveats are judged."""
+
+    recipe: Recipe
+    measurements: Sequence[Measurement]
+    points: Sequence[PointRuns]
+    winning_point: PointRuns | None
+    """The winner with all its runs; None without one."""
+    gate: GateVerdict | None
+    coverage: Coverage | None
+
+
+def _miniature(evidence: Evidence) -> str:
+    model = evidence.recipe.model
+    if model.miniature_of is None:
+        return ""
+    return f"{model.name} stands in for {model.miniature_of}, its speed says nothing of the model itself"
+
+
+def _predicted(evidence: Evidence) -> str:
+    if any(measurement.outcome in TIMED for measurement in evidence.measurements) or evidence.coverage is None:
+        return ""
+    return "no step was timed, so that all speeds are predictions" if evidence.coverage.not_tried else ""
+
+
+def _few_tried(evidence: Evidence) -> str:
+    if evidence.coverage is None or not evidence.coverage.not_tried or not evidence.coverage.num_tried:
+        return ""
+    return f"{evidence.coverage.words} were tried, and another one may be faster"
+
+
+def _not_repeated(evidence: Evidence) -> str:
+    if evidence.winning_point is None or evidence.winning_point.runs:
+        return ""
+    return "the winner did not run again in fresh processes, and the best of several single figures is too high"
+
+
+def _not_gated(evidence: Evidence) -> str:
+    if evidence.winning_point is None or evidence.gate is not None:
+        return ""
+    return "whether the winner trains as a plain layout does was not compared"
+
+
+def _disturbed(evidence: Evidence) -> str:
+    count = sum(point.disturbed for point in evidence.points)
+    if not count:
+        return ""
+    points = "1 point's runs are" if count == 1 else f"the runs of {count} points are"
+    return f"{points} further from the search's figure than on a quiet machine"
+
+
+DECLARED: Mapping[str, Callable[[Evidence], str]] = {
+    "miniature": _miniature,
+    "predicted": _predicted,
+    "few tried": _few_tried,
+    "not repeated": _not_repeated,
+    "not gated": _not_gated,
+    "disturbed": _disturbed,
+}
+"""Every caveat by its name: a function that returns why it holds, "" where it does not."""
+
+
+def caveats_of(evidence: Evidence) -> tuple[Caveat, ...]:
+    """Returns the caveats that hold, in the order of `DECLARED`."""
+    reasons = {name: reason_of(evidence) for name, reason_of in DECLARED.items()}
+    return tuple(
+        Caveat(name=name, sentence=f"{name.capitalize()}: {reason}.") for name, reason in reasons.items() if reason
+    )
+
+
+def names_of(caveats: Sequence[Caveat]) -> str:
+    """Returns the names of the caveats as text, such as "miniature, not gated"; "" for none."""
+    return ", ".join(caveat.name for caveat in caveats)
