@@ -56,7 +56,7 @@ def interrupted(
         text=True,
     ) as process:  # fmt: skip
         try:
-            if isinstance(after, float):
+            if isinstance(after, (int, float)):
                 time.sleep(after)
             else:
                 while not any(isinstance(record, after) for record in reader.read()):

@@ -60,9 +60,9 @@ def every_layout(recipe: Recipe, cluster: ClusterSpec) -> Iterator[tuple[Layout,
         for pp in divisors(count // (tp * cp)) if count % (tp * cp) == 0 else ():
             replicas = count // (tp * cp * pp)
             for kind in ({"dp_shard": replicas, "zero_stage": 3, "engine": "fsdp"}, {"dp_replicate": replicas}):
-                layout = Layout(
-                    **{"engine": "ddp", "tp": tp, "cp": cp, "pp": pp, "grad_sync": "last", **KERNELS, **kind}
-                )
+                degrees = {"tp": tp, "cp": cp, "pp": pp}
+                values: dict[str, Any] = {"engine": "ddp", "grad_sync": "last", **degrees, **KERNELS, **kind}
+                layout = Layout(**values)
                 if standing_refusal(recipe, layout, count) is None:
                     try:
                         yield layout, BatchPoint.of(recipe, layout, 1)
