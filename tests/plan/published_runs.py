@@ -44,7 +44,7 @@ class PublishedRun:
     tokens_per_s: float
     """Of one device."""
     degrees: dict[str, Any]
-    """Values of `--set`, the published layout."""
+    """Values of `--set`, the published layout; tp, pp and cp are 1 unless stated."""
     recalled: bool = False
 
 
@@ -57,7 +57,7 @@ RUNS = {
         seq_len=8192,
         global_batch=16,
         tokens_per_s=6667,
-        degrees={"engine": "fsdp", "zero_stage": 3, "checkpointing": "selective", "compile": "block", "micro_batch": 2},
+        degrees={"zero_stage": 3, "checkpointing": "selective", "micro_batch": 2},
     ),
     "Llama-3 8B, 8 H100, NeMo": PublishedRun(
         source="NVIDIA's NeMo performance summary, Llama-3 8B pre-training in bf16: cp 2, micro-batch 1",
@@ -97,7 +97,7 @@ RUNS = {
         seq_len=8192,
         global_batch=2048,
         tokens_per_s=169.5,
-        degrees={"engine": "fsdp", "zero_stage": 2, "tp": 8, "pp": 16, "micro_batch": 1},
+        degrees={"zero_stage": 3, "tp": 8, "pp": 16, "micro_batch": 1},
     ),
     "GPT-3 175B, 1,024 A100, Megatron-LM": PublishedRun(
         source="arXiv 2104.04473, section 5.1: tp 8, pp 16, 140 TFLOP/s a GPU, recomputation",
@@ -107,7 +107,7 @@ RUNS = {
         seq_len=2048,
         global_batch=1536,
         tokens_per_s=96,
-        degrees={"engine": "ddp", "zero_stage": 0, "tp": 8, "pp": 16, "checkpointing": "full", "micro_batch": 1},
+        degrees={"zero_stage": 0, "tp": 8, "pp": 16, "checkpointing": "full", "micro_batch": 1},
     ),
     "MPT-7B, 8 A100, llm-foundry": PublishedRun(
         source="llm-foundry's benchmark tables: MPT-7B at 2,048, micro-batch 6, no recomputation; here a GPT-2",
@@ -117,7 +117,7 @@ RUNS = {
         seq_len=2048,
         global_batch=960,
         tokens_per_s=4641,
-        degrees={"engine": "fsdp", "zero_stage": 3, "checkpointing": "none", "micro_batch": 6},
+        degrees={"zero_stage": 3, "checkpointing": "none", "micro_batch": 6},
     ),
     "MPT-30B, 128 H100, llm-foundry": PublishedRun(
         source="llm-foundry's benchmark tables: MPT-30B at 2,048, micro-batch 8, full recomputation",
@@ -127,7 +127,7 @@ RUNS = {
         seq_len=2048,
         global_batch=2048,
         tokens_per_s=2199,
-        degrees={"engine": "fsdp", "zero_stage": 3, "checkpointing": "full", "micro_batch": 8},
+        degrees={"zero_stage": 3, "checkpointing": "full", "micro_batch": 8},
     ),
     "BLOOM-176B, 384 A100, Megatron-DeepSpeed": PublishedRun(
         source="arXiv 2211.05100, section 3.4: tp 4, pp 12, dp 8, ZeRO-1, micro-batch 2, recomputation, 105 s a step",
@@ -148,10 +148,8 @@ RUNS = {
         global_batch=64,
         tokens_per_s=20_913,
         degrees={
-            "engine": "fsdp",
             "zero_stage": 3,
             "checkpointing": "selective",
-            "compile": "block",
             "micro_batch": 16,
         },
     ),
@@ -164,6 +162,6 @@ RUNS = {
         seq_len=2048,
         global_batch=992,
         tokens_per_s=137,
-        degrees={"engine": "fsdp", "zero_stage": 3, "tp": 8, "micro_batch": 8},
+        degrees={"zero_stage": 3, "tp": 8, "micro_batch": 8},
     ),
 }
