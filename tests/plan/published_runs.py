@@ -42,7 +42,7 @@ class PublishedRun:
     seq_len: int
     global_batch: int
     tokens_per_s: float
-    """Of one device."""
+    """Tokens of one device in a second."""
     degrees: dict[str, Any]
     """Values of `--set`, the published layout; tp, pp and cp are 1 unless stated."""
     recalled: bool = False
