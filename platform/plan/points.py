@@ -76,8 +76,8 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
         # Other software splits models where our engine does not, and has other rules for kernels inside a split.
-        asked = layout if cluster.software == THIS_PROJECT else layout.data_parallel_part
-        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(asked)
+        ruled = layout if cluster.software == THIS_PROJECT else layout.data_parallel_part
+        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(ruled)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:
