@@ -59,10 +59,10 @@ def every_layout(recipe: Recipe, cluster: ClusterSpec) -> Iterator[tuple[Layout,
     for tp, cp in itertools.product(divisors(cluster.devices_per_node), divisors(count)):
         for pp in divisors(count // (tp * cp)) if count % (tp * cp) == 0 else ():
             replicas = count // (tp * cp * pp)
-            for kind in ({"dp_shard": replicas, "zero_stage": 3, "engine": "fsdp"}, {"dp_replicate": replicas}):
-                degrees = {"tp": tp, "cp": cp, "pp": pp}
-                values: dict[str, Any] = {"engine": "ddp", "grad_sync": "last", **degrees, **KERNELS, **kind}
-                layout = Layout(**values)
+            sharded: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": replicas}
+            replicated: dict[str, Any] = {"engine": "ddp", "dp_replicate": replicas}
+            for kind in (sharded, replicated):
+                layout = Layout(**kind, **KERNELS, tp=tp, cp=cp, pp=pp, grad_sync="last")
                 if standing_refusal(recipe, layout, count) is None:
                     try:
                         yield layout, BatchPoint.of(recipe, layout, 1)
