@@ -45,10 +45,9 @@ def odd_ones(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return ({**config, key: value} for key in config for value in ODD)
 
 
-@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma3_text"])
-def test_an_odd_value_is_read_and_built_or_refused_in_a_sentence(config: dict[str, Any]) -> None:
+def test_an_odd_value_is_read_and_built_or_refused_in_a_sentence() -> None:
     refused_by_builder = 0
-    for odd in odd_ones(config):
+    for odd in odd_ones(LLAMA):
         try:
             spec = ModelSpec.from_config(odd, name="mine")
         except ValueError as error:
@@ -58,7 +57,7 @@ def test_an_odd_value_is_read_and_built_or_refused_in_a_sentence(config: dict[st
         assert "\n" not in reason and len(reason) < 300
         refused_by_builder += bool(reason)
     assert refused_by_builder > 5
-    assert not build_check.reason_against(ModelSpec.from_config(config, name="mine"))
+    assert not build_check.reason_against(ModelSpec.from_config(LLAMA, name="mine"))
 
 
 def reason(**stated: Any) -> str:
