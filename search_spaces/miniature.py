@@ -86,15 +86,15 @@ def of_its_own_axes(space: Space) -> Space:
     if inherited is None or not inherited.is_stand_in or inherited.num_workers is None or space.points:
         return space
     small = stand_in(space, inherited.num_workers)
-    kept = {"engine": space.axes["engine"], "zero_stage": space.axes.get("zero_stage", (0,))}
+    axes = {"engine": space.axes["engine"], "zero_stage": space.axes.get("zero_stage", (0,))}
     checkpointing = space.axes.get("checkpointing", ("none",))
-    kept["checkpointing"] = tuple(value for value in ("none", "full") if value in checkpointing) or checkpointing[:1]
+    axes["checkpointing"] = tuple(value for value in ("none", "full") if value in checkpointing) or checkpointing[:1]
     least, listed = min(space.micro_batches), set(space.micro_batches)
     rungs = (rung for rung in (1, 2, 4, 8) if (rung >= least if space.doubling else rung in listed))
     return dataclasses.replace(
         space,
         miniature=dataclasses.replace(
-            small, axes={**small.axes, **kept}, micro_batches=tuple(rungs) or small.micro_batches
+            small, axes={**small.axes, **axes}, micro_batches=tuple(rungs) or small.micro_batches
         ),
     )
 

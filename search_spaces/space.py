@@ -53,8 +53,8 @@ class Space:
     what is tried one axis at a time (`search_spaces.variations`). What an engine lacks is left out silently.
     """
     narrowed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """Why an axis has fewer values than a `config.json` has, or not all in every combination, as the end of a
-    sentence.
+    """The reason, as the end of a sentence, for each axis that has fewer values than a `config.json` has, or not all of
+    them in every combination.
     """
     optional_axes: tuple[str, ...] = ()
     """Axes to which `search_spaces.optional` adds the kernels of optional packages that are installed."""

@@ -1,4 +1,4 @@
-"""What a space tries one axis at a time, and why an axis has fewer values in it than elsewhere."""
+"""Values that a space tries one axis at a time, and reasons for fewer values than elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

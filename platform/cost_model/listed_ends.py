@@ -83,5 +83,5 @@ def _with(layout: Layout, axis: str, value: int) -> Layout:
     """
     free = {"dp_replicate"} if layout.is_hybrid else {"dp_replicate", "dp_shard"}
     values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    kept = {name: kept_value for name, kept_value in values.items() if name not in free}
-    return fill({**kept, axis: value}, layout.world_size)
+    fixed = {name: other for name, other in values.items() if name not in free}
+    return fill({**fixed, axis: value}, layout.world_size)

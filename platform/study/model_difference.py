@@ -26,7 +26,9 @@ def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
 
     differing.sort(key=rank)
     more = len(differing) - _MOST_LISTED
-    listed = ", ".join(f"{key} {_said(old, key)} (here {_said(new, key)})" for key in differing[:_MOST_LISTED])
+    listed = ", ".join(
+        f"{key} {_value_text(old, key)} (here {_value_text(new, key)})" for key in differing[:_MOST_LISTED]
+    )
     return f"{listed} and {more} more" if more > 0 else listed
 
 
@@ -40,5 +42,5 @@ def _config(model: ModelSpec) -> dict[str, Any]:
     return json.loads(model.config) if model.config else model.to_config()
 
 
-def _said(config: dict[str, Any], key: str) -> str:
+def _value_text(config: dict[str, Any], key: str) -> str:
     return shortened(config[key]) if key in config else "left out"

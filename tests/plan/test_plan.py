@@ -413,8 +413,8 @@ def test_a_config_json_is_planned_as_fast_as_the_built_in_space_of_its_model(tmp
     """Compares the ladders too: that of an own model ended at micro-batch 16, 13 % below the other's best."""
     (tmp_path / "config.json").write_text(json.dumps({**GPT2.to_config(), "activation_function": "gelu_new"}))
     cluster = find_cluster("1xH200")
-    own, built_in = search_spaces.load(str(tmp_path)).with_changes(["seq_len=1024"]), search_spaces.load("gpt2")
-    plans = [best_plan(space, space.recipe, cluster) for space in (own, built_in)]
+    of_config, built_in = search_spaces.load(str(tmp_path)).with_changes(["seq_len=1024"]), search_spaces.load("gpt2")
+    plans = [best_plan(space, space.recipe, cluster) for space in (of_config, built_in)]
     first, second = (plan.best[0] for plan in plans)
     assert first.micro_batch > 16 and not any(plan.at_ends for plan in plans)
     assert first.tokens_per_s == pytest.approx(second.tokens_per_s, rel=1e-6)

@@ -226,7 +226,7 @@ def test_nothing_of_the_layout_is_lost_in_json(fields: set[str]) -> None:
 def test_a_winner_at_the_end_of_what_was_listed_says_so() -> None:
     timestamp, best = "2026-01-01T00:00:00+00:00", measurement(on=layout(prefetch=2), micro_batch=4)
 
-    def said(*micro_batches: int) -> list[str]:
+    def sentences_of(*micro_batches: int) -> list[str]:
         layouts = tuple(
             PlannedLayout(layout=on, recipe=RECIPE.id, micro_batches=micro_batches) for on in (best.layout, layout())
         )
@@ -236,8 +236,8 @@ def test_a_winner_at_the_end_of_what_was_listed_says_so() -> None:
         return [sentence for sentence in verdicts(StudyResult.of(history)) if "listed" in sentence]
 
     prefetch = "prefetch 2 is the largest value listed, and 4 was not tried: --set prefetch=2,4 tries both."
-    assert said(1, 4, 8) == [prefetch], "8 was tried"
-    assert said(2, 4) == [
+    assert sentences_of(1, 4, 8) == [prefetch], "8 was tried"
+    assert sentences_of(2, 4) == [
         prefetch,
         "micro_batch 4 is the largest value listed, and 8 was not tried: --set micro_batch=4,8 tries both.",
     ]

@@ -34,6 +34,6 @@ def test_a_file_s_engines_stages_and_micro_batches_are_those_of_its_miniature(tm
 
 
 def test_a_miniature_of_the_file_s_own_stays(tmp_path: Path) -> None:
-    own = "miniature=dataclasses.replace(base.miniature, is_stand_in=False, micro_batches=(2,))"
-    miniature = _miniature(tmp_path, "{'engine': ('fsdp',)}", own)
+    fields = "miniature=dataclasses.replace(base.miniature, is_stand_in=False, micro_batches=(2,))"
+    miniature = _miniature(tmp_path, "{'engine': ('fsdp',)}", fields)
     assert miniature.micro_batches == (2,) and len(miniature.axes["engine"]) == 3

@@ -16,7 +16,7 @@ from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 
 
-def _own(model: ModelSpec, folder: Path) -> Space:
+def _of_config(model: ModelSpec, folder: Path) -> Space:
     (folder / "config.json").write_text(json.dumps(model.to_config()))
     return search_spaces.load(str(folder))
 
@@ -42,19 +42,19 @@ def every_kernel_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", [GPT2, LLAMA3_8B], ids=lambda model: model.name)
 def test_a_config_json_has_every_axis_and_value_of_the_built_in_spaces(model: ModelSpec, tmp_path: Path) -> None:
-    own = _values(_own(model, tmp_path))
+    values_of_config = _values(_of_config(model, tmp_path))
     lacking: dict[str, set[Any]] = {}
     for space in search_spaces.built_in_spaces():
         for axis, values in _values(space).items():
-            if missing := values - own.get(axis, set()):
+            if missing := values - values_of_config.get(axis, set()):
                 lacking.setdefault(axis, set()).update(missing)
     if model.gated:  # a kernel of GELU
-        assert lacking.pop("mlp") == {"plain", "quack"} - own["mlp"]
+        assert lacking.pop("mlp") == {"plain", "quack"} - values_of_config["mlp"]
     assert lacking == {}
 
 
-def _narrower(space: Space, own: Mapping[str, set[Any]]) -> Iterator[str]:
-    for axis, values in own.items():
+def _narrower(space: Space, values_of_config: Mapping[str, set[Any]]) -> Iterator[str]:
+    for axis, values in values_of_config.items():
         if values - _values(space).get(axis, {getattr(Layout, axis, None)}):
             yield axis
 
@@ -66,12 +66,12 @@ def test_a_built_in_space_says_why_it_has_fewer_values_than_a_config_json_of_its
     space = search_spaces.load(name)
     if space.points:  # it is exactly these
         return
-    own = _values(_own(space.recipe.model, tmp_path))
-    assert {axis for axis in _narrower(space, own) if axis not in space.narrowed} == set()
+    values_of_config = _values(_of_config(space.recipe.model, tmp_path))
+    assert {axis for axis in _narrower(space, values_of_config) if axis not in space.narrowed} == set()
 
 
 def test_what_is_not_tried_in_full_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = _own(GPT2, tmp_path)
+    space = _of_config(GPT2, tmp_path)
     varied = {axis for axes in space.variations for axis in axes}
     assert set(space.narrowed) == varied | {"grad_sync"}
     assert main([str(tmp_path), "--cluster", "1xH200", "--top", "1"]) == 0
@@ -81,7 +81,7 @@ def test_what_is_not_tried_in_full_is_said(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_variations_are_tried_one_at_a_time_where_their_engine_has_them(tmp_path: Path) -> None:
-    space = _own(GPT2, tmp_path)
+    space = _of_config(GPT2, tmp_path)
     layouts = [candidate.layout for candidate in space.candidates(8)[0]]
     assert {layout.dp_shard for layout in layouts if layout.is_hybrid} == {2, 4}
     assert {layout.reshard for layout in layouts} == {0, 2, 4}

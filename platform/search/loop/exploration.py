@@ -126,14 +126,14 @@ class Exploration:
         history = self._log.history
         largest = max(m.batch.micro_batch for m in history.measured(candidate.key) if m.outcome is not Outcome.SKIPPED)
         above = [rung for rung in candidate.micro_batches if rung > best == largest and rung not in deferred]
-        asked = tuple(sorted({*deferred, *above[:1]}))
+        further = tuple(sorted({*deferred, *above[:1]}))
         job = make_job(
-            candidate, _points(candidate, asked), None, history=history, settings=self._settings, stop_at_s=None
+            candidate, _points(candidate, further), None, history=history, settings=self._settings, stop_at_s=None
         )
         self._log.record_outcomes(misfits_of_layout(job, history, self._settings))
         measured = history.measured(candidate.key)
         skipped = {measurement.batch.micro_batch for measurement in measured if measurement.outcome is Outcome.SKIPPED}
-        rungs = {measurement.batch.micro_batch for measurement in measured}.union(asked) - skipped
+        rungs = {measurement.batch.micro_batch for measurement in measured}.union(further) - skipped
         return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
 
 

@@ -176,9 +176,8 @@ def _cpu_workers(request: SearchRequest) -> int:
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:
-    values = {axis: miniature.axes.get(axis, ()) for axis in ("engine", "zero_stage")}
-    values["micro_batch"] = miniature.micro_batches
-    tried = "; ".join(f"{axis} {', '.join(map(str, listed))}" for axis, listed in values.items() if listed)
+    listed = {**miniature.axes, "micro_batch": miniature.micro_batches}
+    tried = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in listed.items())
     return (
         f"{space.name} cannot be measured here, no node has a GPU: a small search runs on"
         f" {miniature.recipe.model.name}, a small model of the same architecture ({tried}), and says nothing of"

@@ -145,7 +145,7 @@ class TestAConfigurationOnEightDevices:
         } <= degrees
         assert {layout.virtual for layout in planned if layout.pp == 2} == {1, 2}
         plain = [layout for layout in planned if layout.model_parallel == 1]
-        for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
+        for axis, values in (("attention", 3), ("compile", 3), ("loss", 2), ("checkpointing", 8), ("engine", 3)):
             assert len({getattr(layout, axis) for layout in plain}) == values, axis
         show_dry_run(setup, Budget(), History(), as_object=False)
         output = capsys.readouterr().out
