@@ -1,4 +1,4 @@
-"""What the token files of a training hold: described when it begins, and compared when it is resumed."""
+"""Describes the token files of a training when it begins, and compares them when it is resumed."""
 
 import dataclasses
 import hashlib

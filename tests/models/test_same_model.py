@@ -39,7 +39,7 @@ GENERAL = set(PreTrainedConfig().to_dict())
 LENGTH = 12
 
 
-def whole(family: str) -> dict[str, Any]:
+def whole_config(family: str) -> dict[str, Any]:
     """Returns the whole `config.json` of a tiny model of the family, every key stated."""
     keys = architecture_of(family).config_keys
     sizes = {keys[field][0]: size for field, size in SIZES.items() if field in keys}
@@ -81,7 +81,7 @@ def logits(spec: ModelSpec) -> torch.Tensor:
 @pytest.mark.parametrize("family", architectures.names())
 def test_a_key_that_is_changed_is_named_or_changes_no_logits(family: str) -> None:
     """Changes each key that transformers' class declares in turn."""
-    config = whole(family)
+    config = whole_config(family)
     spec = ModelSpec.from_config(config, name="mine")
     assert not differences(spec, spec)
     before, named = logits(spec), 0
@@ -90,12 +90,12 @@ def test_a_key_that_is_changed_is_named_or_changes_no_logits(family: str) -> Non
             continue
         try:
             second = ModelSpec.from_config({**config, key: other}, name="mine")
-            found = differences(second, spec)
+            differing = differences(second, spec)
         except Exception:  # refused by the reader, or by transformers in an error of its own
             continue
-        named += bool(found)
-        if found:
-            assert any(name.partition(".")[0] == key for name, _, _ in found), (key, found)
+        named += bool(differing)
+        if differing:
+            assert any(name.partition(".")[0] == key for name, _, _ in differing), (key, differing)
         else:
             assert torch.equal(logits(second), before), f"{key} {value} -> {other}"
     assert named >= 5, "some keys are seen"

@@ -127,7 +127,7 @@ def test_the_order_is_of_numbers_and_a_link_or_a_folder_without_a_manifest_is_no
 
 
 def test_a_damaged_newer_checkpoint_does_not_push_out_the_one_just_written(folder: Path):
-    """A damaged checkpoint that cannot be set aside is still there, and newer than what the resumed training writes."""
+    """Checks it where the damaged one could not be set aside."""
     manifest = checkpoints.read_manifest(folder)
     for name in ("step-00000002-2", "step-00000003-1"):
         (folder.parent / name).mkdir()

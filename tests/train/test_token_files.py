@@ -1,4 +1,4 @@
-"""What token files held when a training began is what they hold when it is resumed, or the difference is told."""
+"""Token files hold the same when a training is resumed as when it began, or it is refused with the difference."""
 
 import dataclasses
 import os
@@ -93,8 +93,8 @@ def test_files_that_were_written_since_are_compared_whole_where_hashes_are_known
     before = checked_content(source(folder), None, verify=True)
     os.utime(folder / "1.parquet")
     later = checked_content(source(folder), before, verify=False)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "were written since the training began: all of them are compared" in told
+    output = " ".join(capsys.readouterr().err.split())
+    assert "were written since the training began: all of them are compared" in output
     assert later.key == before.key and later != before
     data, places = (folder / "1.parquet").read_bytes(), []
     for place in range(100_000, len(data) - 100_000, 50_000):  # a byte that no block has

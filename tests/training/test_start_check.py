@@ -108,6 +108,8 @@ def test_each_difference_is_named(tmp_path: Path):
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 5e5
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
-    found = reason(folder, TINY_LLAMA)
-    assert found.startswith("FOLDER holds another model than the recipe: rms_norm_eps is 1e-05 there and 1e-06 in the")
-    assert "rope_parameters.rope_theta is 500000.0 there and 10000.0 in the recipe: search the folder's" in found
+    sentence = reason(folder, TINY_LLAMA)
+    assert sentence.startswith(
+        "FOLDER holds another model than the recipe: rms_norm_eps is 1e-05 there and 1e-06 in the"
+    )
+    assert "rope_parameters.rope_theta is 500000.0 there and 10000.0 in the recipe: search the folder's" in sentence

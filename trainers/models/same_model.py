@@ -1,4 +1,4 @@
-"""In what the mathematics of two models of one family differ, by the configurations that transformers makes of them."""
+"""The differences in mathematics of two models of one family, by the configurations that transformers makes of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def differences(first: ModelSpec, second: ModelSpec) -> list[tuple[str, Any, Any
     ]
 
 
-def told(difference: tuple[str, Any, Any]) -> str:
+def clause(difference: tuple[str, Any, Any]) -> str:
     """Returns a difference as a clause: the first value is the folder's, the second one the recipe's."""
     key, first, second = difference
     return f"{key} is {shortened(first)} there and {shortened(second)} in the recipe"

@@ -1,4 +1,4 @@
-"""What a training's token files held when it began, so that other files at the same path are told."""
+"""The content of a training's token files when it began, by which other files at the same path are recognized."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class DataContent:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What is the same wherever the same files lie, and whenever they were written."""
+        """The values that are the same wherever the same files lie, and whenever they were written."""
         sizes = [file.size_bytes for file in self.files]
         return self.tokens, self.vocab_size, self.end_of_document, sizes, self.block_sha256
 

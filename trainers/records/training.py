@@ -107,7 +107,7 @@ class TrainingPlan:
     initial_weights: str = ""
     """Folder of a transformers model with the initial weights; empty for weights drawn from the seed."""
     data_content: DataContent | None = None
-    """What the recipe's token files held when the training began; None for the stream, and in older plans."""
+    """The content of the recipe's token files when the training began; None for the stream, and in older plans."""
     validation_content: DataContent | None = None
     """The same of held-out data of its own."""
 

@@ -66,7 +66,9 @@ class Recipe:
         about="Form of gradients in exchanges: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
-    weight_decay: float = axis(0.1, about="Decoupled weight decay.")
+    weight_decay: float = axis(
+        0.1, about="Decoupled weight decay, of every parameter: matrices, embeddings, norms and biases."
+    )
     beta1: float = axis(0.9, about="Decay of the first moment, of AdamW alone.")
     beta2: float = axis(0.95, about="Decay of the second moment, of AdamW alone.")
     epsilon: float = axis(1e-8, about="Added to the root of the second moment, of AdamW alone.")

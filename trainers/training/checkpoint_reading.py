@@ -32,8 +32,9 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
     def look(path: Path) -> Damage | None:
-        found = gather(damage(path, part=rank, num_parts=num_ranks))
-        finder, first = next(((index, own) for index, own in enumerate(found) if own is not None), (0, None))
+        by_rank = gather(damage(path, part=rank, num_parts=num_ranks))
+        finder = next((number for number, damaged in enumerate(by_rank) if damaged is not None), 0)
+        first = by_rank[finder]
         if first is None or finder == 0:
             return first
         # A shared folder may be seen late, or wrongly, by one node: rank 0 looks too before a checkpoint is given up.

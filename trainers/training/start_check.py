@@ -16,7 +16,7 @@ from trainers.startup import import_stubs
 
 with import_stubs.imports():
     from trainers.models import model
-    from trainers.models.same_model import differences, told
+    from trainers.models.same_model import clause, differences
     from trainers.training.initial_weights import WeightFiles
 
 
@@ -25,10 +25,11 @@ def reason_against(recipe: ModelSpec, held: ModelSpec, folder: Path) -> str:
 
     Every difference of the mathematics is named, else the first tensor that does not fit.
     """
-    if found := differences(held, recipe):
+    if differing := differences(held, recipe):
+        clauses = "; ".join(map(clause, differing))
         return (
-            f"{folder} holds another model than the recipe: {'; '.join(map(told, found))}: search the folder's own"
-            f" model (python -m platform.search {folder}), or give another folder"
+            f"{folder} holds another model than the recipe: {clauses}: search the folder's own model (python -m"
+            f" platform.search {folder}), or give another folder"
         )
     try:
         WeightFiles(folder).check(model.build(recipe, attention="eager").module)

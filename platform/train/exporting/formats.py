@@ -27,6 +27,8 @@ LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
 _ROOT = Path(__file__).parents[3]
 _STREAM_TOKENS = 2**22
 """Tokens of the seeded stream, which other programs read repeatedly from a file."""
+_MOST_EPOCHS = 10
+"""Times that a script may repeat sequences that come with the export: beyond that a model learns them by heart."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 _HEAD = """#!/bin/sh
@@ -154,6 +156,8 @@ def _training_arguments(plan: TrainingPlan, device: Device) -> dict[str, Any]:
         "seed": recipe.seed,
         "use_cpu": device == "cpu",
     }
+    if not layout.zero_stage:  # DDP, which Trainer lets look for unused parameters in each step otherwise
+        arguments["ddp_find_unused_parameters"] = False
     if layout.bucket_mib and not layout.zero_stage:
         arguments["ddp_bucket_cap_mb"] = layout.bucket_mib
     if checkpoints:
@@ -187,9 +191,10 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     from trainers.training.export import write_config
 
     phase, recipe = plan.phases[0], plan.recipe
-    out.mkdir(parents=True, exist_ok=True)
     limits = list(not_carried(plan, program))
-    path, sequences = _write_data(plan, out)
+    sequences = _num_sequences(plan)
+    out.mkdir(parents=True, exist_ok=True)
+    path = _write_data(plan, out, sequences)
     write_config(recipe.model, out / "model")
     optimizer: dict[str, Any] = {"name": recipe.optimizer, "lr": recipe.learning_rate}
     optimizer["weight_decay"] = recipe.weight_decay
@@ -220,22 +225,45 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     return limits
 
 
-def _write_data(plan: TrainingPlan, out: Path) -> tuple[str, int]:
-    """Returns the path of the tokens as the script reads them, and the number of sequences in a training."""
+def _num_sequences(plan: TrainingPlan) -> int:
+    """Returns the number of sequences in an epoch of the script.
+
+    Raises:
+        InputError: they come with the export, and the training would repeat them many times.
+    """
     recipe, held_out = plan.recipe, plan.validation
     source = data.plain_source(recipe, held_out=0 if held_out.data else held_out.sequences)
-    if isinstance(source, ParquetTokens):
-        if recipe.data != INCLUDED:
-            return recipe.data, source.num_sequences
+    is_included = recipe.data == INCLUDED
+    if isinstance(source, ParquetTokens) and not is_included:
+        return source.num_sequences
+    number = max(recipe.global_batch, min(plan.tokens, _STREAM_TOKENS) // recipe.seq_len)
+    number = source.num_sequences if isinstance(source, ParquetTokens) else number
+    epochs = plan.tokens / (number * recipe.seq_len)
+    if epochs > _MOST_EPOCHS:
+        most = _MOST_EPOCHS * number * recipe.seq_len
+        raise InputError(
+            f"{plan.tokens:,} tokens are {epochs:,.0f} times the {number:,} sequences of"
+            f" {'the included text' if is_included else 'the stream'} that come with an export: give your own by"
+            f" --data, or --tokens of at most {most:,} to see that it runs"
+        )
+    return number
+
+
+def _write_data(plan: TrainingPlan, out: Path, sequences: int) -> str:
+    """Returns the path of the tokens as the script reads them."""
+    recipe = plan.recipe
+    if recipe.data == INCLUDED:
         shutil.copy(INCLUDED_TEXT, out / "tokens.parquet")
-        return "tokens.parquet", source.num_sequences
+        return "tokens.parquet"
+    source = data.plain_source(recipe)
+    if isinstance(source, ParquetTokens):
+        return recipe.data
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = max(recipe.global_batch, min(plan.tokens, _STREAM_TOKENS) // recipe.seq_len)
-    rows = source.tokens(source.position_after(0), range(number + 1))[:, :-1]
+    rows = source.tokens(source.position_after(0), range(sequences + 1))[:, :-1]
     pq.write_table(pa.table({"tokens": pa.array(rows.tolist(), pa.list_(pa.int32()))}), out / "tokens.parquet")
-    return "tokens.parquet", number
+    return "tokens.parquet"
 
 
 def _write_launch(

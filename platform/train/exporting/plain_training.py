@@ -71,16 +71,18 @@ def _tokens(path: Path) -> torch.Tensor:
 
 
 def make_model(settings: dict[str, Any]) -> Any:
-    """Returns the model, with random weights unless the folder holds some."""
+    """Returns the model of `model/`, without dropout whatever a folder of weights says, with random weights unless
+    there is such a folder.
+    """
     torch.manual_seed(settings["seed"])
     model_options: dict[str, Any] = {
         "dtype": getattr(torch, settings["dtype"]),
         "attn_implementation": settings["attention"],
     }
-    folder = settings["weights"] or HERE / "model"
+    config = AutoConfig.from_pretrained(HERE / "model")
     if settings["weights"]:
-        return AutoModelForCausalLM.from_pretrained(folder, **model_options).train()
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), **model_options).train()
+        return AutoModelForCausalLM.from_pretrained(settings["weights"], config=config, **model_options).train()
+    return AutoModelForCausalLM.from_config(config, **model_options).train()
 
 
 def make_optimizer(parameters: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError, Parser
 from platform.study.folder import real_path
-from platform.train.preparing.prepare_run import PrepareRequest, prepare
+from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
 from trainers.spec.codec import to_json
 
 
@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     add("--out", metavar="FOLDER", type=Path, required=True, help="the folder to make")
     add("--tokenizer", metavar="FOLDER", help='a folder with a tokenizer, or "bytes" (the default)')
     add("--no-end-token", action="store_true", help="leave out the tokenizer's end-of-sequence token after a document")
-    add("--text-key", metavar="NAME", default="text", help="key of JSON lines or column of Parquet that holds the text"
-        " (default: %(default)s)")  # fmt: skip
+    add("--text-key", metavar="NAME", default=DEFAULT_KEY, help="key of JSON lines or column of Parquet that holds the"
+        " text (default: %(default)s)")  # fmt: skip
     add("--separator", metavar="TEXT", help=r"what stands between the documents of a text file, \n and \t being read;"
         " without it a file is a document")  # fmt: skip
     add("--workers", metavar="N", type=int, help="processes that work at once (default: one for each processor)")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError, one_line
-from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, too_long
+from platform.train.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, separator_in, too_long
 from platform.train.preparing.megatron_pairs import Pair
 from platform.train.preparing.tokenizer import Encode
 from trainers.data.footer import Tokens, group_blocks
@@ -96,6 +96,7 @@ def _split(piece: Piece, path: Path, separator: bytes) -> Generator[tuple[int, b
 
 
 def _texts(piece: Piece, path: Path, separator: bytes | None) -> Generator[_Text]:
+    separator = None if separator is None else separator_in(path, separator)
     parts = [(0, path.read_bytes())] if separator is None else _split(piece, path, separator)
     for begin, part in parts:
         try:

@@ -5,7 +5,7 @@ The division depends on the files and on the shard's size alone, so that any num
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform.common.errors import InputError
-from platform.study.folder import real_path
+from platform.common.text import plural
+from platform.study.folder import real_path, user_path
 from platform.train.preparing import megatron_pairs
+from platform.train.preparing.folders import SUFFIXES, data_files
 from trainers.data.footer import COLUMNS, is_list, open_parquet
 from trainers.records.plain_files import open_plain
 
@@ -23,11 +25,10 @@ Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
 IDS: tuple[Kind, ...] = ("parquet ids", "megatron")
 """Kinds of files that hold token ids already."""
 
-SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
-            ".ndjson": "json lines", ".parquet": "parquet", ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
 MAX_DOCUMENT_BYTES = 32 * 2**20
 """Longest document, in bytes of its file: a document is in memory whole, as text and as tokens."""
 _BLOCK_BYTES = 2**20
+_MOST_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,40 +75,64 @@ class Shard:
         return sum(piece.size_bytes for piece in self.pieces)
 
 
-def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
-    """Returns the files that `paths` name. A folder stands for every file in it, at any depth, of a known suffix.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The inputs, before anything of them is read."""
+
+    files: list[InputFile]
+    left_out: list[Path]
+    """Files in the folders that have a suffix of data and are none."""
+
+    def sentences(self) -> Iterator[str]:
+        """Yields what will be read, a kind a sentence, and what will not."""
+        for kind in dict.fromkeys(file.kind for file in self.files):
+            files = [file for file in self.files if file.kind == kind]
+            size = sum(file.size_bytes for file in files) / 2**20
+            yield f"Reads {plural(len(files), 'file')} of {kind}, {size:,.1f} MiB: {_some(file.path for file in files)}"
+        if self.left_out:
+            yield f"Leaves out {plural(len(self.left_out), 'file')}: {_some(map(str, self.left_out))}"
+
+
+def _some(paths: Iterable[str]) -> str:
+    names = [Path(path).name for path in paths]
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def find(paths: Sequence[Path], out: Path, text_key: str) -> Selection:
+    """Returns the files that `paths` name. A folder stands for the data in it, at any depth; a file counts once, by
+    whatever links it is reached.
 
     Raises:
-        InputError: a path is missing, of no known kind or named twice, or `out` lies in an input's folder.
+        InputError: a path is missing, of no known kind or named twice, a folder needs a choice, or `out` lies in it.
     """
-    inputs: dict[Path, InputFile] = {}
+    inputs: dict[tuple[int, int], InputFile] = {}
+    left_out: list[Path] = []
     for path in paths:
-        path = real_path(path)
+        path = user_path(path).absolute()
         if not path.exists():
             raise InputError(f"there is no input {path}")
-        if path.is_dir():
+        is_folder = path.is_dir()
+        if is_folder:
+            path = real_path(path)
             if out == path or path in out.parents:
                 raise InputError(f"--out {out} lies in the input folder {path}: give a folder outside of it")
-            files = sorted(
-                file_path for file_path in path.rglob("[!.]*") if file_path.suffix in SUFFIXES and file_path.is_file()
-            )
-            if not files:
-                raise InputError(f"the folder {path} holds no file with a suffix {', '.join(SUFFIXES)}")
-            files = [
-                file_path
-                for file_path in files
-                if file_path.suffix != ".idx" or file_path.with_suffix(".bin") not in files
-            ]
+            files, others = data_files(path)
+            left_out += others
+            files = [file for file in files if file.suffix != ".idx" or file.with_suffix(".bin") not in files]
         elif path.suffix not in SUFFIXES:
             raise InputError(f"the kind of {path} is unknown: its suffix must be one of {', '.join(SUFFIXES)}")
         else:
             files = [path]
+        before = set(inputs)
         for file in files:
             file = file.with_suffix(".bin") if file.suffix == ".idx" else file
-            if file in inputs:
+            described = _described(file, text_key)
+            stat = file.stat()
+            place = stat.st_dev, stat.st_ino
+            if place in before or (place in inputs and not is_folder):
                 raise InputError(f"{file} is named twice: each input counts once")
-            inputs[file] = _described(file, text_key)
-    return list(inputs.values())
+            inputs.setdefault(place, described)
+    return Selection(files=list(inputs.values()), left_out=left_out)
 
 
 def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None) -> list[Shard]:
@@ -192,9 +217,10 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
                     )
                 bounds, sizes = [0, file.size_bytes], [file.size_bytes]
             case "text" | "json lines":
-                bounds = _text_bounds(
-                    file, shard_bytes, b"\n" if separator is None or file.kind != "text" else separator
-                )
+                divider = b"\n"
+                if file.kind == "text" and separator is not None:
+                    divider = separator_in(Path(file.path), separator)
+                bounds = _text_bounds(file, shard_bytes, divider)
                 sizes = np.diff(bounds).tolist()
             case "megatron":
                 bounds, sizes = megatron_pairs.Pair(Path(file.path)).bounds(shard_bytes)
@@ -207,6 +233,21 @@ def _pieces(file: InputFile, shard_bytes: int, separator: bytes | None) -> list[
         for begin, end, size in zip(bounds[:-1], bounds[1:], sizes, strict=True)
         if end > begin
     ]
+
+
+def separator_in(path: Path, separator: bytes) -> bytes:
+    """Returns the separator as the text file `path` has it: with the line ends of its first line.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if b"\n" not in separator or b"\r" in separator:
+        return separator
+    with path.open("rb") as file:
+        while block := file.readline(_BLOCK_BYTES):
+            if block.endswith(b"\n"):
+                return separator.replace(b"\n", b"\r\n") if block.endswith(b"\r\n") else separator
+    return separator
 
 
 def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[int]:

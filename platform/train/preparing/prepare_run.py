@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from platform.common.errors import ClusterError, InputError
+from platform.common.output import print_line
 from platform.study.atomic_write import replacing
 from platform.train.preparing import inputs
 from platform.train.preparing.inputs import InputFile, Shard
@@ -27,6 +28,9 @@ from trainers.data.footer import read_footer
 from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
 from trainers.records.plain_files import read_json
 from trainers.spec.codec import to_json
+
+DEFAULT_KEY = "text"
+"""Key or column that holds text unless the user names another."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +58,10 @@ def prepare(request: PrepareRequest) -> TokenIndex:
         InputError: a mistake in the request or its inputs, or a folder that something else is in.
         ClusterError: a worker process was killed.
     """
-    files = inputs.find(request.inputs, request.out, request.text_key)
+    selection = inputs.find(request.inputs, request.out, request.text_key)
+    files = selection.files
+    for sentence in (*selection.sentences(), *_without_effect(request, files)):
+        print_line(sentence)
     tokenizer, id_type = _tokenizer(request, files)
     with _locked(request.out):
         _write_plan(request.out, _plan(request, files, tokenizer))
@@ -76,7 +83,18 @@ def prepare(request: PrepareRequest) -> TokenIndex:
             raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
         with replacing(request.out / NAME) as path:
             write_index(path, index)
+        if request.separator is not None and index.documents <= sum(file.kind == "text" for file in files):
+            print_line(f"--separator {request.separator.decode()!r} divides no file: each is one document")
         return index
+
+
+def _without_effect(request: PrepareRequest, files: Sequence[InputFile]) -> Iterator[str]:
+    """Yields a sentence on each option that no input reads."""
+    kinds = {file.kind for file in files}
+    if request.text_key != DEFAULT_KEY and not kinds & {"json lines", "parquet text"}:
+        yield f"--text-key {request.text_key} has no effect: no input has keys or columns of text"
+    if request.separator is not None and "text" not in kinds:
+        yield "--separator has no effect: no input is a text file"
 
 
 def _tokenizer(request: PrepareRequest, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:

@@ -1,16 +1,24 @@
 """An export names what it cannot carry, or refuses it in one sentence, before anything is written."""
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser  # type: ignore[attr-defined]
 from accelerate.utils.launch import prepare_multi_gpu_env
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import platform.train.exporting.command as command
+import platform.train.exporting.plain_training as plain_training
 from tests.training.layout_file import write_layout
-from tests.training.values import FSDP, STEP
+from tests.training.values import DDP, FSDP, MODEL, RECIPE, STEP
 from trainers.spec.layout import Layout
+from trainers.training.export import write_config
+
+LONG = dataclasses.replace(MODEL, max_positions=2048)
 
 ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
 KERNELS = Layout(
@@ -78,3 +86,39 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     output = capsys.readouterr().err
     assert sentence in output and output.startswith("error: ") and output.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("included", "sequences of the included text"), ("stream", "2,048 sequences of the stream")]
+)
+def test_no_script_trains_for_long_on_the_few_sequences_that_come_with_it(
+    source: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    recipe = dataclasses.replace(RECIPE, data=source, data_order="file", seq_len=2048, model=LONG)
+    target = write_layout(tmp_path / "layout.json", FSDP, recipe=recipe)
+    argv = [str(target), "--to", "accelerate", "--tokens", "300e9", "--out", str(tmp_path / "out")]
+    assert command.main(argv) == 2
+    output = " ".join(capsys.readouterr().err.split())
+    assert words in output and "that come with an export: give your own by --data, or --tokens of at most" in output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("layout", "expected"), [(DDP, False), (FSDP, None)])
+def test_ddp_looks_for_no_unused_parameters(layout: Layout, expected: bool | None, tmp_path: Path):
+    assert export(tmp_path, layout, "--to", "accelerate") == 0
+    arguments = json.loads((tmp_path / "out" / "training_arguments.json").read_text())
+    assert arguments.get("ddp_find_unused_parameters") is expected
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_a_script_trains_without_dropout_whatever_the_folder_of_weights_says(
+    has_weights: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=256, n_positions=64)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "weights")  # with transformers' dropout of 0.1
+    write_config(MODEL, tmp_path / "model")
+    monkeypatch.setattr(plain_training, "HERE", tmp_path)
+    weights = str(tmp_path / "weights") if has_weights else ""
+    settings = {"seed": 0, "dtype": "float32", "attention": "eager", "weights": weights}
+    model = plain_training.make_model(settings)
+    assert model.training and {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}

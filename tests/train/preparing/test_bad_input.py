@@ -40,7 +40,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def _read(path: Path, separator: bytes | None = None) -> None:
     """Reads all documents of a file as a worker does."""
     encode = Tokenizer(name=BYTES, vocab_size=256).encoder()
-    for shard in inputs.shards(inputs.find([path], path.parent / "out", "text"), 2**20, separator):
+    for shard in inputs.shards(inputs.find([path], path.parent / "out", "text").files, 2**20, separator):
         for piece in shard.pieces:
             for _ in documents(piece, encode=encode, text_key="text", separator=separator):
                 pass
@@ -57,7 +57,7 @@ def test_inputs_that_cannot_be_found_or_told(refused: Refused, tmp_path: Path) -
     (tmp_path / "in" / "a.pdf").write_text("")
     (tmp_path / "a.txt").write_text("text")
     assert "there is no input" in refused("missing.txt", "--out", "out")
-    assert "in holds no file with a suffix .txt" in refused("in", "--out", "out")
+    assert "in holds no file of data with a suffix .txt" in refused("in", "--out", "out")
     assert "its suffix must be one of .txt" in refused("in/a.pdf", "--out", "out")
     assert "a.txt is named twice" in refused("a.txt", "./a.txt", "--out", "out")
     assert "lies in the input folder" in refused(tmp_path, "--out", "out")

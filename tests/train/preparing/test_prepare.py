@@ -38,7 +38,7 @@ def _shards(path: Path, *, text_key: str = "text", separator: bytes | None = Non
     byte.
     """
     encode = Tokenizer(name=BYTES, vocab_size=256).encoder()
-    files = inputs.find([path], path.parent / "out", text_key)
+    files = inputs.find([path], path.parent / "out", text_key).files
     return [
         [
             ids.tolist()
@@ -108,7 +108,7 @@ def test_parquet_with_token_ids(tmp_path: Path, kind: str, written: str) -> None
     column = pa.array(corpus, pa.large_list(pa.type_for_alias(kind)))
     pq.write_table(pa.table({"input_ids": column}), tmp_path / "a.parquet", row_group_size=2)
     assert _joined(_shards(tmp_path / "a.parquet")) == [ids for ids in corpus if ids]
-    assert inputs.find([tmp_path / "a.parquet"], tmp_path / "out", "text")[0].id_type == written
+    assert inputs.find([tmp_path / "a.parquet"], tmp_path / "out", "text").files[0].id_type == written
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int16", "uint16", "int32", "int64"])

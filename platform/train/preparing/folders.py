@@ -1,0 +1,71 @@
+"""The files of a folder that are data: those of a known suffix that are not about the data."""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from platform.common.errors import InputError
+
+SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".json": "json lines", ".jsonl": "json lines",
+            ".ndjson": "json lines", ".parquet": "parquet", ".idx": "megatron", ".bin": "megatron"}  # fmt: skip
+_ABOUT = re.compile(
+    r"(readme|licen[cs]e|copying|notice|changelog|contributing|citation|authors)([-_.].*)?"
+    r"|dataset_infos?\.json|dataset_dict\.json|state\.json|metadata\.json|index\.json|plan\.json"
+    r"|(tokenizer|special_tokens_map|vocab|added_tokens|generation_config|config).*\.json",
+    re.IGNORECASE,
+)
+"""Names of files that stand beside data and are none."""
+_CHECKPOINT = re.compile(r"-checkpoint$")
+"""End of the stem of a copy that a notebook's editor keeps."""
+_SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
+
+
+def data_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Returns the files of data in `folder`, at any depth and in the order of their paths, and those left out though
+    their suffix is one of data.
+
+    Raises:
+        InputError: there is none, or there are several kinds or splits, of which one must be chosen.
+    """
+    with_suffix = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    files = [path for path in with_suffix if _is_data(path.relative_to(folder))]
+    if not files:
+        raise InputError(f"the folder {folder} holds no file of data with a suffix {', '.join(SUFFIXES)}")
+    _check_one_kind(folder, files)
+    _check_one_split(folder, files)
+    data = set(files)
+    return files, [path for path in with_suffix if path not in data]
+
+
+def _is_data(path: Path) -> bool:
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+    return not (hidden or _ABOUT.fullmatch(path.name) or _CHECKPOINT.search(path.stem))
+
+
+def _check_one_kind(folder: Path, files: Collection[Path]) -> None:
+    kinds = Counter(SUFFIXES[path.suffix] for path in files)
+    if len(kinds) > 1:
+        raise _choice(folder, "files of several kinds", kinds, files, {path: SUFFIXES[path.suffix] for path in files})
+
+
+def _check_one_split(folder: Path, files: Collection[Path]) -> None:
+    """Refuses a training split beside one that is meant for another purpose."""
+    splits = {
+        path: matches[-1].lower()
+        for path in files
+        if (matches := _SPLIT.findall(str(path.relative_to(folder).with_suffix(""))))
+    }
+    if "train" in splits.values() and len(set(splits.values())) > 1:
+        raise _choice(folder, "files of several splits", Counter(splits.values()), files, splits)
+
+
+def _choice(
+    folder: Path, description: str, counts: Counter[str], files: Collection[Path], group_of: dict[Path, str]
+) -> InputError:
+    """Returns the error that asks for a choice, with an example of each group."""
+    examples = {group: next(path for path in files if group_of.get(path) == group) for group in counts}
+    listed = ", ".join(
+        f"{count:,} of {group} ({examples[group].relative_to(folder)})" for group, count in counts.items()
+    )
+    return InputError(f"the folder {folder} holds {description}: {listed}: name the files or the folder to read")
