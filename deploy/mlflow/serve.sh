@@ -23,6 +23,8 @@ done
 ((EUID)) || fail "PostgreSQL refuses to run as root: start serve.sh as another user"
 
 mkdir -p -- "$folder"
+[[ -O $folder ]] || fail "$folder belongs to another user: give a folder of your own"
+chmod 700 "$folder"   # it may have been there, open to all
 exec {lock}>"$folder/lock"
 flock --nonblock "$lock" || fail "another server runs on $folder"
 for secret in admin-password session-key; do
@@ -38,6 +40,7 @@ fi
 [[ -e $folder/database/PG_VERSION ]] ||
     initdb --pgdata "$folder/database" --username mlflow --auth trust --encoding UTF8 >"$folder/initdb.log"
 setsid postgres -D "$folder/database" -c listen_addresses= -c unix_socket_directories="$folder" \
+    -c unix_socket_permissions=0700 \
     >>"$folder/postgresql.log" 2>&1 &
 database=$!
 server=

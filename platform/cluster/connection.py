@@ -6,7 +6,9 @@ import functools
 import logging
 import os
 import pwd
+import re
 import secrets
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -137,8 +139,36 @@ def _address(address: str | None) -> str:
     return target or "local"
 
 
+def check_paths() -> None:
+    """Refuses what a Ray of our own would end at after minutes, or in words of its own.
+
+    Raises:
+        InputError: a path of the environment has a blank, or Ray's sockets would have names that are too long.
+    """
+    for path in (sys.executable, sys.prefix):
+        if re.search(r"\s", path):
+            raise InputError(
+                f"Ray starts no workers from {path!r}, a path with a blank: make the environment in another folder"
+            )
+    name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(name)), None)
+    socket = f"{os.environ[name] if name else '/tmp'}{_SOCKET}"
+    if name is not None and len(os.fsencode(socket)) > _MOST_OF_SOCKET:
+        longest = _MOST_OF_SOCKET - len(_SOCKET)
+        raise InputError(
+            f"Ray's sockets stand below {name}, whose path may have {longest} bytes, got"
+            f" {len(os.fsencode(os.environ[name]))}: set RAY_TMPDIR to a shorter one"
+        )
+
+
+_MOST_OF_SOCKET = 107
+"""Bytes that Linux allows in the path of a socket."""
+_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket of Ray's below its folder."""
+
+
 def _prepare_local() -> None:
     """Sets how a Ray of our own runs its workers, and closes it to other hosts and to users without our token."""
+    check_paths()
     os.environ |= _LOOPBACK
     os.environ |= {name: os.environ.get(name, value) for name, value in _OF_OUR_OWN.items()}
     if "RAY_AUTH_MODE" not in os.environ:

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any, NoReturn
 
+from trainers.spec.codec import printable
 from trainers.spec.errors import InputError as InputError
 
 NOT_RESOLVED = 4
@@ -37,5 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: Exception | str) -> str:
-    """Returns the text on one line: an error of a library or of a user's file may have several."""
-    return " ".join(str(error).split())
+    """Returns the text on one line, without control characters: an error of a library or of a user's file may have
+    several lines.
+    """
+    return printable(" ".join(str(error).split()))

@@ -10,6 +10,7 @@ import numpy as np
 
 from platform.common.errors import InputError
 from platform.common.text import figure
+from platform.report.image_formats import show_dollars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +46,7 @@ def draw_days(
 
     if not points:
         raise InputError("there is nothing to draw: no size has a time")
+    show_dollars()
     drawing = Figure(figsize=(8, 7), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True)
     fewest = points[0].days * points[0].num_devices

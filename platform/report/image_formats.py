@@ -9,6 +9,13 @@ FORMATS = ("png", "pdf", "svg")
 PICTURES_HELP = "the pictures' format: png, pdf or svg (default: png)"
 
 
+def show_dollars() -> None:
+    """Lets pictures show names with `$` as they are: matplotlib reads text between two of them as TeX."""
+    import matplotlib
+
+    matplotlib.rcParams["text.parse_math"] = False
+
+
 def format_of(path: Path, option: str) -> str:
     """Returns the format that the file's name ends in.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform.common.text import figure, plural
-from platform.report.image_formats import FORMATS
+from platform.report.image_formats import FORMATS, show_dollars
 from platform.study.atomic_write import replacing
 from platform.study.result.result import RecipeResult
 from trainers.records.measurement import TIMED, Measurement, Outcome
@@ -77,6 +77,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
     )
     for path, (title, (width, height), notes, draw_panel) in zip(paths, draws, strict=True):
         engine = ConstrainedLayoutEngine(w_pad=_EDGE_IN, rect=(0, 0, 1, 1 - _HEAD_IN / height))
+        show_dollars()
         picture = Figure(figsize=(width, height), dpi=130, layout=engine)
         axes = picture.subplots()
         left = _EDGE_IN / width

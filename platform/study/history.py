@@ -20,6 +20,7 @@ from trainers.records.journal import (
     Profile,
     Resume,
     RungStart,
+    StudyCopy,
     StudyHeader,
     TrialEnd,
     TrialStart,
@@ -133,6 +134,8 @@ class History:
                 # A session that was interrupted says nothing of them.
                 if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
                     self.left_out = entry.left_out
+            case StudyCopy():
+                self.header = self.header or entry.study
             case Resume():
                 self.header = self.header or entry.study
 

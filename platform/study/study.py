@@ -1,6 +1,7 @@
 """A study's folder: created once, held by one driver at a time, found by name."""
 
 import difflib
+import errno
 import os
 import re
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
 from platform.study.lock import LOCK, acquire
 from platform.study.trust import check_owner
-from trainers.records.journal import Line
+from trainers.records.journal import Line, StudyHeader
 from trainers.records.journal_lines import record
 from trainers.records.plain_files import refuse_links
 from trainers.startup.import_stubs import no_collector
@@ -123,12 +124,14 @@ class Study:
             ClusterError: it could not be written: the disk is full or gone.
         """
         try:
-            record(self.journal, entry)
+            record(self.journal, entry, must_exist=not isinstance(entry, StudyHeader))
         except OSError as error:
-            remedy = "make room" if error.errno in FULL else "make it writable"
+            gone = error.errno == errno.ENOENT
+            remedy = "make room" if error.errno in FULL else "bring it back" if gone else "make it writable"
+            studies = "" if self.path.parent == Path("studies").absolute() else f" --studies {self.path.parent}"
             raise ClusterError(
                 f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept:"
-                f" {remedy}, then continue with --resume {self.name}"
+                f" {remedy}, then continue with --resume {self.name}{studies}"
             ) from error
 
     def close(self) -> None:

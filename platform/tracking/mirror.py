@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from platform.common.errors import NOT_RESOLVED
+from platform.common.errors import NOT_RESOLVED, InputError
 from platform.common.signals import INTERRUPTED
 from platform.common.text import plural
 from platform.report.forecast import forecaster_of
@@ -21,12 +21,12 @@ from platform.tracking.content import Entry, PredictedFigures, content_of, id_of
 from platform.tracking.runs import WINNER_FILES, Runs
 from platform.tracking.study_run import roles
 from platform.tracking.system_metrics import Samples
-from platform.tracking.uri import check_uri, default_uri, display_uri, without_secrets
+from platform.tracking.uri import check_uri, default_uri, display_uri, proxy_words, without_secrets
 from platform.tracking.urls import viewing_lines
 from trainers.records.journal import GateCurves, Line, Measured, Profile, RungStart, StudyHeader
 from trainers.records.journal_lines import now
 from trainers.records.measurement import Measurement, Outcome
-from trainers.records.plain_files import open_plain
+from trainers.records.plain_files import open_plain, refuse_others
 
 __all__ = ["Mirror", "check_uri", "default_uri", "display_uri"]
 
@@ -62,6 +62,8 @@ class Mirror:
         self._complete = False
         self._problem = "no time was left"
         self._elsewhere = False
+        self._looked = False
+        """Whether the server said what it has."""
         self._troubled = False
         self._is_ready: Callable[[], object] = lambda: True
         self._result: StudyResult | None = None
@@ -112,10 +114,14 @@ class Mirror:
         lacking = (
             f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
         )
+        if not self._looked:
+            lacking = f"was not reached, so how much it lacks of {plural(len(total), 'measurement')} is not known"
+        else:
+            lacking = f"lacks {lacking}"
         name = self.folder.name
         studies_option = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
         return (
-            f"MLflow at {display_uri(self.uri)} lacks {lacking} ({self._problem}):"
+            f"MLflow at {display_uri(self.uri)} {lacking} ({self._problem}{proxy_words(self.uri)}):"
             f" `python -m platform.report {name}{studies_option}` brings it up to date."
         )
 
@@ -162,6 +168,7 @@ class Mirror:
             return
         if self._runs is None:
             self._runs = Runs(self.uri, header)
+            self._looked = True
             self.addresses = self._runs.addresses
             self._samples = Samples(self.folder, after_ms=self._runs.samples_until_ms())
         if not self._marked_running and not closing:
@@ -214,7 +221,8 @@ class Mirror:
         runs.describe("\n\n".join(verdicts(result)))
         for name, rows in tables(result).items():
             runs.table(name, rows)
-        runs.attach([*sorted(path for pattern in _FILES for path in self.folder.glob(pattern)), *self._also])
+        own_files = sorted(path for pattern in _FILES for path in self.folder.glob(pattern) if _is_plain(path))
+        runs.attach([*own_files, *self._also])
         runs.ended(result, self.folder, status=status, ended_at=ended_at)
         self._complete = True
 
@@ -245,6 +253,15 @@ def _only_one(path: Path) -> int:
         os.close(file)
         raise
     return file
+
+
+def _is_plain(path: Path) -> bool:
+    """Returns whether the path is a file itself: a link in a folder from elsewhere could lead to any of this user's."""
+    try:
+        refuse_others(path)
+    except InputError:
+        return False
+    return True
 
 
 def _brief(error: Exception) -> str:

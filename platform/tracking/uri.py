@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import urllib.parse
+import urllib.request
 from pathlib import Path
 
 from platform.common.errors import InputError
@@ -99,6 +100,15 @@ def display_uri(uri: str) -> str:
         else location.rpartition("@")[2].partition("?")[0]
     )
     return f"{scheme}://{location}"
+
+
+def proxy_words(uri: str) -> str:
+    """Returns the words on the proxy that requests to the server go through; "" for none."""
+    parts = urllib.parse.urlsplit(uri)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if parts.scheme not in ("http", "https") or not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    return f", through the proxy {display_uri(proxy)} of {parts.scheme}_proxy"
 
 
 def without_secrets(text: str, uri: str) -> str:

@@ -3,12 +3,14 @@
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from platform.cluster import connection
+from platform.common.errors import InputError
 
 
 @pytest.fixture
@@ -62,3 +64,18 @@ def test_a_cluster_that_is_gone_is_none(current: Path, capsys: pytest.CaptureFix
     current.write_text(f"127.0.0.1:{port}")
     assert connection._cluster_of_this_head() is None
     assert not capsys.readouterr().err
+
+
+def test_what_ray_cannot_do_is_told_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.check_paths()
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, f"/{'x' * 38}")
+        connection.check_paths()
+        monkeypatch.setenv(name, f"/{'x' * 39}")
+        with pytest.raises(InputError, match=f"stand below {name}, whose path may have 39 bytes, got 40"):
+            connection.check_paths()
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")  # Ray looks at the other one where this is not set
+    connection.check_paths()
+    monkeypatch.setattr(sys, "prefix", "/home/a b/.venv")
+    with pytest.raises(InputError, match=r"starts no workers from '/home/a b/.venv', a path with a blank"):
+        connection.check_paths()

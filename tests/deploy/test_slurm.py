@@ -114,7 +114,12 @@ class Submitted:
         self._line += [f"--output={folder}/%j.out", "deploy/slurm/search.sbatch", str(space)]
         self._line += ["--searcher=sweep", "--steps=4000", "--repeats=0"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
-        self._environment = {**variables, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
+        self._environment = {
+            **variables,
+            "STUDIES": str(folder / "studies"),
+            "NAME": "two",
+            "VENV": str(venv or ROOT / ".venv"),
+        }
 
     def run(self) -> tuple[str, str]:
         """Submits the job and waits for its end; returns the end that SLURM reports and what the job printed."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from platform.common.errors import InputError
+from platform.common.errors import ClusterError, InputError
 from platform.study.journal import REJECTED, Tail, describe_newer, set_aside
+from platform.study.study import Study, read
 from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.records.journal import (
     End,
@@ -22,6 +23,7 @@ from trainers.records.journal import (
     PlannedLayout,
     Resume,
     RungStart,
+    StudyCopy,
     TrialEnd,
     TrialStart,
 )
@@ -315,3 +317,28 @@ def test_what_a_journal_says_again_and_again_is_one_object(tmp_path: Path) -> No
     assert first != second
     assert first.recipe is second.recipe and first.layout is second.layout
     assert first.recipe == RECIPE and first.layout == layout()
+
+
+def test_a_journal_that_was_moved_away_is_not_begun_anew(tmp_path: Path) -> None:
+    """A journal without its first line says nothing of what follows."""
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+        moved = study.journal.rename(tmp_path / "moved")
+        with pytest.raises(ClusterError, match=rf"bring it back, then continue with --resume one --studies {tmp_path}"):
+            study.record(Measured(measurement=measurement()))
+        assert not study.journal.exists()
+        moved.rename(study.journal)
+        study.record(Measured(measurement=measurement()))
+
+
+def test_a_study_of_one_session_survives_damage_to_its_first_line(tmp_path: Path) -> None:
+    with Study.create(tmp_path, "one") as study:
+        first = header("one")
+        for line in (first, StudyCopy(study=first), Measured(measurement=measurement())):
+            study.record(line)
+    text = bytearray(study.journal.read_bytes())
+    text[50] ^= 1
+    study.journal.write_bytes(text)
+    history, remarks = read(study.path, last=True)
+    assert history.header is not None and history.header.name == "one" and len(history.measurements) == 1
+    assert history.sessions == 1 and "Line 1 of" in remarks[0]

@@ -90,7 +90,10 @@ def _readable() -> list[tuple[int, dict[str, Any]]]:
 
 def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:
     changed = _all_changed()
-    assert {LINES[number]["kind"] for number in FIRST_OF_KIND} == {kind.kind for kind in get_args(Line)}
+    # The copy is a study's first line, which is there.
+    assert {LINES[number]["kind"] for number in FIRST_OF_KIND} == {kind.kind for kind in get_args(Line)} - {
+        "study_copy"
+    }
     assert len(_readable()) < len(changed) / 3
     with pytest.raises(JournalError, match=r"Measurement: tokens_per_s must be .* got 'fast'"):
         from_line(sealed(json.dumps(_changed(_line("measurement"), ("measurement", "tokens_per_s"), "fast"))))

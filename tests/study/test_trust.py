@@ -3,6 +3,8 @@
 Other users are real ones: these tests need root, who may become anybody.
 """
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +26,8 @@ from tests import needs
 from tests.samples import header, measurement
 from tests.whole_searches.session import write_space
 from trainers.records.journal import Measured
+from trainers.records.journal_lines import record
+from trainers.records.measurement import Outcome
 from trainers.spec.codec import to_json
 
 ROOT = Path(__file__).parents[2]
@@ -186,3 +190,56 @@ def test_the_file_of_several_studies_is_not_read_through_a_link(
     for main, argv in ((report.main, ["s"]), (search.main, ["--resume", "s"])):
         assert main([*argv, "--studies", str(studies)]) == 2
         assert "is a link" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_journal_reach_no_terminal(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as one that names the window or clears it: a journal may be somebody else's."""
+    bad = "\x1b]0;owned\x07\x1b[2J\x9b2J\r"
+    folder = studies / "one"
+    folder.mkdir()
+    recipe = measurement().recipe
+    recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, name=f"m{bad}"))
+    points = [measurement(recipe=recipe), measurement(recipe=recipe, micro_batch=2, tokens_per_s=None,
+                                                      outcome=Outcome.FAILED, reason=f"why{bad}")]  # fmt: skip
+    record(folder / "journal.jsonl", header("one", recipes=(recipe,), space=f"s{bad}"))
+    for point in points:
+        record(folder / "journal.jsonl", Measured(measurement=point))
+    assert report.main(["one", "--studies", str(studies), "--no-mlflow"]) == 0
+    output = capsys.readouterr()
+    assert not set("\x1b\x07\x9b\r") & set(output.out + output.err) and "\\x1b]0;owned" in output.out
+
+
+def test_a_model_s_name_may_have_dollars(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """matplotlib reads text between two of them as TeX."""
+    folder = studies / "one"
+    folder.mkdir()
+    recipe = measurement().recipe
+    recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, name="m$x^{$"))
+    record(folder / "journal.jsonl", header("one", recipes=(recipe,)))
+    record(folder / "journal.jsonl", Measured(measurement=measurement(recipe=recipe)))
+    page = folder / "page.html"
+    assert report.main(["one", "--studies", str(studies), "--no-mlflow", "--html", str(page)]) == 0
+    assert page.exists() and (folder / "layout.json").exists() and list(folder.glob("*.png"))
+    capsys.readouterr()
+
+
+def test_a_received_space_file_is_not_run(
+    studies: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tar, scp or git it is this user's own: its owner says nothing of who wrote it."""
+    monkeypatch.chdir(studies)
+    folder = studies / "one"
+    folder.mkdir()
+    path = folder / "space.py"
+    path.write_text("open('PWNED', 'w')\n")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for space, stated, sentence in (
+        ("one/space.py", digest, "names the space file one/space.py by a relative path, as no search does"),
+        (str(path), "0" * 64, f"the space file {path} is not the one that the study began with"),
+    ):
+        (folder / "journal.jsonl").unlink(missing_ok=True)
+        record(folder / "journal.jsonl", header("one", options=to_json(StudyOptions(space=space)), space_sha256=stated))
+        assert search.main(["--resume", "one", "--studies", str(studies), "--address", "127.0.0.1:1"]) == 2
+        assert sentence in capsys.readouterr().err and not (studies / "PWNED").exists()
+    assert search.main(["--resume", "one", "--studies", str(studies), "--address", "127.0.0.1:1", "--trust"]) == 2
+    assert (studies / "PWNED").exists()

@@ -58,6 +58,8 @@ class Server:
         self.uri = f"http://127.0.0.1:{port}"
         self.folder, self.home = folder / "team", folder / "home"
         self.home.mkdir()
+        self.folder.mkdir()
+        self.folder.chmod(0o755)  # as `mkdir -p` makes it; the database in it lets everybody in who comes so far
         self._log = folder / "server.log"
         # PostgreSQL refuses root: root of this machine is another user in a namespace of its own.
         other = ["unshare", "--user", "--map-user=65534", "--map-group=65534"] if os.geteuid() == 0 else []

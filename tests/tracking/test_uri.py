@@ -12,7 +12,15 @@ import pytest
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
 from platform.tracking import serve, urls
-from platform.tracking.uri import check_uri, default_uri, display_uri, report_uri, sqlite_path, without_secrets
+from platform.tracking.uri import (
+    check_uri,
+    default_uri,
+    display_uri,
+    proxy_words,
+    report_uri,
+    sqlite_path,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize(
@@ -196,3 +204,16 @@ class TestServing:
             ["make", "-n", "mlflow", "STUDIES=/my data", "PORT=5001"], cwd=ROOT, capture_output=True, text=True
         )
         assert "-m platform.tracking.serve --studies '/my data' --port 5001" in hint.stdout
+
+
+def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert proxy_words("http://h:1") == ""
+    monkeypatch.setenv("http_proxy", "http://user:secret@dead:3128")
+    words = proxy_words("http://127.0.0.1:7921")
+    assert words.startswith(", through the proxy http://") and "dead:3128 of http_proxy" in words
+    assert "secret" not in words
+    assert proxy_words("https://h:1") == proxy_words("sqlite:////a") == ""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert proxy_words("http://127.0.0.1:7921") == ""

@@ -38,6 +38,8 @@ class StudyHeader:
     searcher: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """The study's options, as in `platform.search.setup.options.StudyOptions`."""
+    space_sha256: str = ""
+    """Hash of the space file, which is code; empty for other spaces."""
     engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
@@ -282,6 +284,16 @@ class Resume:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyCopy:
+    """The study's first line repeated, so that a study of one session survives damage to it."""
+
+    kind: ClassVar[str] = "study_copy"
+    optional: ClassVar[bool] = True
+    at: str = ""
+    study: StudyHeader
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class End:
     """The driver's last line of a session."""
 
@@ -298,4 +310,17 @@ class End:
     """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted."""
 
 
-Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
+Line = (
+    StudyHeader
+    | StudyCopy
+    | Planned
+    | Peak
+    | TrialStart
+    | RungStart
+    | Measured
+    | GateCurves
+    | Profile
+    | TrialEnd
+    | Resume
+    | End
+)

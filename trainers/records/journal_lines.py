@@ -20,7 +20,7 @@ from typing import Any, get_args
 import pydantic_core
 
 from trainers.records.journal import Line
-from trainers.spec.codec import from_json, to_json
+from trainers.spec.codec import from_json, shown, to_json
 
 SCHEMA = 2
 """Version in every line, raised when one version would misread another's lines: a reader takes its own alone."""
@@ -112,7 +112,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         raise JournalError("not a whole JSON object") from error
     if not isinstance(data, dict):
         raise JournalError("not a JSON object")
-    return data  # type: ignore[reportUnknownVariableType]
+    return shown(raw, data)
 
 
 def sealed(body: str) -> str:
@@ -125,19 +125,22 @@ def _is_sealed(raw: bytes) -> bool:
     return end.startswith(_SEAL) and end[len(_SEAL) : -2] == b"%08x" % zlib.crc32(raw[:-_SEAL_BYTES] + b"}")
 
 
-def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
+def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist: bool = False) -> None:
     """Adds `line`, with its checksum, to the journal at `path` and flushes it to disk; sets "at" where it is missing or
     empty.
 
     Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
     middle of a line, the new one starts on a line of its own.
 
+    With `must_exist` the file is not made: only the first line of a study makes its journal.
+
     Raises:
-        OSError: the line could not be written in full (disk full, folder gone), or the path is a link.
+        OSError: the line could not be written in full (disk full, folder or file gone), or the path is a link.
     """
     text = sealed(json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":")))
-    created = not Path(path).exists()
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    created = not must_exist and not Path(path).exists()
+    creates = 0 if must_exist else os.O_CREAT  # what was moved away is not begun anew in its middle
+    file = os.open(path, os.O_RDWR | os.O_APPEND | creates | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(file).st_size
         # Seen in the middle of another's write this may give an empty line, which readers pass over.
@@ -153,9 +156,9 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         sync_folder(Path(path).parent)
 
 
-def record(path: str | os.PathLike[str], entry: Line) -> None:
-    """Appends an entry to the journal."""
-    append(path, to_line(entry))
+def record(path: str | os.PathLike[str], entry: Line, *, must_exist: bool = False) -> None:
+    """Appends an entry to the journal, as `append` does."""
+    append(path, to_line(entry), must_exist=must_exist)
 
 
 def now() -> str:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from trainers.spec.codec import json_object
+from trainers.spec.codec import json_object, shown
 from trainers.spec.errors import InputError, MissingFileError
 
 MOST_BYTES = 4 * 2**30
@@ -69,7 +69,8 @@ def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES)
 
 
 def read_json(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """Returns the JSON object in the file `path`. Numbers that are not finite are read as Python writes them.
+    """Returns the JSON object in the file `path`, its texts without control characters. Numbers that are not finite are
+    read as Python writes them.
 
     Raises:
         MissingFileError: there is no such file.
@@ -77,7 +78,7 @@ def read_json(path: Path, *, links: bool = False) -> dict[str, Any]:
     """
     data = read_plain(path, links=links, most_bytes=_MOST_JSON_BYTES)
     try:
-        return json_object(data.removeprefix(codecs.BOM_UTF8))  # editors of another system begin with it
+        return shown(data, json_object(data.removeprefix(codecs.BOM_UTF8)))  # editors of another system begin with it
     except ValueError as error:
         raise InputError(f"{path} is no JSON file of this kind: {error}") from error
 

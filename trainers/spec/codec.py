@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import marshal
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -242,6 +243,29 @@ def _defining(value: Any) -> Any:
             and not (field.metadata.get("later") and getattr(value, field.name) == field.default)
         }
     return to_json(value)
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS_IN_JSON = re.compile(rb"\\u00[0189]|\\u007[fF]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
+"""What stands in JSON for any of them."""
+
+
+def printable(text: str) -> str:
+    """Returns the text with control characters, which a terminal would obey, as escapes; line breaks and tabs stay."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def shown(data: bytes, value: Any) -> Any:
+    """Returns the value that the JSON `data` holds with all of its texts `printable`."""
+    return _shown(value) if _CONTROLS_IN_JSON.search(data) else value
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_shown(key): _shown(item) for key, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
 def json_object(text: str | bytes) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Recorder:
             before = self._statuses.get(trial_id)
             if batch is not None and (before is None or before["batch"] != batch):
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
-                record(self._path, start)
+                record(self._path, start, must_exist=True)
             self._statuses[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             self._keep()
 
@@ -178,13 +178,13 @@ class Recorder:
                 entry = dataclasses.replace(entry, batch=next_batch)
             elif entry.batch in measured_batches:  # asked again: the process that wrote it died before it could answer
                 return "known"
-            record(self._path, journal.Measured(measurement=entry))
+            record(self._path, journal.Measured(measurement=entry), must_exist=True)
             self._count(trial_id, entry)
         return entry.outcome.value
 
     def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
         with self._lock:
-            record(self._path, entry)
+            record(self._path, entry, must_exist=True)
 
     def _count(self, trial_id: str, entry: Measurement) -> None:
         self._measured_batches.setdefault(trial_id, set()).add(entry.batch)

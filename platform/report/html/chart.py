@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from platform.report.image_formats import show_dollars
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -28,6 +30,7 @@ def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) 
 
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": _SIZE_PT, "legend.fontsize": 7.5}
     with matplotlib.rc_context(settings):
+        show_dollars()
         picture = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         axes = picture.subplots()
         draw(axes)

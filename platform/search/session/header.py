@@ -1,6 +1,9 @@
 """The first line of a study's journal, and the checks that a study may go on here."""
 
+import hashlib
 import uuid
+from collections.abc import Sequence
+from pathlib import Path
 
 from platform.common import checkout
 from platform.common.errors import InputError
@@ -10,6 +13,7 @@ from platform.study.history import History
 from platform.study.model_difference import nearest_difference
 from platform.tracking.mirror import display_uri
 from trainers.records.journal import StudyHeader
+from trainers.records.plain_files import read_plain
 from trainers.spec import engines
 from trainers.spec.codec import to_json
 
@@ -28,6 +32,7 @@ def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> Study
         seed=setup.request.seed,
         searcher=searcher,
         options=to_json(setup.request.options),
+        space_sha256=_hash_of(setup.request.options.files()),
         engines=_engines_of(setup),
         versions=checkout.versions(),
         commit=checkout.commit(),
@@ -40,6 +45,29 @@ def _engines_of(setup: StudySetup) -> dict[str, str]:
     """Returns the engines outside this project that the study runs, each with the hash of its source."""
     names = sorted({candidate.layout.rules.name for candidate in setup.plan.candidates})
     return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
+
+
+def _hash_of(files: Sequence[Path]) -> str:
+    """Returns the hash of the space file among the files, which is code; empty where there is none."""
+    return next(
+        (hashlib.sha256(read_plain(path, links=True)).hexdigest() for path in files if path.suffix == ".py"), ""
+    )
+
+
+def check_space_file(header: StudyHeader, files: Sequence[Path], *, trusted: bool) -> None:
+    """Refuses to run a space file that this study, which may be somebody else's, did not begin with.
+
+    Raises:
+        InputError: the file's path is relative, as no search writes it, or its content is another, and the user did not
+            give `--trust`.
+    """
+    for path in () if trusted else files:
+        if not path.is_absolute():
+            raise InputError(f"the journal names the space file {path} by a relative path, as no search does, and"
+                             " resuming runs it: look at it, then give --trust")  # fmt: skip
+        if header.space_sha256 and _hash_of([path]) != header.space_sha256:
+            raise InputError(f"the space file {path} is not the one that the study began with, and resuming runs it:"
+                             " look at it, then give --trust")  # fmt: skip
 
 
 def check_engines(header: StudyHeader) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.output import print_line
-from platform.search.session.header import check_engines
+from platform.search.session.header import check_engines, check_space_file
 from platform.search.setup.options import SearchOptions, options_of
 from platform.search.setup.request import SearchRequest, read_request, resumed
 from platform.study.backup import Backup
@@ -110,6 +110,7 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
         begun_with = options_of(history.header)
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)
+        check_space_file(history.header, begun_with.files(), trusted=options.trust)
         if begun_with.learn_from is not None and options.study.learn_from is None:
             print_line("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)

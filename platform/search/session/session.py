@@ -33,7 +33,7 @@ from platform.study.study import Study
 from platform.tracking.mirror import Mirror, check_uri, default_uri
 from platform.train import safety
 from search_spaces.space import Space
-from trainers.records.journal import Resume
+from trainers.records.journal import Resume, StudyCopy
 from trainers.records.measurement import Outcome
 from trainers.spec.support import not_installed
 
@@ -103,7 +103,9 @@ def _record_beginning(study: Study, opening: OpenStudy, setup: StudySetup, uri: 
     if opening.is_resumed:
         study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
     else:
-        study.record(header_of(study.name, setup, searcher=opening.request.searcher, uri=uri))
+        header = header_of(study.name, setup, searcher=opening.request.searcher, uri=uri)
+        study.record(header)
+        study.record(StudyCopy(study=header))
 
 
 def _show_finished(opening: OpenStudy, study: Study, uri: str, reason: str, *, is_printed: bool) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform.report.html.chart import INK, LINES, plain, scale
+from platform.report.image_formats import show_dollars
 from platform.study.atomic_write import replacing
 from platform.train.converging.curves import Curves
 from platform.train.converging.verdict import mean_curve
@@ -28,6 +29,7 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
+    show_dollars()
     drawing = Figure(figsize=(11, 8), dpi=130, layout="constrained")
     panels = drawing.subplots(2, 2, sharey="row")
     curves_by_name = {
