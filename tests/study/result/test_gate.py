@@ -77,6 +77,9 @@ def sketch_of(*scales: float, of: str = "gradients of step 1") -> GateSketch:
     return GateSketch(of=of, values=base64.b64encode(sums.tobytes()).decode())
 
 
+APART, LONGER = "gradients of step 1", "length of gradients of step 1"
+
+
 def tensors(*sketches: GateSketch, **fields: Any) -> dict[str, Any]:
     return {"tensors": NAMES, "sketches": sketches, "clip_error": 0.0, "update_error": 0.0, **fields}
 
@@ -85,12 +88,13 @@ def tensors(*sketches: GateSketch, **fields: Any) -> dict[str, Any]:
     ("recipe", "fields", "failed"),
     [
         (RECIPE, tensors(sketch_of(1, 2, 3, 4)), []),
-        (RECIPE, tensors(sketch_of(1, 2, 3, 4.2)), []),
-        (RECIPE, tensors(sketch_of(1, 2, 3, 5)), ["gradients of step 1"]),
-        (RECIPE, tensors(sketch_of(1, 2, 3, -4)), ["gradients of step 1"]),
-        (RECIPE, tensors(sketch_of(1, 2, 3, math.nan)), ["gradients of step 1"]),
-        (RECIPE, tensors(sketch_of(1.04, 2.08, 3.12, 4.16)), ["gradients of step 1 in the median"]),
-        (FP32, tensors(sketch_of(1, 2, 3, 4.2)), ["gradients of step 1"]),
+        (RECIPE, tensors(sketch_of(1, 2, 3, 4.05)), []),
+        (RECIPE, tensors(sketch_of(1, 2, 3, 4.2)), [LONGER]),
+        (RECIPE, tensors(sketch_of(1, 2, 3, -4)), [APART]),
+        (RECIPE, tensors(sketch_of(1, 2, 3, 5)), [APART, LONGER]),
+        (RECIPE, tensors(sketch_of(1, 2, 3, math.nan)), [APART, LONGER]),
+        (RECIPE, tensors(sketch_of(1.05, 2.1, 3.15, 4.2)), [LONGER, f"{APART} in the median"]),
+        (FP32, tensors(sketch_of(1, 2, 3, 4.1)), [APART, LONGER]),
         (RECIPE, tensors(sketch_of(1, 2, 3, 4), update_error=0.1), ["optimizer step"]),
         (RECIPE, tensors(sketch_of(1, 2, 3, 4), clip_error=1.0), ["clipped length"]),
         (
