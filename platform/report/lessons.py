@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from platform.cost_model.step_time import StepTime
 from platform.report.forecast import Forecaster
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
+from trainers.measuring.intervals import interval
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.layout import Layout
@@ -55,22 +57,26 @@ def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
 def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) -> list[str]:
     """Returns for each axis how its values compare between measurements that differ in nothing else.
 
-    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. Where it speaks against
-    the winner's value, the sentence says how the winner itself compares.
+    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. A comparison whose 95 %
+    interval holds no difference is left out: over the pairs, for a single one over both measurements' windows. Where it
+    speaks against the winner's value, the sentence says how the winner itself compares.
     """
     timed = [
         measurement
         for measurement in measurements
         if measurement.outcome in TIMED and measurement.tokens_per_s and not measurement.repeat
     ]
-    ratios: dict[tuple[str, Any, Any], list[float]] = {}
-    for axis, a, b, ratio in _pairs(timed):
-        if (axis, b, a) in ratios:
-            ratios[axis, b, a].append(1 / ratio)
+    compared: dict[tuple[str, Any, Any], list[tuple[float, float]]] = {}
+    for axis, a, b, ratio, margin in _pairs(timed):
+        if (axis, b, a) in compared:
+            compared[axis, b, a].append((1 / ratio, margin))
         else:
-            ratios.setdefault((axis, a, b), []).append(ratio)
+            compared.setdefault((axis, a, b), []).append((ratio, margin))
     sentences: dict[str, tuple[float, list[str]]] = {}
-    for (axis, value, other), ratios_of in ratios.items():
+    for (axis, value, other), pairs_of in compared.items():
+        if not _differs(pairs_of):
+            continue
+        ratios_of = [ratio for ratio, _ in pairs_of]
         ratio = statistics.median(ratios_of)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
         pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
@@ -83,6 +89,21 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
         f"{axis.replace('_', '-')}{of_miniature}, all else equal: {'; '.join(words)}."
         for axis, (_, words) in sorted(sentences.items(), key=lambda item: -item[1][0])
     ]
+
+
+def _differs(compared: Sequence[tuple[float, float]]) -> bool:
+    """Returns whether the 95 % interval of pairs' ratios, each with its margin over windows, excludes equal speeds."""
+    logs = [math.log(ratio) for ratio, _ in compared]
+    if len(compared) == 1:
+        return abs(logs[0]) > compared[0][1]
+    low, high = interval(logs)
+    return low > 0 or high < 0
+
+
+def _margin(measurement: Measurement) -> float:
+    """Returns half of the 95 % interval of a measurement's time over its windows, as a share; infinite for one."""
+    low_s, high_s = interval(measurement.windows_s)
+    return (high_s - low_s) / (high_s + low_s) if math.isfinite(high_s) else math.inf
 
 
 def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
@@ -169,23 +190,25 @@ def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
     return f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
 
 
-def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
-    """Yields axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
+def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float, float]]:
+    """Yields axis, its two values, their ratio of tokens/s and its margin over windows, for all pairs that are equal in
+    every other axis.
 
     Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
     each.
     """
     rows = [_axes(measurement) for measurement in timed]
+    margins = [_margin(measurement) for measurement in timed]
     for place, axis in enumerate(AXES):
-        groups: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
-        for row, measurement in zip(rows, timed, strict=True):
+        groups: dict[tuple[Any, ...], list[tuple[Any, float, float]]] = {}
+        for row, measurement, margin in zip(rows, timed, margins, strict=True):
             assert measurement.tokens_per_s
             other_values = (*row[:place], *row[place + 1 :])
-            groups.setdefault(other_values, []).append((row[place], measurement.tokens_per_s))
+            groups.setdefault(other_values, []).append((row[place], measurement.tokens_per_s, margin))
         for group in groups.values():
-            for (a, speed), (b, other) in itertools.combinations(group, 2):
+            for (a, speed, margin), (b, other, other_margin) in itertools.combinations(group, 2):
                 if a != b:
-                    yield axis, a, b, speed / other
+                    yield axis, a, b, speed / other, math.hypot(margin, other_margin)
 
 
 def _axes(measurement: Measurement) -> tuple[Any, ...]:

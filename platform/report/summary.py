@@ -78,10 +78,10 @@ def winner_sentence(
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     of_tried = f"of {coverage.words} tried " if coverage else ""
-    of_tried = f"({names_of(caveats)}) {of_tried}" if caveats else of_tried
+    named = f" ({names_of(caveats)})" if caveats else ""
     global_batch_text = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
-        f"Fastest {of_tried}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
+        f"Fastest {of_tried}for {mark}{best.recipe.label}{named}: {best.layout.label} on {devices},"
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{global_batch_text}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
@@ -219,7 +219,7 @@ def evidence(result: RecipeResult) -> list[str]:
             "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."
         )
     elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
-        sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
+        sentences.append("Numerics gate: none to pass, the search has no other layout to compare the winner with.")
     if reasons := ", ".join(best.held_back_by):
         num_held_back = sum(map(bool, best.held_back))
         sentences.append(

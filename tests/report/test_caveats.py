@@ -65,6 +65,11 @@ def test_a_sound_result_has_no_caveat() -> None:
     assert "Caveats" not in page([result])
 
 
+def test_the_page_on_results_explains_every_caveat() -> None:
+    pages = Path(__file__).parents[2] / "docs" / "results.md"
+    assert [name for name in DECLARED if f"| {name} |" not in pages.read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.parametrize("name", DECLARED)
 def test_every_view_shows_every_caveat(name: str, tmp_path: Path) -> None:
     result = RESULTS[name]()

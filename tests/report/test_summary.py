@@ -99,11 +99,11 @@ def test_a_disturbed_point_has_the_memory_that_other_processes_held_in_the_searc
     assert any("(other processes held 22.5, then 0 GiB of a GPU)" in verdict for verdict in output), output
 
 
-def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
+def test_a_winner_without_another_layout_is_said_to_have_no_gate_to_pass() -> None:
     """Checks that the sentence appears only where a session ended by itself and left nothing out, and where the winner
     has curves only as a reference, if any.
     """
-    output = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
+    output = "Numerics gate: none to pass, the search has no other layout to compare the winner with."
     timestamp = "2026-01-01T00:00:01+00:00"
     end = End(at=timestamp, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
     curves = GateCurves(
@@ -162,7 +162,8 @@ def test_a_recipe_of_which_all_is_skipped_does_not_fit_although_a_budget_ended_t
 def test_each_recipe_has_its_own_verdict() -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     history = _history(measurement(), measurement(recipe=other, tokens_per_s=90000.0), recipes=(RECIPE, other))
-    assert [("length 2048" in output, "length 1024" in output) for output in verdicts(StudyResult.of(history))] == [
+    firsts = [output for output in verdicts(StudyResult.of(history)) if output.startswith("Fastest")]
+    assert [("length 2048" in output, "length 1024" in output) for output in firsts] == [
         (True, False),
         (False, True),
     ]

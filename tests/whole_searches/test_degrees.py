@@ -147,8 +147,8 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
 
 
 def _passes_the_gate(run: Run) -> None:
-    """Checks that a winner passed its gate, and that no gate failed. The plainest layout of a space, with which gates
-    compare the others, has none to pass; where no layout is resolved to be the fastest, there is no winner.
+    """Checks that a winner passed its gate, and that no gate failed. A single layout has none to
+    pass; where no layout is resolved to be the fastest, there is no winner.
     """
     has_none = "Numerics gate: none to pass" in run.sessions[-1].out or run.sessions[-1].code == NOT_RESOLVED
     assert has_none or [gate.is_reference for gate in run.history.gates].count(False) >= 1

@@ -114,13 +114,24 @@ class WinnerRuns:
         return self._rules.repeats > 0 or best.step_time_derived
 
     def _needs_gate(self, best: Measurement, history: History) -> bool:
-        """Returns whether the winner's curves are still missing. A layout that is itself the plainest needs none,
-        unless they show what FP8 costs in loss.
+        """Returns whether the winner's curves are still missing, where another layout can be its reference or they show
+        what FP8 costs in loss.
         """
         if has_curves(best, history.gates):
             return False
+        return best.recipe in self._compared or bool(self._references(best, history))
+
+    def _references(self, best: Measurement, history: History) -> list[Layout]:
+        """Returns the layouts that may serve as the winner's reference, the best one first: the plainest, and where
+        that is the winner itself the next. One that failed a gate is none.
+        """
+        failed = {
+            measurement.layout
+            for measurement in of_recipe(best.recipe, history.measurements)
+            if measurement.phase == "gate"
+        }
         order = gates.references(best.recipe, self._candidates, history.measurements)
-        return bool(order) and (order[0] != best.layout or best.recipe in self._compared)
+        return [layout for layout in order if layout != best.layout and layout not in failed]
 
     def _reference(self, best: Measurement, history: History) -> Layout | None:
         """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
@@ -137,6 +148,5 @@ class WinnerRuns:
             for trial in self._started.values()
             if trial.recipe == recipe and trial.gate and not trial.is_winner_run
         }
-        order = gates.references(recipe, self._candidates, history.measurements)
-        untried_layouts = [layout for layout in order if layout not in tried_layouts and layout != best.layout]
+        untried_layouts = [layout for layout in self._references(best, history) if layout not in tried_layouts]
         return untried_layouts[0] if untried_layouts and len(tried_layouts) < MOST_REFERENCES else None

@@ -203,10 +203,17 @@ class TestFinals:
         best = winner(history_of(study).measurements)
         assert best is not None and best.layout == LAYOUTS[1]
 
-    def test_the_plainest_layout_is_its_own_reference(self, make: Make, backend: Backend, study: Study) -> None:
+    def test_the_plainest_layout_is_held_to_another_one(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 + 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: (2.0, 1.0)
         backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
-        assert backend.order == ALL_RUNGS and not history_of(study).gates
+        gates = [(gate.layout, gate.is_reference) for gate in history_of(study).gates]
+        assert len(gates) == 2 and gates[0] == (LAYOUTS[2], False)
+        assert gates[1][1] and gates[1][0] != LAYOUTS[2]
+
+    def test_a_single_layout_has_no_gate(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.run(make(candidates()[:1], rules=dataclasses.replace(self.RULES, repeats=0)))
+        assert not history_of(study).gates
 
     def test_a_reference_that_cannot_run_is_replaced(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))

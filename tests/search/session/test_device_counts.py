@@ -35,7 +35,7 @@ def test_each_number_has_a_winner_with_days_efficiency_and_cost(
 ) -> None:
     argv = (pair, "--name", "s", "--gpus", "1,2", "--tokens", str(TOKENS), "--price-per-gpu-h", str(PRICE))
     assert played.search(*argv, "--searcher", "sweep") == 0
-    assert played.ran == [1, 1, 2, 2]
+    assert played.ran == [1] * 4 + [2] * 4, "two layouts, then the winner's gate and its reference's"
     rows = _printed(capsys)["scaling"]
     assert [(row["gpus"], row["study"], row["tokens_per_s"]) for row in rows] == [
         (1, "s-1gpu", 1000.0),
