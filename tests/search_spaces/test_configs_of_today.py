@@ -97,6 +97,7 @@ def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -
         ("llama", "num_hidden_layers", True, r"a whole number for num_layers \(num_hidden_layers\), got True"),
         ("llama", "rms_norm_eps", float("inf"), "rms_norm_eps of .* must be a finite number, got inf"),
         ("llama", "attention_dropout", float("nan"), "attention_dropout of .* must be a finite number, got nan"),
+        ("llama", "attention_dropout", 7, "attention_dropout of .* must lie in .0, 1. or be left out, got 7"),
         ("llama", "rms_norm_eps", True, "rms_norm_eps of .* must be a number of at least 0, got True"),
         ("llama", "head_dim", 33, "33 wide .*choose an even width"),
         ("llama", "rope_theta", 0, "rope_theta of .* must be a number above 0 or left out, got 0"),

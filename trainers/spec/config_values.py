@@ -47,6 +47,10 @@ def check_values(config: Mapping[str, Any], name: str) -> None:
         value = config.get(key)
         if value is not None and (type(value) not in (int, float) or value < 0):
             raise ValueError(f"{key} of {name} must be a number of at least 0, got {shortened(value)}")
+    for key, value in config.items():
+        # Dropout is off in training here; elsewhere the model of such a file could not be built.
+        if key.endswith(("dropout", "pdrop")) and (type(value) not in (int, float) or not 0 <= value <= 1):
+            raise ValueError(f"{key} of {name} must lie in [0, 1] or be left out, got {shortened(value)}")
     for key in _SWITCHES:
         if config.get(key) is not None and type(config[key]) is not bool:
             raise ValueError(f"{key} of {name} must be true, false or left out, got {shortened(config[key])}")
