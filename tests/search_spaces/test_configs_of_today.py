@@ -1,4 +1,4 @@
-"""Ten configurations as transformers writes them: each becomes a space of that model, or is refused by its key."""
+"""Configurations as transformers writes them: each becomes a space of that model, or is refused by its key."""
 
 import json
 from pathlib import Path
@@ -38,6 +38,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "gemma3": {},
     "phi3": _LOCAL,
     "olmo2": {},
+    "olmo3": _LOCAL,
+    "smollm3": {},
+    "gpt_neox": {},
+    "gpt2": {"n_embd": 64, "n_layer": 6, "n_head": 8, "n_positions": 512},
+    "bloom": {},
     "stablelm": {"qk_layernorm": True, "use_parallel_residual": True},
     "glm4": {"head_dim": 16},
 }
@@ -70,7 +75,8 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     miniature = space.miniature
     assert miniature is not None and miniature.candidates(2)[0]
     expected = f"global_batch 512 by default, which {space.name} does not state: change with --set"
-    assert space.assumption == miniature.assumption == f"seq_len 512 and {expected}"
+    length = 2048 if kind == "bloom" else 512  # BLOOM states no positions
+    assert space.assumption == miniature.assumption == f"seq_len {length} and {expected}"
     assert space.with_changes(["seq_len=256"]).assumption == expected
 
 
