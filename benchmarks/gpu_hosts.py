@@ -81,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _environment(host: Host, number: int, num_gpus: int) -> dict[str, str]:
-    half = range(number * (num_gpus // 2), (number + 1) * (num_gpus // 2))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(num_gpus)))
+    half = visible.split(",")[number * (num_gpus // 2) :][: num_gpus // 2]
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, half)),
+        "CUDA_VISIBLE_DEVICES": ",".join(half),
         "NCCL_HOSTID": host.name,
         "NCCL_SOCKET_IFNAME": "eth0",
         "NCCL_IB_DISABLE": "1",
