@@ -16,7 +16,6 @@ _VARIED = (
     "compile",
     "cuda_graphs",
     "checkpointing",
-    "offload",
     "prefetch",
     "bucket_mib",
     "overlap",
@@ -32,6 +31,7 @@ NARROWED: Mapping[str, str] = {
     **dict.fromkeys(
         ("loss", "grad_sync"), "one value where tp, pp or cp split the model, whose degrees multiply the layouts"
     ),
+    "offload": "none, since the host memory that it fills is not predicted",
 }
 """`Space.narrowed` of a space with `variations` and of layouts that split the model."""
 
@@ -51,7 +51,6 @@ def variations(*kernels: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         # model compiled whole has a loss and an attention of its own.
         {"attention": ("sdpa",), "compile": ("model",), "loss": ("plain",), "bucket_mib": (0, 100, 256)},
         {**fastest, "cuda_graphs": ("on",), "bucket_mib": (0, 100, 256)},
-        {**of_engines, "offload": ("optimizer", "all")},
         {**of_engines, "prefetch": (1, 2, 4)},
         {**of_engines, "bucket_mib": (100, 256)},
         {**of_engines, "overlap": ("on", "off")},

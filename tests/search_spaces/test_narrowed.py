@@ -12,6 +12,7 @@ from platform.plan.__main__ import main
 from search_spaces.gpt2 import GPT2
 from search_spaces.llama3 import LLAMA3_8B
 from search_spaces.space import Space
+from search_spaces.variations import NARROWED
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 
@@ -50,6 +51,7 @@ def test_a_config_json_has_every_axis_and_value_of_the_built_in_spaces(model: Mo
                 lacking.setdefault(axis, set()).update(missing)
     if model.gated:  # a kernel of GELU
         assert lacking.pop("mlp") == {"plain", "quack"} - values_of_config["mlp"]
+    assert lacking.pop("offload") == {"none", "optimizer", "all"} and "offload" in NARROWED
     assert lacking == {}
 
 
@@ -73,7 +75,7 @@ def test_a_built_in_space_says_why_it_has_fewer_values_than_a_config_json_of_its
 def test_what_is_not_tried_in_full_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = _of_config(GPT2, tmp_path)
     varied = {axis for axes in space.variations for axis in axes}
-    assert set(space.narrowed) == varied | {"grad_sync"}
+    assert set(space.narrowed) == varied | {"grad_sync", "offload"}
     assert main([str(tmp_path), "--cluster", "1xH200", "--top", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert all(sentence in shown for sentence in space.not_in_full)
