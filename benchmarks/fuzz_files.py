@@ -164,14 +164,14 @@ CONTENTS: Mapping[str, Callable[[bytes, random.Random], bytes]] = {
     "values changed again": _changed,
     "escapes": lambda *_: b'{"\x1b]0;owned\x07":"\x1b[2J"}\n',
 }
-"""What is put there in a regular file, made of the sound one."""
+"""The contents that are put there in a regular file, made of the sound one."""
 
 
 def _socket(path: Path) -> None:
     before = Path.cwd()
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(path.parent)  # a socket's path has at most 107 bytes
-        made.bind(path.name)
+        listener.bind(path.name)
     os.chdir(before)
 
 
@@ -200,7 +200,7 @@ SPECIAL: Mapping[str, Callable[[Path], object]] = {
     "an unreadable file": _unreadable,
     "nothing": lambda path: None,
 }
-"""What is put there and is no file, or none to be read."""
+"""The kinds that are put there and are no file, or none to be read."""
 
 
 _TRAINING = ("layout.json", "--tokens", "1000", "--out", "training", "--studies", "studies", *NO_RAY)

@@ -104,8 +104,8 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    own = _in_sessions_of_their_own() if local else contextlib.nullcontext()
-    with ends_when_interrupted(), sigterm_restored(), own:
+    sessions = _in_sessions_of_their_own() if local else contextlib.nullcontext()
+    with ends_when_interrupted(), sigterm_restored(), sessions:
         try:
             _patiently(lambda: _start(target))
         except SystemExit as error:  # Ray's own handler of SIGTERM

@@ -1,4 +1,4 @@
-"""What an interrupt does to a training: whether a checkpoint is saved in the time that is left, and what is told."""
+"""The end of a training at an interrupt: whether a checkpoint is saved in the time that is left, and what is told."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ QUIET_S = 120.0
 
 
 class CheckpointWatch:
-    """What the records and files of a training say of its checkpoints."""
+    """The state of a training's checkpoints, by its records and files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CHECKPOINTS
@@ -93,7 +93,7 @@ class CheckpointWatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class InterruptAnswer:
-    """What an interrupt leads to."""
+    """The answer to an interrupt."""
 
     saves: bool
     """Whether a further checkpoint is begun."""

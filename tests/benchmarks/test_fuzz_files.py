@@ -16,7 +16,7 @@ REFUSED_OTHERWISE = {
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", PLACES)
 def test_sound_files_are_taken_up_to_where_a_ray_would_start(place: str) -> None:
-    """Without this, each odd file could be refused for what is wrong with another."""
+    """Checks the other files: otherwise each odd file could be refused for what is wrong with another."""
     end, trace, printed = tried(place, "0", "sound")
     reached = end == "taken" or REFUSED_OTHERWISE.get(place, "no Ray answers at") in printed
     assert reached and not trace, printed

@@ -95,7 +95,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_repeated_signals_interrupt_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`timeout` signals a process and its whole group; a second interrupt would undo what answers the first."""
+    """Checks them as `timeout` sends them: a second interrupt would undo what answers the first."""
     monkeypatch.setattr(signals, "_interrupts", type(signals._interrupts)())  # type: ignore[reportPrivateUsage]
     caught = 0
     with signals.interruptible():

@@ -98,8 +98,8 @@ def test_in_a_step_a_checkpoint_is_saved(tmp_path: Path, number: int) -> None:
 
 
 def test_a_checkpoint_that_is_being_written_is_followed_by_a_last_one(tmp_path: Path) -> None:
-    """Formerly Ray's processes took the signal too: the driver took their end for a fault, 17 s after the signal, and
-    whatever was not saved by then was lost.
+    """Checks an end that takes longer. Formerly Ray's processes took the signal too: the driver took their end for a
+    fault, 17 s after the signal, and whatever was not saved by then was lost.
     """
     code, output, _ = interrupted(tmp_path, Saving, [signal.SIGTERM], "--checkpoint-steps", "1", hidden=768)
     newest = TrainingFolder(tmp_path / "training").newest_checkpoint()

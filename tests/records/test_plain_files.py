@@ -14,9 +14,9 @@ pytestmark = pytest.mark.timeout(20)  # a pipe that is waited for
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(path.parent)  # a socket's path has at most 107 bytes
-        made.bind(path.name)
+        listener.bind(path.name)
 
 
 SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -320,7 +320,7 @@ def test_what_a_journal_says_again_and_again_is_one_object(tmp_path: Path) -> No
 
 
 def test_a_journal_that_was_moved_away_is_not_begun_anew(tmp_path: Path) -> None:
-    """A journal without its first line says nothing of what follows."""
+    """Checks it, since a journal without its first line says nothing of what follows."""
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
         moved = study.journal.rename(tmp_path / "moved")

@@ -193,7 +193,7 @@ def test_the_file_of_several_studies_is_not_read_through_a_link(
 
 
 def test_control_characters_of_a_journal_reach_no_terminal(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such as one that names the window or clears it: a journal may be somebody else's."""
+    """Checks some, such as one that names the window or clears it: a journal may be somebody else's."""
     bad = "\x1b]0;owned\x07\x1b[2J\x9b2J\r"
     folder = studies / "one"
     folder.mkdir()
@@ -210,7 +210,7 @@ def test_control_characters_of_a_journal_reach_no_terminal(studies: Path, capsys
 
 
 def test_a_model_s_name_may_have_dollars(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """matplotlib reads text between two of them as TeX."""
+    """Checks names that matplotlib would read as TeX."""
     folder = studies / "one"
     folder.mkdir()
     recipe = measurement().recipe
@@ -226,7 +226,7 @@ def test_a_model_s_name_may_have_dollars(studies: Path, capsys: pytest.CaptureFi
 def test_a_received_space_file_is_not_run(
     studies: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By tar, scp or git it is this user's own: its owner says nothing of who wrote it."""
+    """Checks one that came by tar, scp or git: it is this user's own: its owner says nothing of who wrote it."""
     monkeypatch.chdir(studies)
     folder = studies / "one"
     folder.mkdir()

@@ -43,10 +43,10 @@ def open_plain(
     except OSError as error:
         raise _unopened(path, error) from error
     try:
-        found = os.fstat(file)
-        _refuse_other(path, found)
-        if most_bytes is not None and found.st_size > most_bytes:
-            raise InputError(f"{path} has {found.st_size:,} bytes: at most {most_bytes:,} are read of such a file")
+        status = os.fstat(file)
+        _refuse_other(path, status)
+        if most_bytes is not None and status.st_size > most_bytes:
+            raise InputError(f"{path} has {status.st_size:,} bytes: at most {most_bytes:,} are read of such a file")
     except InputError:
         os.close(file)
         raise
@@ -106,12 +106,12 @@ def refuse_others(*paths: Path) -> None:
     """
     for path in paths:
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise _unopened(path, error) from error
-        _refuse_other(path, found)
+        _refuse_other(path, status)
 
 
 def refuse_links(folder: Path) -> None:
@@ -129,11 +129,11 @@ def refuse_links(folder: Path) -> None:
         _refuse_other(Path(link), link.stat(follow_symlinks=False))
 
 
-def _refuse_other(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _refuse_other(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
         return
     names = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
-    kind = next((name for is_one, name in names if is_one(found.st_mode)), "a socket or a device")
+    kind = next((name for is_one, name in names if is_one(status.st_mode)), "a socket or a device")
     remedy = ": links are not followed here, put the file itself in its place" if kind == "a link" else ""
     raise InputError(f"{path} is {kind} where a regular file is expected{remedy}")
 

@@ -247,7 +247,7 @@ def _defining(value: Any) -> Any:
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CONTROLS_IN_JSON = re.compile(rb"\\u00[0189]|\\u007[fF]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
-"""What stands in JSON for any of them."""
+"""The ways in which JSON holds any of them."""
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence on every floor."""
+"""A user's mistakes, each one sentence, on every floor."""
 
 
 class InputError(ValueError):
