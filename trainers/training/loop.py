@@ -127,7 +127,7 @@ class TrainingLoop:
             if len(pending.results) >= self._report_every or is_over or due or saves:
                 late, stop = self._report(phase, pending)
                 stopped = stop is not None
-                if due and not stopped:  # it would take the time that is left
+                if due and stop != STOP_UNSAVED:  # those steps are done again
                     self._validate()
                 if keeps and (stop != STOP_UNSAVED if stopped else saves or late or is_over):
                     self._save()
