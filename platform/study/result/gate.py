@@ -43,18 +43,17 @@ def tolerances(recipe: Recipe) -> tuple[float, float]:
 
 GRADIENT_TOLERANCES: dict[Precision, tuple[float, float, float]] = {
     "fp32": (1e-3, 2.5e-4, 2.5e-4),
-    "tf32": (3e-2, 1e-2, 8e-3),
-    "bf16": (0.12, 4e-2, 3e-2),
-    "fp16": (3e-2, 1e-2, 8e-3),
-    "fp8_tensorwise": (1.0, 0.5, 0.5),
-    "fp8_rowwise": (0.5, 0.25, 0.25),
+    "tf32": (0.22, 8e-2, 5e-2),
+    "bf16": (1.7, 0.6, 0.4),
+    "fp16": (0.22, 8e-2, 5e-2),
 }
 """Largest relative differences of gradients: of one parameter's, of the median parameter's, and of the length of one
 parameter's. Rounding weighs on few parameters, where sums cancel, and hardly on lengths; noise in all gradients weighs
 on all, and what is scaled is longer.
 
-Some three times what two plain layouts were apart by, measured in fp32, bf16 and FP8 (docs/lab/2026-11-27.md); those of
-tf32 and fp16 follow from bf16's by their three bits more.
+Some three times what two plain layouts were apart by, in fp32 on CPUs and in bf16 on an H200, where rounding is ten
+times that of small models (docs/lab/2026-11-27.md); those of tf32 and fp16 follow from bf16's by their three bits more.
+Gradients of FP8 are not compared: how far apart two plain layouts are is not measured on a GPU.
 """
 BF16_SUMS = (3e-2, 1e-2, 1e-2)
 """Least tolerances of gradients that are summed or exchanged in bf16, whatever computes them."""
@@ -78,6 +77,8 @@ def gradient_tolerances(recipe: Recipe, of: str) -> tuple[float, float, float] |
     if recipe.powersgd_rank and of != "gradients of step 1":  # its first exchange is whole, the later ones are factors
         return None
     rounded = "bf16" in (recipe.state_precision, recipe.compression)
+    if recipe.compute_precision not in GRADIENT_TOLERANCES:
+        return None
     worst, median, length = GRADIENT_TOLERANCES[recipe.compute_precision]
     least = BF16_SUMS if rounded else (0.0, 0.0, 0.0)
     return max(worst, least[0]), max(median, least[1]), max(length, least[2])
