@@ -35,7 +35,7 @@ _SPACE = "import benchmarks.gpu_hosts_space as spaces\n\n\ndef space():\n    ret
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a search at each rate and prints all rows in Markdown; the exit code is the worst search's, 2 where hosts
-    cannot be made.
+    cannot be namespaces.
     """
     command_parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_hosts")
     command_parser.add_argument("--gbit", default="10", metavar="N,N", help="rates of a link (default: %(default)s)")
@@ -56,21 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = [str(space), *arguments]
         halves = [cores[: len(cores) // 2], cores[len(cores) // 2 :]]
         try:
-            with interruptible(), hosts(2, cores=[",".join(map(str, half)) for half in halves]) as made:
-                cluster = RayHosts(made, folder)
-                for number, host in enumerate(made):
+            with interruptible(), hosts(2, cores=[",".join(map(str, half)) for half in halves]) as namespaces:
+                cluster = RayHosts(namespaces, folder)
+                for number, host in enumerate(namespaces):
                     environment = _environment(host, number, num_gpus)
                     cluster.start(number, num_cpus=max(2, len(halves[number])), environment=environment)
-                first = {**cluster.environment, **_environment(made[0], 0, num_gpus)}
+                first = {**cluster.environment, **_environment(namespaces[0], 0, num_gpus)}
                 for rate in options.gbit.split(","):
-                    for host in made:
+                    for host in namespaces:
                         host.limit(float(rate) * 1e3)
                     at = ["--studies", str(studies / rate), "--address", cluster.address]
                     log = studies / f"{rate}.log"
                     log.parent.mkdir(parents=True, exist_ok=True)
                     if options.probe:
-                        _python(made[0], ["-m", "platform.probe", *at], first, log)
-                    worst = max(worst, _python(made[0], ["-m", "platform.search", *arguments, *at], first, log))
+                        _python(namespaces[0], ["-m", "platform.probe", *at], first, log)
+                    worst = max(worst, _python(namespaces[0], ["-m", "platform.search", *arguments, *at], first, log))
         except HostsError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

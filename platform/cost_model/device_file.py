@@ -8,7 +8,6 @@ A file's path stands wherever a name of the catalogue does, and files that the e
 """
 
 import difflib
-import json
 import os
 import statistics
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
+from trainers.records.plain_files import read_json
 
 VARIABLE = "LAYOUT_SEARCH_DEVICES"
 """Environment variable with paths of device files, separated as those of PATH are."""
@@ -40,10 +40,9 @@ def path_of(name: str) -> Path | None:
 def is_device_file(path: Path) -> bool:
     """Returns whether the file is there and is not the probe of a cluster, which has a fingerprint."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return "fingerprint" not in read_json(path, links=True)
+    except InputError:
         return False
-    return isinstance(content, dict) and "fingerprint" not in content
 
 
 def listed() -> tuple[Path, ...]:
@@ -93,14 +92,9 @@ def read(path: Path, content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"the device file {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the device file {path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"the device file {path} must hold one JSON object, got {type(content).__name__}")
-    return content
+        return read_json(path, links=True)
+    except InputError as error:
+        raise InputError(f"the device file {error}") from error
 
 
 def _number(path: Path, key: str, value: Any, largest: float) -> float:

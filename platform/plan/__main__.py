@@ -75,7 +75,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
         " of the catalogue, 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here,"
-        " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
+        " as platform.probe measured it (default with --address or RAY_ADDRESS)",
     )
     command_parser.add_argument(
         "--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search"
@@ -100,7 +100,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--software",
         metavar="NAME",
         default=THIS_PROJECT,
-        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s, this project's)",
+        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s)",
     )
     command_parser.add_argument(
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"

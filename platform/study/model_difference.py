@@ -1,6 +1,5 @@
 """Says in which keys of `config.json` two models differ."""
 
-import json
 from typing import Any
 
 from trainers.spec.codec import shortened
@@ -39,7 +38,7 @@ def nearest_difference(recorded: Recipe, present: tuple[Recipe, ...]) -> str:
 
 
 def _config(model: ModelSpec) -> dict[str, Any]:
-    return json.loads(model.config) if model.config else model.to_config()
+    return model.settings or model.to_config()
 
 
 def _value_text(config: dict[str, Any], key: str) -> str:

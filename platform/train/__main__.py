@@ -52,15 +52,15 @@ def parser() -> argparse.ArgumentParser:
     add("--phase", type=_phase, action="append", default=[], metavar="TOKENS:GLOBAL_BATCH[:FILE]", help="a first phase"
         " with a batch, and a layout, of its own; may be given several times")  # fmt: skip
     add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
-    add("--verify-data", action="store_true", help="compare every byte of the token files with the hashes of their"
-        " index and of the training's begin (default: sizes, times and 16 blocks)")  # fmt: skip
+    add("--verify-data", action="store_true", help="compare all token files with their hashes"
+        " (default: sizes, times and 16 blocks)")  # fmt: skip
     add("--seed", type=_whole_count, metavar="N", help="of weights and of the data's order (default: the recipe's)")
     add("--checkpoint-s", type=duration, default=600.0, metavar="S", help="seconds (or 10m) between checkpoints"
         " (default: %(default)g)")  # fmt: skip
     add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
     add("--keep", type=_count, default=2, metavar="N", help="checkpoints to keep (default: %(default)s)")
-    add("--grace", type=duration, metavar="T", help="seconds (or 10m) after an interrupt until the machine is taken:"
-        " a checkpoint that takes longer is not begun (default: no limit)")  # fmt: skip
+    add("--grace", type=duration, metavar="T", help="seconds (or 10m) from interrupt to kill: no longer checkpoint"
+        " begins (default: no limit)")  # fmt: skip
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")

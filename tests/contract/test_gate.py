@@ -146,16 +146,16 @@ def _gather(value: Any) -> list[Any]:
 
 
 @functools.cache
-def whole() -> GateCurves:
-    return run_group(_whole, None, 1)
+def of_one_rank() -> GateCurves:
+    return run_group(_of_one_rank, None, 1)
 
 
-def _whole(_: None) -> GateCurves:
+def _of_one_rank(_: None) -> GateCurves:
     return gate_faults.curves(OF_SPLIT, PLAIN, SIZE, 1, gate_faults.unfaulted, CPU)
 
 
 @pytest.mark.parametrize("index", [pytest.param(i, id=layout.label) for i, layout in enumerate(SPLIT)])
 def test_tensors_that_are_cut_over_ranks_have_the_sketches_of_whole_ones(index: int) -> None:
-    verdict = compare(whole(), split()[index])
+    verdict = compare(of_one_rank(), split()[index])
     assert verdict.passed and len(verdict.checks) == 10, verdict.sentence
     assert max(check.error for check in verdict.checks) < 1e-4, cast(Any, verdict.checks)

@@ -144,7 +144,7 @@ def test_what_is_missing_is_named(card: Path, key: str) -> None:
         find_device(str(card))
 
 
-@pytest.mark.parametrize(("text", "words"), [("[1]", "must hold one JSON object, got list"), ("{", "is not JSON")])
+@pytest.mark.parametrize(("text", "words"), [("[1]", "is no JSON file of this kind: it holds a list"), ("{", "is no JSON file of this kind")])
 def test_what_is_no_object_is_refused(card: Path, text: str, words: str) -> None:
     card.write_text(text)
     with pytest.raises(InputError, match=f"the device file {card} {words}"):

@@ -418,7 +418,7 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
 def test_a_step_that_fp16_skipped_runs_again_on_the_same_batch(monkeypatch: Any) -> None:
     measured_rung = rung(monkeypatch)
     measured_rung._c.job = SimpleNamespace(first_step_s=60.0)
-    asked: list[int] = []
-    monkeypatch.setattr(measured_rung, "_tokens", lambda step, micro_step: asked.append(step))
+    steps: list[int] = []
+    monkeypatch.setattr(measured_rung, "_tokens", lambda step, micro_step: steps.append(step))
     assert [measured_rung.numbered(number) for number in (0, 0, 1)] == [(1.0, 1.0, pytest.approx(0.3))] * 3
-    assert asked == [0, 0, 0, 0, 1, 1]
+    assert steps == [0, 0, 0, 0, 1, 1]

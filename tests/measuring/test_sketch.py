@@ -63,9 +63,9 @@ def test_the_sketches_of_parts_add_up_to_that_of_the_whole(
 
 
 def test_lengths_are_estimated_and_squares_are_exact() -> None:
-    whole = sketched([whole_tensor(WHOLE)])
-    assert float(length(whole)) == pytest.approx(float(WHOLE.norm()), rel=0.25)
-    assert float(whole[0, KEPT]) == pytest.approx(float(WHOLE.double().square().sum()))
+    uncut = sketched([whole_tensor(WHOLE)])
+    assert float(length(uncut)) == pytest.approx(float(WHOLE.norm()), rel=0.25)
+    assert float(uncut[0, KEPT]) == pytest.approx(float(WHOLE.double().square().sum()))
 
 
 def test_a_sketch_is_linear_and_tells_one_value_and_one_row_apart() -> None:
@@ -78,5 +78,5 @@ def test_a_sketch_is_linear_and_tells_one_value_and_one_row_apart() -> None:
 
 
 def test_parameters_of_one_shape_have_signs_of_their_own() -> None:
-    one, other = sketched([whole_tensor(WHOLE)], ("a", "b"))
-    assert not torch.allclose(one, other)
+    first, other = sketched([whole_tensor(WHOLE)], ("a", "b"))
+    assert not torch.allclose(first, other)

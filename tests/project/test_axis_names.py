@@ -51,6 +51,7 @@ AXES: Mapping[str, frozenset[str]] = {
         {"attention", "compile", "cp", "dp_replicate", "engine", "pp", "schedule", "tp", "virtual", "zero_stage"}
     ),
     "platform/plan/software.py": frozenset({"checkpointing", "engine", "tp"}),
+    "platform/study/result/gate.py": frozenset({"loss"}),  # a figure of a step, not the axis
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),

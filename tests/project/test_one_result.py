@@ -28,8 +28,8 @@ RANKING = frozenset(
     ]
 )
 """Functions of `platform/study/result` from which a result is made."""
-RANKERS = ("study/result/", "search/confirmation/", "search/loop/")
-"""Folders whose modules may ask them: where they are, and what decides by them which trial runs next."""
+RANKERS = ("study/result/", "search/confirmation/", "search/loop/", "search/setup/study_setup.py")
+"""Places that may ask them: where they are, what decides by them which trial runs next, and the gate's size."""
 MAKERS = frozenset(
     ("report/__main__.py", "report/follow.py", "report/group_report.py", "search/session/output.py", "train/target.py")
 )

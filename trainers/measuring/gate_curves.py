@@ -22,9 +22,9 @@ def curves_of(context: RunContext, engine: Engine, gate: GateSize, batch: BatchP
     runner = StepRunner(context, engine, data.source(recipe), batch)
 
     def step(number: int) -> tuple[float, float, float]:
-        taken = runner.numbered(number)
+        result = runner.numbered(number)
         context.watchdog.beat("gate", allowed_s=job.first_step_s)  # sketches follow
-        return taken
+        return result
 
     context.watchdog.beat("gate", allowed_s=job.first_step_s)
     steps = gate_steps.run(engine, recipe, gate, device=context.device, gather=context.gather, step=step)

@@ -34,7 +34,7 @@ _ROUNDING = {"fp32": 2.0**-24, "bf16": 2.0**-9}
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSteps:
-    """What the gate's steps on one engine gave, under the names of `GateCurves`."""
+    """The results of the gate's steps on one engine, under the names of `GateCurves`."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
@@ -67,7 +67,7 @@ def run(
     losses: list[float] = []
     norms: list[float] = []
     times_s: list[float] = []
-    kept: list[GateSketch] = []
+    written: list[GateSketch] = []
     clip_error = update_error = None
     update_tensor = ""
     first_weights = moments = None
@@ -85,7 +85,7 @@ def run(
         if shown:
             before, moments = moments, sketched.of("exp_avg")
             gradients = (moments - (0.0 if before is None else recipe.beta1 * before)) / (1 - recipe.beta1)
-            kept.append(_kept(f"gradients of step {number + 1}", gradients))
+            written.append(_written(f"gradients of step {number + 1}", gradients))
             if before is None:
                 clip_error = _clip_error(moments[:, KEPT], norm, recipe)
     if first_weights is not None:
@@ -93,7 +93,7 @@ def run(
         if recipe.optimizer == "adamw":
             update_error, update_tensor = sketched.update_error(first_weights, changes, _last_rate(recipe))
         else:
-            kept.append(_kept(f"changes of step {size.steps}", changes))
+            written.append(_written(f"changes of step {size.steps}", changes))
     engine.set_learning_rate(recipe.learning_rate)
     sharpen(engine, recipe, undo=True)
     return GateSteps(
@@ -101,7 +101,7 @@ def run(
         grad_norms=tuple(norms),
         step_times_s=tuple(times_s),
         tensors=tuple(sketched.names),
-        sketches=tuple(kept),
+        sketches=tuple(written),
         clip_error=clip_error,
         update_error=update_error,
         update_tensor=update_tensor,
@@ -118,9 +118,9 @@ def _unskipped(
     """Returns what the first step of that number gave that fp16 did not skip."""
     for _ in range(_MOST_SKIPPED if recipe.compute_precision == "fp16" else 0):
         skipped = engine.num_skipped_steps()
-        taken = step(number)
+        result = step(number)
         if engine.num_skipped_steps() == skipped:
-            return taken
+            return result
     return step(number)
 
 
@@ -160,7 +160,7 @@ class _Sketched:
         return {key.removeprefix(f"{kind}/"): state[key] for key in state if key.startswith(f"{kind}/")}
 
 
-def _kept(of: str, values: torch.Tensor) -> GateSketch:
+def _written(of: str, values: torch.Tensor) -> GateSketch:
     """Returns sketches as they are written down."""
     data = values[:, :KEPT].numpy().astype("<f4").tobytes()
     return GateSketch(of=of, values=base64.b64encode(data).decode())

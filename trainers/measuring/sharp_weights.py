@@ -56,6 +56,6 @@ def _noise(name: str, shape: tuple[int, ...], seed: int, std: float) -> torch.Te
     return drawn.squeeze(-1)
 
 
-def _box(whole: torch.Tensor, part: TensorPart) -> torch.Tensor:
+def _box(vector: torch.Tensor, part: TensorPart) -> torch.Tensor:
     (first,), (size,) = part.offsets, part.tensor.shape
-    return whole[first : first + size]
+    return vector[first : first + size]

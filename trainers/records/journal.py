@@ -178,7 +178,7 @@ class GateSketch:
     """Sketches of all tensors of one kind after a step of the numerics gate (`trainers.measuring.sketch`)."""
 
     of: str
-    """What was sketched, for people and for the comparison: "gradients of step 1"."""
+    """The name of what was sketched, for people and for the comparison: "gradients of step 1"."""
     values: str
     """Sums of each of `GateCurves.tensors` in turn, little-endian fp32 in base64."""
 

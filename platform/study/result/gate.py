@@ -58,7 +58,7 @@ Gradients of FP8 are not compared: how far apart two plain layouts are is not me
 BF16_SUMS = (3e-2, 1e-2, 1e-2)
 """Least tolerances of gradients that are summed or exchanged in bf16, whatever computes them."""
 CHANGE_TOLERANCE = 0.5
-"""That of a parameter's change by Adafactor: where signs decide, small gradients turn it around."""
+"""The tolerance of a parameter's change by Adafactor: where signs decide, small gradients turn it around."""
 CLIP_TOLERANCE = 1e-2
 UPDATE_TOLERANCE = 1e-2
 """Largest relative difference of a parameter's change from AdamW's by the layout's own moments."""
@@ -89,7 +89,7 @@ class Check:
     """One comparison of the gate."""
 
     of: str
-    """What was compared."""
+    """The name of what was compared."""
     error: float
     """The largest relative difference; infinite where a value is not finite."""
     tolerance: float
@@ -210,8 +210,8 @@ def sketch_errors(
     allowed = np.maximum(np.maximum(lengths, FLOOR * np.linalg.norm(others)), 1e-30)
     differences = np.linalg.norm(ours - others, axis=1) / allowed
     longer = np.abs(np.linalg.norm(ours, axis=1) - lengths) / allowed
-    whole, length = (np.where(np.isfinite(errors), errors, np.inf).tolist() for errors in (differences, longer))
-    return dict(zip(tensors, whole, strict=True)), dict(zip(tensors, length, strict=True))
+    apart, length = (np.where(np.isfinite(errors), errors, np.inf).tolist() for errors in (differences, longer))
+    return dict(zip(tensors, apart, strict=True)), dict(zip(tensors, length, strict=True))
 
 
 def _sums(text: str, num_tensors: int) -> npt.NDArray[np.float64]:
