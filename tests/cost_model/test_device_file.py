@@ -144,10 +144,10 @@ def test_what_is_missing_is_named(card: Path, key: str) -> None:
         find_device(str(card))
 
 
-@pytest.mark.parametrize(("text", "words"), [("[1]", "is no JSON file of this kind: it holds a list"), ("{", "is no JSON file of this kind")])
-def test_what_is_no_object_is_refused(card: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_what_is_no_object_is_refused(card: Path, text: str) -> None:
     card.write_text(text)
-    with pytest.raises(InputError, match=f"the device file {card} {words}"):
+    with pytest.raises(InputError, match=f"the device file {card} is no JSON file of this kind: "):
         find_cluster(f"8x{card}")
 
 
