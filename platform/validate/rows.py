@@ -41,7 +41,7 @@ def read_rows(path: pathlib.Path) -> list[Row]:
             rows = list(reader)
             header = reader.fieldnames or ()
     except InputError as error:
-        raise InputError(f"cannot read table {error}") from None
+        raise InputError(f"cannot read table: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot read table {path}: {cause}") from None

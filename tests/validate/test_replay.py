@@ -124,7 +124,7 @@ def test_all_trials_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["missing.csv"], "cannot read table missing.csv"),
+        (["missing.csv"], "cannot read table: missing.csv"),
         ([str(TR3M), "--budget", "0"], "--budget must be at least 1, got 0"),
         ([str(TR3M), "--seeds", "-2"], "--seeds must be at least 1, got -2"),
         ([str(TR3M), "--min-cell", "99"], "no cell has 99 configurations: the largest has 16"),
