@@ -32,6 +32,8 @@ def tokens_and_model(spec: ModelSpec, checkpointing: str = "none") -> tuple[torc
     module = prepared.module.to_empty(device="cpu")
     for parameter in module.parameters():
         torch.nn.init.constant_(parameter, 0.01)
+    for buffer in module.buffers():  # such as rotary frequencies, which would be what the memory held before
+        buffer.zero_()
     return torch.zeros((1, SEQ_LEN), dtype=torch.int64), module
 
 
