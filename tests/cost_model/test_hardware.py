@@ -168,7 +168,7 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
         ("8h100", "no x between the count and the device: write it as 8xH100$"),
         ("H100x8", "has its count last: write it as 8xH100$"),
         ("2x8xH100,2x8xH200", "is a list: a cluster has equal nodes of one device"),
-        ("8x/none/card.json", "the device file /none/card.json cannot be read: No such file"),
+        ("8x/none/card.json", "the device file /none/card.json cannot be read: there is no such file"),
         ("8xdgx-h10", "nodes with near names: dgx-h100"),
     ],
 )

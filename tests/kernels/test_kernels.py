@@ -39,7 +39,8 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     model = build(spec, attention=filled_layout.attention)
     model = prepare(model, filled_layout)
     assert kernels_in_effect([model], filled_layout) == {
-        name: getattr(filled_layout, name) for name in ("attention", "mlp", "loss", "compile", "checkpointing")
+        "dropout": 0.0,
+        **{name: getattr(filled_layout, name) for name in ("attention", "mlp", "loss", "compile", "checkpointing")},
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
     return model, filled_layout

@@ -152,7 +152,7 @@ def test_devices_of_the_same_arithmetic_differ_by_their_memory_alone(capsys: pyt
     at_two = ("--set", "micro_batch=2")  # which fit both
     h100, h200 = (times(planned(capsys, "--cluster", f"8x{device}", *at_two)) for device in ("H100", "H200"))
     ratios = [h100[key]["step_time_s"] / h200[key]["step_time_s"] for key in h100.keys() & h200.keys()]
-    assert len(ratios) > 3 and min(ratios) >= 1.0 and max(ratios) < 1.08
+    assert len(ratios) > 3 and min(ratios) > 0.998 and max(ratios) < 1.08
 
 
 def test_a_device_without_runs_and_an_unknown_network_have_wide_intervals_and_are_named(

@@ -83,8 +83,8 @@ class TestBeginning:
 
 class TestOrder:
     def test_the_plan_s_order_decides_among_those_that_measurements_do_not_pass_over(self) -> None:
-        """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first three of the plan
-        are within 4 % of each other; the fourth is 8 % slower than the first, which others may beat.
+        """Checks BLOOM-7b1 with one rung a layout, whose steps take as long as predicted: the first seven of the plan
+        are within 1 % of each other; later ones are 5 to 9 % slower than the first, which others may beat.
         """
         alone = [dataclasses.replace(candidate, micro_batches=candidate.micro_batches[:1]) for candidate in BLOOM]
         problem = dataclasses.replace(PLANNED, candidates=alone, columns=known_columns(alone, H200S, None))
@@ -92,14 +92,17 @@ class TestOrder:
         place = {candidate.key: number for number, candidate in enumerate(alone)}
         plan = np.argsort(-points.log_rank, kind="stable").tolist()
         searcher, suggested_places = Guided(problem), list[int]()
-        for _ in range(4):
+        for _ in range(14):
             suggested = searcher.suggest()
             assert suggested is not None
             suggested_places.append(place[suggested.key])
             searcher.update(suggested, ran(suggested, math.exp(points.log_step_s[suggested_places[-1]])))
-        assert suggested_places[:3] == plan[:3]
-        assert suggested_places[3] != plan[3]
-        assert points.log_step_s[suggested_places[3]] < points.log_step_s[plan[3]], "faster, if it fits"
+        assert suggested_places[:7] == plan[:7]
+        others = set(suggested_places) - set(plan[:14])
+        passed_over = set(plan[:14]) - set(suggested_places)
+        assert others, "not the plan's order alone"
+        fastest, slowest = (points.log_step_s[list(places)] for places in (others, passed_over))
+        assert fastest.mean() < slowest.mean(), "faster, if they fit"
 
 
 class TestSurprise:
@@ -149,7 +152,9 @@ class TestLearning:
         posterior = learn(points, index, np.array([0.3]), TIME)
         mean, sigma = posterior.each(np.arange(len(points), dtype=np.int64))
         assert mean[0] == pytest.approx(0.3, abs=0.03) and sigma[0] < 0.05
-        assert (mean > 0.02).all() and (mean[1:] < 1.05 * mean[0]).all(), "a shared error, most of it the point's own"
+        assert np.median(mean) > 0.02 and (mean[1:] < 1.05 * mean[0]).all(), (
+            "a shared error, most of it the point's own"
+        )
         assert sigma.max() > 3 * sigma[0]
 
     def test_what_was_stopped_as_slow_teaches_as_much_as_what_was_not(self) -> None:

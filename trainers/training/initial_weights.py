@@ -4,16 +4,18 @@ import contextlib
 import re
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
 
 from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.base import Engine
 from trainers.records.plain_files import read_json
 from trainers.spec.errors import InputError
+
+if TYPE_CHECKING:  # a worker imports transformers by `trainers.startup.import_stubs`
+    from transformers import PreTrainedModel
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = ("F32", "BF16", "F16")
@@ -72,7 +74,7 @@ class WeightFiles:
                 f"{name} is stored as {dtype} in {self._folder}: give a folder with fp32, bf16 or fp16 weights"
             )
 
-    def check(self, model: PreTrainedModel) -> None:
+    def check(self, model: "PreTrainedModel") -> None:
         """Checks that the folder's tensors are the model's parameters, all of them and none besides.
 
         What transformers leaves out as well counts as none, and so does a second copy of a tied table.

@@ -59,7 +59,8 @@ def read(path: Path) -> Probe:
     Raises:
         InputError: it cannot be read, or holds no probe.
     """
+    stored = read_json(path, links=True)
     try:
-        return from_json(Probe, read_json(path, links=True))
+        return from_json(Probe, stored)
     except ValueError as error:
         raise InputError(f"{path} holds no probe ({error}): make a new one with `python -m platform.probe`") from error

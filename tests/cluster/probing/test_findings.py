@@ -147,5 +147,5 @@ def test_a_plan_without_a_cluster_says_how_to_name_one(
     assert [line.removeprefix("error: ").split(":")[0] for line in output] == [
         "say --cluster",
         "--address belongs to --cluster ray, not to 8xH100",
-        "the probe missing.json cannot be read",
+        "missing.json cannot be read",
     ]

@@ -78,18 +78,18 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
 
     played.cut = 2
     assert played.search("--resume", "s") == INTERRUPTED
-    assert played.ran == [1, 2], "the layout that was not run, then the number that was not begun"
+    assert played.ran == [1, 1, 1, 2], "the layout that was not run, the gate, then the number that was not begun"
     capsys.readouterr()
     played.cut = None
     assert played.search("--resume", "s") == 0
-    assert played.ran == [2]
+    assert played.ran == [2, 2, 2]
     rows = _printed(capsys)["scaling"]
     assert [(row["gpus"], row["tokens_per_s"], row["cost"] is not None) for row in rows] == [
         (1, 1000.0, True),
         (2, 1600.0, True),
     ], "the price is kept"
     histories = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
-    assert [(len(history.measurements), history.sessions) for history in histories] == [(2, 3), (2, 2)]
+    assert [(len(history.measurements), history.sessions) for history in histories] == [(3, 3), (3, 2)]
 
 
 def test_a_dry_run_spends_none_of_the_device_seconds(
