@@ -66,11 +66,12 @@ def count_of_transformers(spec: ModelSpec) -> int:
     config = json.loads(spec.config)
     for key in ("auto_map", "pad_token_id"):
         config.pop(key, None)
+    config["pad_token_id"] = None
     if config.get("head_dim", 0) is None:
         del config["head_dim"]
     kind = config.pop("model_type")
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**config, pad_token_id=None))
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**config))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
