@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,27 @@ FIELDS: Mapping[str, Any] = {
 PLAN = ("--cluster", "2xH100", "--top", "2")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a line a kind, then each traceback's last line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=2000)
+def parsed(
+    argv: Sequence[str] | None, description: str | None, kinds: Iterable[str], *, num_inputs: int
+) -> tuple[argparse.Namespace, Sequence[int]]:
+    """Returns a fuzzer's options and the numbers of its inputs."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=num_inputs)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="begin at this input")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=KINDS, help="this kind alone")
-    parser.add_argument("--one", type=int, metavar="N", help="this input alone, with its traceback")
+    parser.add_argument("--only", choices=tuple(kinds), help="this kind alone")
+    parser.add_argument("--one", type=int, metavar="N", help="this input alone, with what it printed")
     options = parser.parse_args(argv)
+    numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
+    return options, numbers
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a line a kind, then each traceback's last line; returns the exit code."""
+    options, numbers = parsed(argv, __doc__, KINDS, num_inputs=2000)
     ends: Counter[tuple[str, str]] = Counter()
     faults: list[str] = []
     began_s = time.monotonic()
-    numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
     for number in numbers:
         kind = options.only or list(KINDS)[number % len(KINDS)]
         end, trace, printed = run_one(KINDS[kind], random.Random(f"{options.seed}/{number}"))

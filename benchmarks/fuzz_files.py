@@ -10,7 +10,6 @@ runs in this process as `python -m` runs it, up to where it would reach a Ray: i
 answers at. The exit code is 1 where an input ends in a traceback or takes longer than `MOST_S` seconds.
 """
 
-import argparse
 import atexit
 import functools
 import json
@@ -27,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.fuzz import changed_value, command_main, run_one
+from benchmarks.fuzz import changed_value, command_main, parsed, run_one
 from benchmarks.fuzz_sound_files import write_sound
 
 MOST_S = 30.0
@@ -36,16 +35,9 @@ NO_RAY = ("--address", "127.0.0.1:1")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line a place, then each traceback's last line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=4000)
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin at this input")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=PLACES, help="this place alone")
-    parser.add_argument("--one", type=int, metavar="N", help="this input alone, with what it printed")
-    options = parser.parse_args(argv)
+    options, numbers = parsed(argv, __doc__, PLACES, num_inputs=4000)
     ends: Counter[tuple[str, str]] = Counter()
     num_faults, began_s = 0, time.monotonic()
-    numbers = range(options.first, options.first + options.inputs) if options.one is None else (options.one,)
     for number in numbers:
         place = options.only or list(PLACES)[number % len(PLACES)]
         end, trace, printed = tried(place, f"{options.seed}/{number}")
