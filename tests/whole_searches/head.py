@@ -59,10 +59,11 @@ def started(
                 time.sleep(0.2)
         yield f"{ray.util.get_node_ip_address()}:{port}"
     finally:
-        of_head = psutil.Process(head.pid)
-        for child in [*of_head.children(recursive=True), of_head]:  # not SIGTERM, on which it drains for 20 s
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
+            of_head = psutil.Process(head.pid)
+            for child in [*of_head.children(recursive=True), of_head]:  # not SIGTERM, on which it drains for 20 s
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
         head.wait()
 
 
