@@ -250,7 +250,15 @@ def curves(
 
     try:
         plant(engine)
-        steps = gate_steps.run(engine, gated, size, device=device, gather=lambda value: [value], step=step)
+        steps = gate_steps.run(
+            engine,
+            gated,
+            size,
+            device=device,
+            gather=lambda value: [value],
+            step=step,
+            is_reference=plant is unfaulted,
+        )
     finally:
         cast(Any, F).scaled_dot_product_attention = _attention
         engine.close()

@@ -27,7 +27,10 @@ def curves_of(context: RunContext, engine: Engine, gate: GateSize, batch: BatchP
         return result
 
     context.watchdog.beat("gate", allowed_s=job.first_step_s)
-    steps = gate_steps.run(engine, recipe, gate, device=context.device, gather=context.gather, step=step)
+    is_reference = not job.is_winner_run
+    steps = gate_steps.run(
+        engine, recipe, gate, device=context.device, gather=context.gather, step=step, is_reference=is_reference
+    )
     fields = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
     return GateCurves(
         trial_id=job.trial_id,
@@ -35,6 +38,6 @@ def curves_of(context: RunContext, engine: Engine, gate: GateSize, batch: BatchP
         layout=job.layout,
         steps=gate.steps,
         sequences=gate.sequences,
-        is_reference=not job.is_winner_run,
+        is_reference=is_reference,
         **fields,
     )

@@ -16,10 +16,10 @@ import torch
 
 from trainers.distributed.state import WEIGHT, StateTensor
 from trainers.engines.base import Engine
-from trainers.measuring.sharp_weights import sharpen
+from trainers.measuring.sharp_weights import READ_BITS, round_otherwise, sharpen
 from trainers.measuring.sketch import KEPT, length, sketches
 from trainers.records.job import GateSize
-from trainers.records.journal import GateSketch
+from trainers.records.journal import ROUNDED, GateSketch
 from trainers.spec.recipe import Recipe
 
 _SKETCHED_STEPS = 2
@@ -54,16 +54,19 @@ def run(
     device: torch.device,
     gather: Callable[[Any], list[Any]],
     step: Callable[[int], tuple[float, float, float]],
+    is_reference: bool = False,
 ) -> GateSteps:
     """Runs the gate's steps from sharpened first weights, which it takes back at the end; a collective.
 
     `step` runs the step of that number (the same number again where fp16 skipped it) and returns its mean loss over
     ranks, its gradient norm and its seconds. The learning rate stays small, so that rounding is not multiplied, until
     the last step; after it the engine has the recipe's. The last step leaves the weights a step from their first
-    values.
+    values. A reference has the first step's gradients once more, from weights that are rounded otherwise: what rounding
+    does to them in this model at these weights.
     """
     sharpen(engine, recipe)
     sketched = _Sketched(engine, recipe, device, gather)
+    shows_gradients = recipe.optimizer == "adamw"
     losses: list[float] = []
     norms: list[float] = []
     times_s: list[float] = []
@@ -71,11 +74,18 @@ def run(
     clip_error = update_error = None
     update_tensor = ""
     first_weights = moments = None
+    if is_reference and shows_gradients and recipe.compression == "none" and recipe.compute_precision in READ_BITS:
+        engine.set_learning_rate(0.0)
+        round_otherwise(engine, recipe)
+        _unskipped(engine, recipe, 0, step)
+        round_otherwise(engine, recipe)
+        moments = sketched.of("exp_avg")
+        written.append(_written(ROUNDED, moments / (1 - recipe.beta1)))
     for number in range(size.steps):
         is_last = number == size.steps - 1
         rate = _last_rate(recipe) if is_last else recipe.learning_rate * size.rate * (number + 1) / size.steps
         engine.set_learning_rate(rate)
-        shown = number < _SKETCHED_STEPS and recipe.optimizer == "adamw"
+        shown = number < _SKETCHED_STEPS and shows_gradients
         if is_last:
             first_weights = sketched.of(WEIGHT)
         loss, norm, time_s = _unskipped(engine, recipe, number, step)
@@ -90,7 +100,7 @@ def run(
                 clip_error = _clip_error(moments[:, KEPT], norm, recipe)
     if first_weights is not None:
         changes = first_weights - sketched.of(WEIGHT)
-        if recipe.optimizer == "adamw":
+        if shows_gradients:
             update_error, update_tensor = sketched.update_error(first_weights, changes, _last_rate(recipe))
         else:
             written.append(_written(f"changes of step {size.steps}", changes))

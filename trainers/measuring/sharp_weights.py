@@ -14,6 +14,11 @@ SCORE_DEVIATION = 3.0
 """Deviation of attention scores: with the first weights' small ones attention is a mean over all keys, and what is
 wrong with queries, keys, positions or scores hardly shows."""
 _NORM_DEVIATION = 0.1
+_MANTISSA_BITS = {torch.float32: 23, torch.bfloat16: 7}
+_INTEGERS = {4: torch.int32, 2: torch.int16}
+READ_BITS: dict[str, int] = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8_tensorwise": 7, "fp8_rowwise": 7}
+"""Bits of a weight's mantissa that products of a precision read; those of FP8 layers have `_FLOAT8_BITS`."""
+_FLOAT8_BITS = 3
 
 
 def sharpen(engine: Engine, recipe: Recipe, *, undo: bool = False) -> None:
@@ -48,6 +53,22 @@ def sharpen(engine: Engine, recipe: Recipe, *, undo: bool = False) -> None:
                 part.tensor.add_(_box(noise, part).to(part.tensor), alpha=sign)
     counters = engine.counters()
     engine.adopt(Counters(optimizer_step=0, loss_scale=counters.loss_scale, loss_scale_steps=counters.loss_scale_steps))
+
+
+def round_otherwise(engine: Engine, recipe: Recipe) -> None:
+    """Flips, in every weight, the last bit that the recipe's products read: by as much as rounding leaves open. Calling
+    it again takes it back exactly. A collective, before a step.
+    """
+    blocks = f"{architecture_of(recipe.model.architecture).blocks}."
+    for key, tensor in engine.training_state().items():
+        kind, _, name = key.partition("/")
+        is_float8 = bool(recipe.float8_scaling) and name.startswith(blocks) and len(tensor.shape) > 1
+        read_bits = _FLOAT8_BITS if is_float8 else READ_BITS[recipe.compute_precision]
+        for part in tensor.parts if kind == WEIGHT else ():
+            kept_bits = _MANTISSA_BITS[part.tensor.dtype]
+            bits = part.tensor.view(_INTEGERS[part.tensor.element_size()])
+            bits.bitwise_xor_(1 << (kept_bits - min(kept_bits, read_bits)))
+    engine.adopt(engine.counters())
 
 
 def _noise(name: str, shape: tuple[int, ...], seed: int, std: float) -> torch.Tensor:

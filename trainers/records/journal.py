@@ -173,6 +173,11 @@ class Measured:
     measurement: Measurement = dataclasses.field(metadata={UNLIKE: True})
 
 
+FIRST_GRADIENTS = "gradients of step 1"
+ROUNDED = "gradients of step 1 from weights rounded otherwise"
+"""Names of sketches; a reference alone has the second."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSketch:
     """Sketches of all tensors of one kind after a step of the numerics gate (`trainers.measuring.sketch`)."""
