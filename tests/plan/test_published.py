@@ -33,11 +33,11 @@ def tokens_per_s(run: PublishedRun, folder: Path, *, free: bool) -> float | None
     return best[0].tokens_per_s / cluster.num_devices if best else None
 
 
-def test_at_published_degrees_eight_of_ten_are_within_15_percent(tmp_path: Path) -> None:
-    errors: dict[str, float] = {}
-    for name, run in SOURCED.items():
-        speed = tokens_per_s(run, tmp_path, free=False)
-        errors[name] = 1.0 if speed is None else abs(speed / run.tokens_per_s - 1)
+def test_published_degrees_are_accepted_and_eight_of_ten_are_within_15_percent(tmp_path: Path) -> None:
+    speeds = {name: tokens_per_s(run, tmp_path, free=False) for name, run in RUNS.items()}
+    refused = [name for name, speed in speeds.items() if speed is None]
+    assert not refused
+    errors = {name: abs((speeds[name] or 0) / run.tokens_per_s - 1) for name, run in SOURCED.items()}
     assert len(errors) == 10 and sum(error <= 0.15 for error in errors.values()) >= 8, errors
 
 
