@@ -53,6 +53,7 @@ from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import default_folder, located, user_path
 from platform.study.study import find
+from platform.validate.row_software import CURRENT
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -100,7 +101,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--software",
         metavar="NAME",
         default=THIS_PROJECT,
-        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s)",
+        help=f"whose trainers run the layouts: {', '.join(CURRENT)} (default: %(default)s)",
     )
     command_parser.add_argument(
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"

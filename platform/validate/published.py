@@ -199,15 +199,15 @@ def _loss_bytes(row: Row, loss: str, work: Workload, tp: float) -> dict[str, flo
     concatenated. A loss in parts holds one part's logits, and the hidden states' gradient in fp32 and in its own type.
     """
     software, model = software_of(row), work.model
-    whole = logit_bytes(loss, work.compute_bytes, split=tp > 1 and bool(row.get("engine")))
+    logit = logit_bytes(loss, work.compute_bytes, split=tp > 1 and bool(row.get("engine")))
     if tp > 1 and fact(software, "gathers_logits", False):
-        whole = (whole + 2 * work.compute_bytes) * tp
+        logit = (logit + 2 * work.compute_bytes) * tp
     moved = 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0))
     chunks = float(fact(software, "loss_chunks", 1))
     if chunks == 1:
-        return {"logit_bytes": whole, "loss_moved": moved}
+        return {"logit_bytes": logit, "loss_moved": moved}
     gradient = (4.0 + work.compute_bytes) * model.hidden_size * tp / model.vocab_size
-    return {"logit_bytes": whole / chunks + gradient, "loss_moved": moved or 2 * whole}
+    return {"logit_bytes": logit / chunks + gradient, "loss_moved": moved or 2 * logit}
 
 
 def splits_sequence(row: Row, tp: float) -> bool:

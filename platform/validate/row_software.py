@@ -22,6 +22,8 @@ _STUDIES = (
     ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
 )
 """(software, pattern of words, stack) of studies and years whose software has facts of its own."""
+CURRENT = tuple(name for name in names() if name not in [stack for *_, stack in _STUDIES])
+"""Software as it is now."""
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
