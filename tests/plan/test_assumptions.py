@@ -63,10 +63,11 @@ def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str
 def test_length_batch_price_and_software_stand_in_the_header(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    of_space = "length 1024 (of the space), global batch 512 (of the space), no price known, software own trainers"
+    batch = "global batch 512 (by default, --set changes it)"
+    of_space = f"length 1024 (of the space), {batch}, no price known, software own trainers"
     assert of_space in _shown(capsys, "--cluster", "8xH100")
     stated = ("--set", "seq_len=512", "--price-per-gpu-h", "2", "--software", "torchtitan")
-    sentence = "length 512 (stated), global batch 512 (of the space), $2 a GPU-hour (stated), software torchtitan"
+    sentence = f"length 512 (stated), {batch}, $2 a GPU-hour (stated), software torchtitan"
     assert sentence in _shown(capsys, "--cluster", "8xH100", *stated)
     assert "$6.88 a GPU-hour (the catalogue's)" in _shown(capsys, "--cluster", "p5.48xlarge")
     file = tmp_path / "config.json"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import search_spaces
 from platform.plan.__main__ import main
 from platform.search.__main__ import main as search
 from search_spaces.shared_batch import MOST_TOKENS
@@ -52,14 +53,23 @@ def test_a_table_by_devices_has_no_holes_and_one_batch(capsys: pytest.CaptureFix
     assert batches == set(printed["assumptions"]["global_batch"]["values"]) and len(batches) == 1
 
 
+def test_a_built_in_space_s_batch_is_an_assumption_alike_in_plan_and_search(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = answer(capsys, "gpt2", "--cluster", "3xH100", "--top", "1")
+    assert printed["assumptions"]["global_batch"] == {"values": [528], "source": "by default"}
+    space = search_spaces.load("gpt2").with_shared_batch((3,))
+    assert space.recipe.global_batch == 528 and space.assumption == "global_batch 528 by default: change with --set"
+    assert space.candidates(3)[0]
+    assert search(["gpt2", "--gpus", "3", "--dry-run"]) == 0
+
+
 def test_advice_is_a_batch_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt2", "--cluster", "3xH100")
-    assert main([*arguments]) == 2
+    assert main([*arguments, "--set", "global_batch=512"]) == 2
     batch = re.search(r"with --set (global_batch=\d+) 3 devices run .*, at ([\d,]+) tokens/s", capsys.readouterr().err)
     assert batch is not None
     (recipe,) = answer(capsys, *arguments, "--set", batch[1])["recipes"]
     assert f"{recipe['layouts'][0]['tokens_per_s']:,.0f}" == batch[2]
-    assert search(["gpt2", "--gpus", "3", "--dry-run"]) == 2
+    assert search(["gpt2", "--gpus", "3", "--set", "global_batch=512", "--dry-run"]) == 2
     assert f"3 devices would share --set {batch[1]}" in capsys.readouterr().err
 
 
