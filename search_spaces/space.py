@@ -128,6 +128,11 @@ class Space:
         return (self.recipe, *self.further_recipes)
 
     @property
+    def spans_nodes(self) -> bool:
+        """Whether groups of tensor parallelism may span nodes: as `--set` or named points ask for."""
+        return bool(self.points) or "tp" in self.chosen
+
+    @property
     def assumption(self) -> str:
         """The sentence on the recipe's assumed values; "" where all were stated."""
         if self.recipe.model.miniature_of:
