@@ -27,19 +27,23 @@ class Assumptions:
     price_stated: bool
     ignored: tuple[str, ...]
     """Axes that were set and that the software has kernels of its own for."""
+    unused_gbps: float | None
+    """A network that was stated for an answer on one node."""
 
     @classmethod
     def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
         """Returns the assumptions of the answer to `options`."""
+        several_nodes = options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes)
         return cls(
             cluster=cluster,
-            several_nodes=options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes),
+            several_nodes=several_nodes,
             lengths=tuple(dict.fromkeys(recipe.seq_len for recipe in space.recipes)),
             length_source=_source("seq_len", options, space),
             batches=tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
             batch_source=_source("global_batch", options, space),
             price_stated=options.price_per_gpu_h is not None,
             ignored=without_effect(space, cluster.software),
+            unused_gbps=None if several_nodes else options.node_gbps,
         )
 
     @property
@@ -69,7 +73,9 @@ class Assumptions:
         software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
         others = f"{recipe} ({self.batch_source}), {cost}, software {software}"
         kernels = f"--set {', '.join(self.ignored)} has no effect: {software} has kernels of its own"
-        sentences = (self._network() if self.several_nodes else "", others, kernels if self.ignored else "")
+        unused = f"{self.unused_gbps or 0:g} Gbit/s have no effect: there is one node, and no network between nodes"
+        network = self._network() if self.several_nodes else unused if self.unused_gbps else ""
+        sentences = (network, others, kernels if self.ignored else "")
         return tuple(sentence for sentence in sentences if sentence)
 
     def _network(self) -> str:

@@ -60,6 +60,12 @@ def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str
     assert printed_json(capsys, "gpt2", "--cluster", "8xH100")["assumptions"]["network"] is None  # type: ignore[index]
 
 
+def test_a_network_that_one_node_does_not_use_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "25 Gbit/s have no effect: there is one node, and no network between nodes"
+    assert sentence in _shown(capsys, "--cluster", "8xH100@25")
+    assert "no effect" not in _shown(capsys, "--cluster", "8xH100@25", "--gpus", "8,16")
+
+
 def test_length_batch_price_and_software_stand_in_the_header(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
