@@ -277,11 +277,12 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
 
 
 def _counts(options: PlanOptions, cluster: ClusterSpec) -> tuple[int, ...]:
-    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus`, a node's
-    where further nodes are counted up, or the cluster's.
+    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus` that the
+    cluster has, a node's where further nodes are counted up, or the cluster's.
     """
     if options.gpus:
-        return parse_counts(options.gpus)
+        counts = parse_counts(options.gpus)
+        return tuple(count for count in counts if cluster.has_part(count)) or counts
     return (cluster.devices_per_node if options.min_nodes else cluster.num_devices,)
 
 

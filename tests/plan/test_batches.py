@@ -13,6 +13,13 @@ from platform.search.__main__ import main as search
 from search_spaces.shared_batch import MOST_TOKENS
 
 
+def test_counts_that_a_cluster_has_not_do_not_change_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt2", "--cluster", "8xH100", "--set", "attention=sdpa", "--set", "engine=ddp", "--gpus")
+    alone, beside = (answer(capsys, *arguments, counts) for counts in ("7", "7,9,11,13"))
+    assert beside["assumptions"] == alone["assumptions"] and beside["gpus"][0] == alone["gpus"][0]
+    assert "not whole nodes" in beside["gpus"][1]["reason"]
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> str:
     """Returns the file of a space whose batch nothing states, as that of a config.json."""
