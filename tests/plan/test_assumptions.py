@@ -60,6 +60,26 @@ def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str
     assert printed_json(capsys, "gpt2", "--cluster", "8xH100")["assumptions"]["network"] is None  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("question", "batch"),
+    [(("--max-model", "--gpus", "1"), "of one micro-batch a device"), (("--batch-rampup", "8,16"), "of each phase")],
+)
+def test_rows_with_batches_of_their_own_do_not_claim_the_space_s(
+    capsys: pytest.CaptureFixture[str], question: tuple[str, ...], batch: str
+) -> None:
+    narrow = (
+        "--set",
+        "engine=fsdp",
+        "--set",
+        "attention=sdpa",
+        "--set",
+        "checkpointing=full",
+        "--set",
+        "compile=block",
+    )
+    assert f"global batch {batch}, no price known" in _shown(capsys, "--cluster", "8xH100", *narrow, *question)
+
+
 def test_a_network_that_one_node_does_not_use_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     sentence = "25 Gbit/s have no effect: there is one node, and no network between nodes"
     assert sentence in _shown(capsys, "--cluster", "8xH100@25")
