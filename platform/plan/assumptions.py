@@ -39,6 +39,8 @@ class Assumptions:
         """Returns the assumptions of the answer to `options`."""
         several_nodes = options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes)
         of_rows = next((batch for question, batch in _BATCH_OF_ROWS.items() if getattr(options, question)), "")
+        if options.min_nodes and "global_batch" in space.assumed:
+            of_rows = "by default one that the fewest nodes share, --set changes it"
         return cls(
             cluster=cluster,
             several_nodes=several_nodes,

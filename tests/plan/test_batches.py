@@ -69,6 +69,15 @@ def test_a_built_in_space_s_batch_is_an_assumption_alike_in_plan_and_search(caps
     assert search(["gpt2", "--gpus", "3", "--dry-run"]) == 0
 
 
+def test_the_fewest_nodes_share_an_assumed_batch(capsys: pytest.CaptureFixture[str], small: str) -> None:
+    cluster = ("--cluster", "1xH100", "--device-memory-gib", "32", "--set", "checkpointing=full", "--set", "pp=1")
+    fewest = answer(capsys, small, *cluster, "--set", "tp=1", "--min-nodes")["min_nodes"]
+    assert fewest["nodes"] in (5, 6, 7) and fewest["fewer_with_another_batch"] is None
+    first, *_ = fewest["against_nodes"]
+    batch = first["tokens_per_s"] * first["step_time_s"] / 2048
+    assert batch == pytest.approx(fewest["global_batch"]) and fewest["global_batch"] % fewest["nodes"] == 0
+
+
 def test_advice_is_a_batch_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt2", "--cluster", "3xH100")
     assert main([*arguments, "--set", "global_batch=512"]) == 2
