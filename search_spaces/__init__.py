@@ -3,6 +3,7 @@
 A new space is one file and one line in `_REGISTRY`; a file of one's own, named by its path, needs no line.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import re
@@ -56,7 +57,7 @@ def load(name_or_path: str) -> Space:
     if name_or_path in _REGISTRY:
         return _built_in(name_or_path)
     if name_or_path in reference.names():
-        return reference.load(name_or_path)
+        return _of_ours(reference.load(name_or_path))
     path = expanded(name_or_path)
     if path.is_dir() and (path / "config.json").exists():
         path = path / "config.json"
@@ -82,7 +83,12 @@ def load(name_or_path: str) -> Space:
 def _built_in(name: str) -> Space:
     module, _, function = _REGISTRY[name].partition(":")
     make: Callable[[], Space] = getattr(importlib.import_module(module), function)
-    return make()
+    return _of_ours(make())
+
+
+def _of_ours(space: Space) -> Space:
+    """Returns a space of this project's own, whose global batch is an assumption unless named points have theirs."""
+    return space if space.points else dataclasses.replace(space, assumed=("global_batch",))
 
 
 def _of_file(path: Path) -> Space:

@@ -1,5 +1,6 @@
 """Checks the types of a space file's values: a forgotten comma turns a tuple into a string."""
 
+import functools
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,11 @@ _TUPLES: Mapping[str, type] = {
     "micro_batches": int, "further_recipes": Recipe, "points": Point, "variations": dict, "optional_axes": str,
     "remarks": str,
 }  # fmt: skip
+
+
+@functools.cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def check_types(space: Any) -> None:
@@ -92,7 +98,7 @@ def check_recipe(recipe: Any, *, owner: str) -> None:
     if not isinstance(recipe, Recipe):
         raise ValueError(f"{owner} wants Recipes to train, got {shortened(recipe)}")
     for value in (recipe, recipe.model):
-        for name in typing.get_type_hints(type(value)):
+        for name in _hints(type(value)):
             check_value(name, getattr(value, name), type(value), subject=f"{name} of {owner}")
 
 
@@ -102,7 +108,7 @@ def check_value(name: str, value: Any, kind: type, *, subject: str) -> None:
     Raises:
         ValueError: it has not.
     """
-    hint = typing.get_type_hints(kind)[name]
+    hint = _hints(kind)[name]
     if typing.get_origin(hint) is typing.Literal:
         names = typing.get_args(hint)
         if not isinstance(value, str) or value not in names:
@@ -130,7 +136,7 @@ def check_number(value: Any, *, subject: str, is_whole: bool = False, optional: 
 
 
 def _check_name(name: Any, kind: type, description: str) -> None:
-    fields = list(typing.get_type_hints(kind))
+    fields = list(_hints(kind))
     if name not in fields:
         like = spelling_hint(name, fields) if isinstance(name, str) else ""
         raise ValueError(f"{description} {shortened(name)} that no {kind.__name__.lower()} has{like}")

@@ -69,8 +69,8 @@ class Space:
     """Only measurements of one recipe compete: each of these has a winner of its own."""
     points: tuple[Point, ...] = ()
     assumed: tuple[str, ...] = ()
-    """Fields of the recipe that are defaults because nothing states them, such as the length of a `config.json` without
-    one.
+    """Fields of the recipe that nobody stated: of a `config.json` without length or batch, and the batch of the spaces
+    that `search_spaces.load` knows by name.
     """
     chosen: tuple[str, ...] = ()
     """Layout fields that `--set` names, and the micro-batch: other values than those are not tried, and a plan has
@@ -128,12 +128,17 @@ class Space:
         return (self.recipe, *self.further_recipes)
 
     @property
+    def spans_nodes(self) -> bool:
+        """Whether groups of tensor parallelism may span nodes: as `--set` or named points ask for."""
+        return bool(self.points) or "tp" in self.chosen
+
+    @property
     def assumption(self) -> str:
         """The sentence on the recipe's assumed values; "" where all were stated."""
         if self.recipe.model.miniature_of:
             return ""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
-        return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
+        return f"{values} by default: change with --set" if values else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -22,11 +22,13 @@ VARIABLE = "LAYOUT_SEARCH_DEVICES"
 _NEEDED = ("memory_gib", "bandwidth_gb_per_s", "tflops", "link", "source")
 _PRECISIONS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 _BOUNDS = {
-    "memory_gib": 1e5, "bandwidth_gb_per_s": 1e6, "host_gb_per_s": 1e5, "context_gib": 100.0, "units": 1e5,
-    "matmul_share": 1.0, "flash_share": 1.0,
+    "memory_gib": (0.1, 4096.0), "bandwidth_gb_per_s": (1.0, 1e5), "host_gb_per_s": (0.1, 1e4),
+    "context_gib": (0.0, 100.0), "units": (1.0, 1e5), "matmul_share": (0.01, 1.0), "flash_share": (0.01, 1.0),
 }  # fmt: skip
-"""Largest value by number; each is above 0."""
-_LARGEST_TFLOPS = 1e6
+"""(least, largest) value by number: what is beyond was stated in other units."""
+_TFLOPS = (0.01, 1e5)
+_LINK_GB_PER_S = (0.01, 1e4)
+_LONGEST_NAME = 60
 _TEXTS = ("name", "architecture", "source")
 _KEYS = {*_NEEDED, *_BOUNDS, *_TEXTS, "aliases"}
 UNKNOWN_ARCHITECTURE = "not stated"
@@ -72,10 +74,12 @@ def read(path: Path, content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         key: statistics.median(device[key] for device in devices)
         for key in ("matmul_share", "flash_share", "units", "host_gb_per_s", "context_gib")
     }
-    entry |= {key: _number(path, key, stated[key], largest) for key, largest in _BOUNDS.items() if key in stated}
+    entry |= {key: _number(path, key, stated[key], bounds) for key, bounds in _BOUNDS.items() if key in stated}
     for key in _TEXTS:
         if key in stated and not (isinstance(stated[key], str) and stated[key].strip()):
             raise InputError(f"device file {path}: {key} must be text, got {stated[key]!r}")
+    if len(stated.get("name", "")) > _LONGEST_NAME:
+        raise InputError(f"device file {path}: name must have at most {_LONGEST_NAME} characters")
     aliases = stated.get("aliases", [])
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
         raise InputError(f"device file {path}: aliases must be a list of names, got {aliases!r}")
@@ -97,9 +101,10 @@ def _object(path: Path) -> dict[str, Any]:
         raise InputError(f"the device file {error}") from error
 
 
-def _number(path: Path, key: str, value: Any, largest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
-        raise InputError(f"device file {path}: {key} must be a number above 0 and at most {largest:g}, got {value!r}")
+def _number(path: Path, key: str, value: Any, bounds: tuple[float, float]) -> float:
+    least, largest = bounds
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= largest:
+        raise InputError(f"device file {path}: {key} must be a number from {least:g} to {largest:g}, got {value!r}")
     return float(value)
 
 
@@ -114,7 +119,7 @@ def _tflops(path: Path, stated: Any) -> dict[str, float]:
         )
     if unknown := [name for name in stated if name not in _PRECISIONS]:
         raise InputError(f"device file {path}: tflops.{unknown[0]} is none of {', '.join(_PRECISIONS)}")
-    peaks = {name: _number(path, f"tflops.{name}", value, _LARGEST_TFLOPS) for name, value in stated.items()}
+    peaks = {name: _number(path, f"tflops.{name}", value, _TFLOPS) for name, value in stated.items()}
     half = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
     for name, bound in (("fp8", 2 * half), ("tf32", half)):
         if peaks.get(name, 0.0) > 1.1 * bound:
@@ -133,4 +138,4 @@ def _link(path: Path, stated: Any, links: Mapping[str, Any]) -> dict[str, Any]:
         if stated not in links:
             raise InputError(f"device file {path}: link must be GB/s or one of {', '.join(links)}, got {stated!r}")
         return {"link": stated}
-    return {"link": "pcie4", "link_gb_per_s": _number(path, "link", stated, 1e5)}
+    return {"link": "pcie4", "link_gb_per_s": _number(path, "link", stated, _LINK_GB_PER_S)}

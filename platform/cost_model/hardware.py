@@ -84,10 +84,14 @@ class ClusterSpec:
         """Number of all devices."""
         return self.num_nodes * self.devices_per_node
 
+    def has_part(self, num_devices: int) -> bool:
+        """Returns whether `num_devices` are whole nodes, or part of one."""
+        return num_devices >= 1 and (num_devices <= self.devices_per_node or num_devices % self.devices_per_node == 0)
+
     def with_devices(self, num_devices: int) -> "ClusterSpec":
         """Returns the same kind of cluster with `num_devices`: whole nodes, or one node that is not full."""
         per_node = min(self.devices_per_node, num_devices)
-        if num_devices < 1 or num_devices % per_node:
+        if not self.has_part(num_devices):
             raise InputError(
                 f"{num_devices} devices are not whole nodes of {self.devices_per_node} {self.device.name}:"
                 f" take a multiple of {self.devices_per_node}"

@@ -1,25 +1,24 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
-from collections.abc import Collection
-
 from platform.cost_model.hardware import ClusterSpec
 from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
 from trainers.spec.layout import Layout
+from trainers.spec.placement import reaches_across_nodes
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import most_stages, num_stages
 
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 
 
-def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, chosen: Collection[str] = ()) -> str:
+def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, spans_nodes: bool = False) -> str:
     """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit.
-    Groups of `tp` may span nodes where it is among the `chosen` axes.
+    Groups of `tp` may span nodes where `spans_nodes` says so.
     """
     model = recipe.model
     reasons = (
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
         ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
-        ("tp reaches across nodes", "tp" not in chosen and cluster.devices_per_node % layout.tp),
+        ("tp reaches across nodes", not spans_nodes and reaches_across_nodes(layout, cluster.devices_per_node)),
         ("pp x virtual makes more stages than the model has parts", num_stages(layout) > most_stages(model)),
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),

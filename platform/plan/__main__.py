@@ -53,6 +53,7 @@ from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import default_folder, located, user_path
 from platform.study.study import find
+from platform.validate.row_software import CURRENT
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -100,7 +101,7 @@ def _add_subject(command_parser: argparse.ArgumentParser) -> None:
         "--software",
         metavar="NAME",
         default=THIS_PROJECT,
-        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s)",
+        help=f"whose trainers run the layouts: {', '.join(CURRENT)} (default: %(default)s)",
     )
     command_parser.add_argument(
         "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
@@ -276,11 +277,12 @@ def _answer(options: PlanOptions, space: Space, builder: BuildQuestion, console:
 
 
 def _counts(options: PlanOptions, cluster: ClusterSpec) -> tuple[int, ...]:
-    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus`, a node's
-    where further nodes are counted up, or the cluster's.
+    """Returns the numbers of devices of the answer's tables, which share one assumed batch: those of `--gpus` that the
+    cluster has, a node's where further nodes are counted up, or the cluster's.
     """
     if options.gpus:
-        return parse_counts(options.gpus)
+        counts = parse_counts(options.gpus)
+        return tuple(count for count in counts if cluster.has_part(count)) or counts
     return (cluster.devices_per_node if options.min_nodes else cluster.num_devices,)
 
 

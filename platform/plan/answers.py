@@ -247,16 +247,16 @@ def _fewest_nodes(question: Question) -> Answer:
     space, cluster, console = question.space, question.cluster, question.console
     fewest = fewest_nodes(space, space.recipe, cluster)
     question.ready()
-    console.print(f"{space.recipe.label}\n{conditions(cluster, by_size=True)}", highlight=False)
+    console.print(f"{fewest.recipe.label}\n{conditions(cluster, by_size=True)}", highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
-    sizes = [at_size(space, space.recipe, part) for part in parts]
+    sizes = [at_size(space, fewest.recipe, part) for part in parts]
     console.print(f"\ntime against nodes ({short_count(question.tokens)} tokens)", highlight=False)
     show_sizes(sizes, cluster, question.tokens, console, by_node=True)
     answer = {
         "nodes": fewest.num_nodes,
-        "global_batch": space.recipe.global_batch,
+        "global_batch": fewest.recipe.global_batch,
         "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
         "needed_gib": fewest.needed_gib,
         "parts_gib": dict(fewest.parts_gib),
@@ -266,4 +266,4 @@ def _fewest_nodes(question: Question) -> Answer:
             {"nodes": size.num_devices // cluster.devices_per_node, **_size_json(size, question)} for size in sizes
         ],
     }
-    return {"min_nodes": answer}, 0
+    return {"recipe": fewest.recipe.label, "min_nodes": answer}, 0

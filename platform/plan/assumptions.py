@@ -11,6 +11,9 @@ from platform.plan.offers import without_effect
 from platform.plan.plan_options import PlanOptions
 from search_spaces.space import Space
 
+_BATCH_OF_ROWS = {"max_model": "of one micro-batch a device", "batch_rampup": "of each phase"}
+"""Questions whose rows have batches of their own, and the words on them."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
@@ -23,23 +26,31 @@ class Assumptions:
     lengths: tuple[int, ...]
     length_source: str
     batches: tuple[int, ...]
+    """None where each row has its own."""
     batch_source: str
     price_stated: bool
     ignored: tuple[str, ...]
     """Axes that were set and that the software has kernels of its own for."""
+    unused_gbps: float | None
+    """A network that was stated for an answer on one node."""
 
     @classmethod
     def of(cls, options: PlanOptions, space: Space, cluster: ClusterSpec) -> "Assumptions":
         """Returns the assumptions of the answer to `options`."""
+        several_nodes = options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes)
+        of_rows = next((batch for question, batch in _BATCH_OF_ROWS.items() if getattr(options, question)), "")
+        if options.min_nodes and "global_batch" in space.assumed:
+            of_rows = "by default one that the fewest nodes share, --set changes it"
         return cls(
             cluster=cluster,
-            several_nodes=options.sweep is None and (cluster.num_nodes > 1 or options.asks_of_several_nodes),
+            several_nodes=several_nodes,
             lengths=tuple(dict.fromkeys(recipe.seq_len for recipe in space.recipes)),
             length_source=_source("seq_len", options, space),
-            batches=tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
-            batch_source=_source("global_batch", options, space),
+            batches=() if of_rows else tuple(dict.fromkeys(recipe.global_batch for recipe in space.recipes)),
+            batch_source=of_rows or _source("global_batch", options, space),
             price_stated=options.price_per_gpu_h is not None,
             ignored=without_effect(space, cluster.software),
+            unused_gbps=None if several_nodes else options.node_gbps,
         )
 
     @property
@@ -63,13 +74,16 @@ class Assumptions:
 
     def sentences(self) -> tuple[str, ...]:
         """Returns the lines of an answer's header."""
-        recipe = f"length {_listed(self.lengths)} ({self.length_source}), global batch {_listed(self.batches)}"
+        batch = f"{_listed(self.batches)} ({self.batch_source})" if self.batches else self.batch_source
+        recipe = f"length {_listed(self.lengths)} ({self.length_source}), global batch {batch}"
         price = self.cluster.price_per_device_hour
         cost = "no price known" if price is None else f"${price:g} a GPU-hour ({_price_source(self)})"
         software = "own trainers" if self.cluster.software == THIS_PROJECT else self.cluster.software
-        others = f"{recipe} ({self.batch_source}), {cost}, software {software}"
+        others = f"{recipe}, {cost}, software {software}"
         kernels = f"--set {', '.join(self.ignored)} has no effect: {software} has kernels of its own"
-        sentences = (self._network() if self.several_nodes else "", others, kernels if self.ignored else "")
+        unused = f"{self.unused_gbps or 0:g} Gbit/s have no effect: there is one node, and no network between nodes"
+        network = self._network() if self.several_nodes else unused if self.unused_gbps else ""
+        sentences = (network, others, kernels if self.ignored else "")
         return tuple(sentence for sentence in sentences if sentence)
 
     def _network(self) -> str:

@@ -143,7 +143,9 @@ def _at_ends(
         listed.setdefault(layout, []).append(batch.micro_batch)
 
     def refuses(layout: Layout) -> str | None:
-        return misplaced(recipe, layout, cluster, chosen=space.chosen) or refusal(recipe, layout, cluster.software)
+        return misplaced(recipe, layout, cluster, spans_nodes=space.spans_nodes) or refusal(
+            recipe, layout, cluster.software
+        )
 
     micro_batch = points.batches[best].micro_batch
     ends = listed_ends(recipe, points.layouts[best], micro_batch, listed=listed, refuses=refuses)

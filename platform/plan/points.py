@@ -72,7 +72,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec, reach: Reach |
         ladder = space.ladder(micro_batches, recipe, layout)
         fresh = [micro_batch for micro_batch in ladder if (layout, micro_batch) not in enumerated]
         enumerated.update((layout, micro_batch) for micro_batch in fresh)
-        reason = misplaced(recipe, layout, cluster, chosen=space.chosen) or refuses(layout)
+        reason = misplaced(recipe, layout, cluster, spans_nodes=space.spans_nodes) or refuses(layout)
         if costs(layout.rules.name) is None:
             reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:

@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 
-FIRST_S = 2.0
-"""Seconds after which the line is printed."""
+FIRST_S = 1.0
+"""Seconds of computing after which the line is printed: imports take another one before."""
 _EVERY_S = 1.0
 """Seconds between its changes in a terminal; elsewhere it is printed once."""
 

@@ -61,6 +61,8 @@ class Fewest:
     """The smallest number of nodes that holds a model."""
 
     num_nodes: int
+    recipe: Recipe
+    """What is trained there, with the batch that was stated or one that the nodes share."""
     planned: PredictedLayout
     parts_gib: Mapping[str, float]
     """Memory of the layout that needs least there."""
@@ -131,8 +133,8 @@ def against_devices(
 
 def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_nodes: int = 1024) -> Fewest:
     """Returns the smallest number of nodes on which some layout of the space fits with a probability of `SURE` at the
-    recipe's global batch. Where another batch, a multiple of the devices, fits on fewer, the first such number is given
-    beside it.
+    recipe's global batch; where that is assumed, at the nearest one that the nodes share evenly. Where a stated batch
+    leaves out fewer nodes on which another, a multiple of the devices, fits, the first such number is given beside it.
 
     Raises:
         InputError: not even `max_nodes` nodes do.
@@ -141,12 +143,13 @@ def fewest_nodes(space: Space, recipe: Recipe, cluster: ClusterSpec, *, max_node
     rounded: RoundedBatch | None = None
     for num_nodes in range(1, max_nodes + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
-        size = at_size(space, recipe, part)
-        if size.planned is not None and is_sure(size):
-            return _fewest(space, recipe, part, size.planned, tuple(refused_sizes), rounded)
-        refused_sizes.append((num_nodes, size.reason or f"{UNSURE}, the best with {_chance(size)}"))
         whole_batch = with_whole_batch(space, recipe, part.num_devices)
-        if rounded is None and whole_batch != recipe and is_sure(at_size(space, whole_batch, part)):
+        trained = whole_batch if "global_batch" in space.assumed else recipe
+        size = at_size(space, trained, part)
+        if size.planned is not None and is_sure(size):
+            return _fewest(space, trained, part, size.planned, tuple(refused_sizes), rounded)
+        refused_sizes.append((num_nodes, size.reason or f"{UNSURE}, the best with {_chance(size)}"))
+        if rounded is None and whole_batch != trained and is_sure(at_size(space, whole_batch, part)):
             rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole_batch.global_batch)
     hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
@@ -179,6 +182,7 @@ def _fewest(
     layout = points.layouts[row]
     return Fewest(
         num_nodes=cluster.num_nodes,
+        recipe=recipe,
         planned=planned,
         parts_gib=parts_gib(columns, row),
         needed_gib=float(memory.needed_gib[row]),

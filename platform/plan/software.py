@@ -11,7 +11,7 @@ from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.validate.published import is_flash, modules_of, stack_features
-from platform.validate.row_software import data_parallelism_of
+from platform.validate.row_software import data_parallelism_of, stage_of
 from platform.validate.rows import NEEDED, Row
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.batch import BatchPoint
@@ -64,7 +64,13 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
     overrides = {"engine": engine, **_OF_THE_STACK}
-    layouts = [{name: getattr(layout, name) for name in AXES} | overrides for _, layout, _ in points]
+    strategy, software = row["strategy"], cluster.software
+    layouts = [
+        {name: getattr(layout, name) for name in AXES}
+        | overrides
+        | {"zero_stage": stage_of(strategy, software, layout.pp)}
+        for _, layout, _ in points
+    ]
     return features(
         work,
         LayoutArrays.of(layouts),

@@ -8,6 +8,7 @@ from platform.study.history import History
 from search_spaces.candidate import Candidate
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement
+from trainers.spec.placement import reaches_across_nodes
 from trainers.spec.support import refusal
 
 
@@ -26,7 +27,9 @@ def end_sentences(best: Measurement, history: History) -> list[str]:
         best.layout,
         best.batch.micro_batch,
         listed=listed,
-        refuses=lambda layout: refusal(recipe, layout, header.cluster),
+        refuses=lambda layout: (
+            refusal(recipe, layout, header.cluster) or reaches_across_nodes(layout, header.cluster.devices_per_node)
+        ),
     )
     beyond = [end for end in ends if _fits(best, end, header)]
     return [f"{end.words}, and {end.beyond} was not tried: {end.option} tries both." for end in beyond]

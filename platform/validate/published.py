@@ -135,8 +135,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "inner_copies": inner_copies(stepwise, **mlp),
         "activation_forward": forward,
         "activation_backward": backward,
-        "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
-        "loss_moved": 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0)),
+        **_loss_bytes(row, loss, work, tp),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") in ("chunked", "quack")),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "transient_rounding": ROUNDING["expandable" if searched else _pieces(row, tp)],
@@ -193,16 +192,22 @@ def _pieces(row: Row, tp: float) -> str:
     return "late_blocks" if late else "transient_blocks"
 
 
-def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
-    """Returns the bytes that the loss holds per logit of this rank's share. Where a stack gathers logits over tensor
-    parallelism, every rank also holds the other ranks' logits, as received and concatenated.
+def _loss_bytes(row: Row, loss: str, work: Workload, tp: float) -> dict[str, float]:
+    """Returns the columns of the bytes that the loss holds and moves, per logit of this rank's share.
+
+    Where a stack gathers logits over tensor parallelism, every rank also holds the other ranks' logits, as received and
+    concatenated. A loss in parts holds one part's logits, and the hidden states' gradient in fp32 and in its own type.
     """
-    rank_bytes = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
-    return (
-        (rank_bytes + 2 * compute_bytes) * tp
-        if tp > 1 and fact(software_of(row), "gathers_logits", False)
-        else rank_bytes
-    )
+    software, model = software_of(row), work.model
+    logit = logit_bytes(loss, work.compute_bytes, split=tp > 1 and bool(row.get("engine")))
+    if tp > 1 and fact(software, "gathers_logits", False):
+        logit = (logit + 2 * work.compute_bytes) * tp
+    moved = 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0))
+    chunks = float(fact(software, "loss_chunks", 1))
+    if chunks == 1:
+        return {"logit_bytes": logit, "loss_moved": moved}
+    gradient = (4.0 + work.compute_bytes) * model.hidden_size * tp / model.vocab_size
+    return {"logit_bytes": logit / chunks + gradient, "loss_moved": moved or 2 * logit}
 
 
 def splits_sequence(row: Row, tp: float) -> bool:
@@ -221,7 +226,9 @@ def unfused_of(row: Row) -> tuple[str, ...]:
 
 
 def loss_of(row: Row, flash: bool) -> str:
-    """Returns the kind of loss: torch's own, unless the stack has another together with fused attention."""
+    """Returns the kind of loss: torch's own, unless the stack has another together with fused attention; one that it
+    compiles with the model runs as torch's own where nothing is compiled.
+    """
     if row.get("engine"):
         if row.get("loss") == "chunked" and "bare loop" in words(row):
             return "kept"
@@ -229,7 +236,8 @@ def loss_of(row: Row, flash: bool) -> str:
     text = words(row)
     if flash and (any(word in text for word in _FUSED_LOSS) or "loss" in row.get("fused", "").split(";")):
         return "fused"
-    return fact(software_of(row), "loss", "kept") if flash else "kept"
+    uncompiled = fact(software_of(row), "compiles", "none") != "none" and is_eager(row)
+    return fact(software_of(row), "loss", "kept") if flash and not uncompiled else "kept"
 
 
 def modules_of(row: Row) -> Architecture | None:
@@ -248,8 +256,9 @@ def checkpoint_device_share(row: Row, tp: float) -> float:
     sequences of 64 blocks would fill 51 GB of a 32 GB device.
     """
     text = words(row)
-    if row["activation_ckpt"] == "selective" and software_of(row) == "torchtitan":
-        return 0.5  # torchtitan saves every second product (`activation_checkpoint.py`)
+    share = float(fact(software_of(row), "selective_share", 1.0))
+    if row["activation_ckpt"] == "selective" and share < 1:
+        return share
     on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
     if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
         return 0.0

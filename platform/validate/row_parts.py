@@ -7,7 +7,7 @@ from typing import get_args
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.stacks import fact, has, with_software
 from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
-from platform.validate.row_software import SHARDED_WHOLE, STAGES, data_parallelism_of, software_of
+from platform.validate.row_software import data_parallelism_of, software_of, stage_of
 from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
 from trainers.spec.axis import defaults_of
 from trainers.spec.layout import Layout
@@ -130,13 +130,11 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
 
 
 def _stage(row: Row, pp: float) -> int:
-    """Returns the stage of ZeRO. FSDP under a pipeline keeps parameters gathered between micro-batches unless the row
-    states otherwise, which is stage 2: torchtitan by default (torchtitan/models/llama3/infra/parallelize.py,
-    `apply_fsdp`), Llama 3 405B (arXiv 2407.21783, section 3.3.2).
+    """Returns the stage of ZeRO, of FSDP under a pipeline as its software has it unless the row states that parameters
+    are gathered anew.
     """
-    stage = STAGES[row["strategy"]]
-    keeps = pp > 1 and row["strategy"] in SHARDED_WHOLE and not row.get("engine") and not _RESHARDS.search(words(row))
-    return stage - 1 if keeps else stage
+    anew = bool(_RESHARDS.search(words(row)))
+    return stage_of(row["strategy"], software_of(row), 1 if anew else pp)
 
 
 def _grad_sync(row: Row, engine: str, pp: float) -> str:

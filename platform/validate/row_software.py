@@ -15,8 +15,15 @@ STRATEGIES = tuple(STAGES)
 SHARDED_WHOLE = ("fsdp", "hsdp")
 """Strategies that shard parameters too, over all ranks or groups of them, by blocks."""
 
-_STUDIES = (("other", "aleph alpha", "aleph-alpha"), ("megatron-deepspeed", "vtrain", "vtrain"))
-"""(software, pattern of words, stack) of studies whose software has facts of its own."""
+_STUDIES = (
+    ("other", "aleph alpha", "aleph-alpha"),
+    ("megatron-deepspeed", "vtrain", "vtrain"),
+    ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
+    ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
+)
+"""(software, pattern of words, stack) of studies and years whose software has facts of its own."""
+CURRENT = tuple(name for name in names() if name not in [stack for *_, stack in _STUDIES])
+"""Software as it is now."""
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
@@ -53,6 +60,14 @@ def software_of(row: Row) -> str:
         return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
     patterns = (*(study[1:] for study in _STUDIES), *_WORDS)
     return next((name for pattern, name in patterns if re.search(pattern, text)), "other")
+
+
+def stage_of(strategy: str, software: str, pp: float) -> int:
+    """Returns the sharding stage of a strategy beside `pp` pipeline stages: of a software whose FSDP keeps parameters
+    gathered between a pipeline's micro-batches, stage 2.
+    """
+    keeps = pp > 1 and strategy in SHARDED_WHOLE and fact(software, "keeps_parameters", True)
+    return STAGES[strategy] - bool(keeps)
 
 
 def data_parallelism_of(row: Row) -> str:

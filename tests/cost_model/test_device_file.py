@@ -109,21 +109,24 @@ def test_a_family_that_is_not_stated_is_one_without_runs(card: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"memory_gib": None}, "memory_gib must be a number above 0 and at most 100000, got None"),
-        ({"memory_gib": -1}, "memory_gib must be a number above 0"),
-        ({"memory_gib": True}, "memory_gib must be a number above 0"),
+        ({"memory_gib": None}, "memory_gib must be a number from 0.1 to 4096, got None"),
+        ({"memory_gib": -1}, "memory_gib must be a number from"),
+        ({"memory_gib": 81_559}, "memory_gib must be a number from 0.1 to 4096, got 81559"),  # MiB
+        ({"bandwidth_gb_per_s": 0.504}, "bandwidth_gb_per_s must be a number from 1 to"),  # TB/s
+        ({"name": "x" * 61}, "name must have at most 60 characters"),
+        ({"memory_gib": True}, "memory_gib must be a number from"),
         ({"bandwidth_gb_per_s": "504"}, "bandwidth_gb_per_s must be a number"),
         ({"bandwidth_gb_per_s": float("nan")}, "bandwidth_gb_per_s must be a number"),
         ({"tflops": 58}, "tflops must have dense TFLOP/s of fp32 and of bf16 or fp16"),
         ({"tflops": {"fp32": 29}}, "tflops must have dense TFLOP/s of fp32 and of bf16 or fp16"),
-        ({"tflops": {"bf16": 58, "fp32": 0}}, "tflops.fp32 must be a number above 0"),
+        ({"tflops": {"bf16": 58, "fp32": 0}}, "tflops.fp32 must be a number from"),
         ({"tflops": {"bf16": 58, "fp32": 29, "fp4": 9}}, "tflops.fp4 is none of bf16, fp16, fp8, tf32, fp32"),
         ({"tflops": {"bf16": 121, "fp8": 485, "fp32": 30}}, "tflops.fp8 485 is above 242, .* not those with sparsity"),
         ({"link": "nvlink9"}, "link must be GB/s or one of nvlink2, .*, got 'nvlink9'"),
-        ({"link": 0}, "link must be a number above 0"),
+        ({"link": 0}, "link must be a number from"),
         ({"source": ""}, "source must be text"),
         ({"aliases": "4070"}, "aliases must be a list of names"),
-        ({"matmul_share": 1.5}, "matmul_share must be a number above 0 and at most 1"),
+        ({"matmul_share": 1.5}, "matmul_share must be a number from 0.01 to 1"),
         ({"memory_gb": 12}, "memory_gb is no key of a device: did you mean memory_gib"),
     ],
 )

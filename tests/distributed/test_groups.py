@@ -68,6 +68,7 @@ def test_the_mesh_of_shards_takes_in_context_parallel_ranks(members: dict[str, l
 
 TP_2 = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)
 CP_2_TP_2 = Layout(engine="fsdp", zero_stage=3, dp_shard=2, cp=2, tp=2)
+TP_4 = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=4)
 STAGES = Layout(engine="fsdp", zero_stage=3, pp=2, tp=2)
 
 
@@ -79,11 +80,13 @@ STAGES = Layout(engine="fsdp", zero_stage=3, pp=2, tp=2)
         (TP_2, "aaab", "got 1, 3 on 2 nodes"),
         (CP_2_TP_2, "aaaabbbb", None),
         (CP_2_TP_2, "aabbccdd", None),  # cp over nodes, tp within them
-        (CP_2_TP_2, "abcdabcd", "a group of tp 2 stands on 2 nodes of 2 workers each: choose a tp that divides"),
+        (CP_2_TP_2, "abcdabcd", "tp 2 stands on 2 nodes of 2 workers each, and needs 1: ranks are not numbered"),
+        (TP_4, "aabbccdd", None),  # asked for
+        (TP_4, "abcdabcd", "a group of tp 4 stands on 4 nodes of 2 workers each, and needs 2"),
         (STAGES, "aabb", None),
         (Layout(engine="fsdp", zero_stage=3, dp_shard=4), "aaab", None),
     ],
 )
-def test_groups_of_tp_stay_within_a_node(layout: Layout, nodes: Sequence[str], sentence: str | None) -> None:
+def test_groups_of_tp_stand_on_few_nodes(layout: Layout, nodes: Sequence[str], sentence: str | None) -> None:
     refusal = placement_refusal(layout, nodes)
     assert refusal is None if sentence is None else refusal is not None and sentence in refusal

@@ -60,13 +60,40 @@ def test_one_node_has_no_network_between_nodes(capsys: pytest.CaptureFixture[str
     assert printed_json(capsys, "gpt2", "--cluster", "8xH100")["assumptions"]["network"] is None  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("question", "batch"),
+    [(("--max-model", "--gpus", "1"), "of one micro-batch a device"), (("--batch-rampup", "8,16"), "of each phase")],
+)
+def test_rows_with_batches_of_their_own_do_not_claim_the_space_s(
+    capsys: pytest.CaptureFixture[str], question: tuple[str, ...], batch: str
+) -> None:
+    narrow = (
+        "--set",
+        "engine=fsdp",
+        "--set",
+        "attention=sdpa",
+        "--set",
+        "checkpointing=full",
+        "--set",
+        "compile=block",
+    )
+    assert f"global batch {batch}, no price known" in _shown(capsys, "--cluster", "8xH100", *narrow, *question)
+
+
+def test_a_network_that_one_node_does_not_use_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "25 Gbit/s have no effect: there is one node, and no network between nodes"
+    assert sentence in _shown(capsys, "--cluster", "8xH100@25")
+    assert "no effect" not in _shown(capsys, "--cluster", "8xH100@25", "--gpus", "8,16")
+
+
 def test_length_batch_price_and_software_stand_in_the_header(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    of_space = "length 1024 (of the space), global batch 512 (of the space), no price known, software own trainers"
+    batch = "global batch 512 (by default, --set changes it)"
+    of_space = f"length 1024 (of the space), {batch}, no price known, software own trainers"
     assert of_space in _shown(capsys, "--cluster", "8xH100")
     stated = ("--set", "seq_len=512", "--price-per-gpu-h", "2", "--software", "torchtitan")
-    sentence = "length 512 (stated), global batch 512 (of the space), $2 a GPU-hour (stated), software torchtitan"
+    sentence = f"length 512 (stated), {batch}, $2 a GPU-hour (stated), software torchtitan"
     assert sentence in _shown(capsys, "--cluster", "8xH100", *stated)
     assert "$6.88 a GPU-hour (the catalogue's)" in _shown(capsys, "--cluster", "p5.48xlarge")
     file = tmp_path / "config.json"

@@ -81,7 +81,8 @@ def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.Ca
 def test_the_fewest_nodes_hold_the_sum_that_is_shown_and_keep_the_global_batch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
+    axes = ("--set", "compute_precision=fp16", "--set", "global_batch=1536")
+    arguments = ("gpt_175b", "--cluster", "jean-zay-v100", *axes, "--min-nodes")
     fewest: Any = printed_json(capsys, *arguments)["min_nodes"]
     nodes, parts, needed = fewest["nodes"], fewest["parts_gib"], fewest["needed_gib"]
     # 16 bytes a parameter cannot fit fewer devices.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from platform.cost_model import stacks
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
@@ -15,6 +16,7 @@ from platform.cost_model.stacks import with_software
 from platform.plan.__main__ import main
 from platform.plan.software import planned_columns
 from platform.study.study import Study
+from platform.validate.row_software import SHARDED_WHOLE
 from search_spaces import load
 from tests.samples import header, layout, measurement
 from trainers.records.journal import Measured
@@ -145,6 +147,21 @@ def test_a_software_s_row_and_its_plan_have_the_same_features() -> None:
         columns = planned_columns([(RECIPE, on, point.batch)], with_software(cluster, software))
         assert columns.micro_batch.item() == 2 and columns.tp.item() == 2
         assert (columns.sequence_parallel.item() > 0) == (software in ("nanotron", "torchtitan")), software
+
+
+@pytest.mark.parametrize(("software", "keeps"), [("torchtitan", True), ("other", True), ("layout-search", False)])
+def test_parameters_of_a_pipeline_stay_gathered_where_the_software_keeps_them(software: str, keeps: bool) -> None:
+    shards = {"zero_stage": 3, "grad_sync": "last", "attention": "sdpa"}
+    layouts = [layout(pp=2, dp_shard=8, **shards), layout(dp_shard=16, **shards)]
+    points = [(RECIPE, on, measurement(recipe=RECIPE, on=on, micro_batch=1).batch) for on in layouts]
+    columns = planned_columns(points, with_software(find_cluster("2x8xH100"), software))
+    assert columns.zero_stage.tolist() == [2 if keeps else 3, 3]
+
+
+def test_every_software_with_pipelines_of_fsdp_says_whether_it_keeps_parameters() -> None:
+    strategies = {name: stacks.runs(name) for name in stacks.names()}
+    pipelined = [name for name, runs in strategies.items() if any("pp" in runs.get(of, ()) for of in SHARDED_WHOLE)]
+    assert pipelined and all(stacks.fact(name, "keeps_parameters", None) is not None for name in pipelined)
 
 
 def test_devices_of_the_same_arithmetic_differ_by_their_memory_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,16 +34,20 @@ def tokens_per_s(run: PublishedRun, folder: Path, *, free: bool) -> float | None
     return best[0].tokens_per_s / cluster.num_devices if best else None
 
 
-def test_at_published_degrees_eight_of_ten_are_within_15_percent(tmp_path: Path) -> None:
-    errors: dict[str, float] = {}
-    for name, run in SOURCED.items():
-        speed = tokens_per_s(run, tmp_path, free=False)
-        errors[name] = 1.0 if speed is None else abs(speed / run.tokens_per_s - 1)
+def test_published_degrees_are_accepted_and_eight_of_ten_are_within_15_percent(tmp_path: Path) -> None:
+    speeds = {name: tokens_per_s(run, tmp_path, free=False) for name, run in RUNS.items()}
+    refused = [name for name, speed in speeds.items() if speed is None]
+    assert not refused
+    errors = {name: abs((speeds[name] or 0) / run.tokens_per_s - 1) for name, run in SOURCED.items()}
     assert len(errors) == 10 and sum(error <= 0.15 for error in errors.values()) >= 8, errors
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["BLOOM-176B, 384 A100, Megatron-DeepSpeed", "GPT-3 175B, 1,024 A100, Megatron-LM"])
-def test_free_degrees_are_no_slower_than_the_published_ones(name: str, tmp_path: Path) -> None:
-    published, free = (tokens_per_s(RUNS[name], tmp_path, free=free) for free in (False, True))
+def _parameter(name: str, run: PublishedRun) -> Any:
+    """Returns the run as a parameter: plans of many layouts take seconds of a processor."""
+    return pytest.param(run, id=name, marks=[pytest.mark.heavy] if find_cluster(run.cluster).num_devices > 500 else [])
+
+
+@pytest.mark.parametrize("run", [_parameter(name, run) for name, run in RUNS.items()])
+def test_free_degrees_are_no_slower_than_the_published_ones(run: PublishedRun, tmp_path: Path) -> None:
+    published, free = (tokens_per_s(run, tmp_path, free=free) for free in (False, True))
     assert published is not None and free is not None and free >= published

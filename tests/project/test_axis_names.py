@@ -50,7 +50,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/plan/offers.py": frozenset(
         {"attention", "compile", "cp", "dp_replicate", "engine", "pp", "schedule", "tp", "virtual", "zero_stage"}
     ),
-    "platform/plan/software.py": frozenset({"checkpointing", "engine", "tp"}),
+    "platform/plan/software.py": frozenset({"checkpointing", "engine", "pp", "tp", "zero_stage"}),
     "platform/study/result/gate.py": frozenset({"loss"}),  # a figure of a step, not the axis
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,

@@ -74,7 +74,7 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     assert np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
     miniature = space.miniature
     assert miniature is not None and miniature.candidates(2)[0]
-    expected = f"global_batch 512 by default, which {space.name} does not state: change with --set"
+    expected = "global_batch 512 by default: change with --set"
     length = 2048 if kind == "bloom" else 512  # BLOOM states no positions
     assert space.assumption == miniature.assumption == f"seq_len {length} and {expected}"
     assert space.with_changes(["seq_len=256"]).assumption == expected

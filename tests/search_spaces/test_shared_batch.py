@@ -1,5 +1,6 @@
 """A global batch that nothing states is one that the devices share; a stated one is never changed."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -8,7 +9,12 @@ from pathlib import Path
 import pytest
 
 import search_spaces
+from search_spaces import reference
+from search_spaces.candidate import ladder_of
+from search_spaces.degrees import fill
 from search_spaces.shared_batch import MOST_TOKENS, shared_batch
+from search_spaces.space import Space
+from trainers.spec.recipe import Recipe
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 
@@ -36,6 +42,33 @@ def test_devices_share_it_unless_a_step_would_have_too_many_tokens() -> None:
 def test_it_is_the_nearest_multiple_of_devices_and_micro_batches(counts: tuple[int, ...], batch: int) -> None:
     assert shared_batch(512, counts, MICRO_BATCHES, 2048) == batch
     assert batch % math.lcm(*counts) == 0
+
+
+@pytest.mark.parametrize("name", (*search_spaces.names(), *reference.names(), "config.json"))
+def test_an_assumed_batch_leaves_no_number_of_devices_without_a_layout(name: str, tmp_path: Path) -> None:
+    if name == "config.json":
+        sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+        (tmp_path / name).write_text(json.dumps({"model_type": "llama", "intermediate_size": 128, **sizes}))
+    loaded = search_spaces.load(str(tmp_path) if name == "config.json" else name)
+    if loaded.points:
+        return  # its points state their batches
+    for count in range(1, 65):
+        space = loaded.with_shared_batch((count,))
+        assert any(_runs(space, count, recipe) for recipe in space.recipes), count
+    together = loaded.with_shared_batch((3, 5, 6, 7, 12))
+    assert all(_runs(together, count, together.recipe) for count in (3, 5, 6, 7, 12))
+
+
+def _runs(space: Space, count: int, recipe: Recipe) -> bool:
+    """Returns whether some layout of `recipe` divides its batch among all `count` devices as replicas or shards."""
+    for of, values, micro_batches, _ in space.combinations(count):
+        if of != recipe or any(values.get(axis, 1) > 1 for axis in ("tp", "pp", "cp")):
+            continue
+        with contextlib.suppress(ValueError):
+            layout = fill(values, count)
+            if ladder_of(recipe, layout, space.ladder(micro_batches, recipe, layout), count)[0]:
+                return True
+    return False
 
 
 def test_a_stated_batch_is_kept(tmp_path: Path) -> None:

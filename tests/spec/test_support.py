@@ -14,6 +14,7 @@ from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.optional_kernels import OPTIONAL, installed_values, is_installed
+from trainers.spec.placement import reaches_across_nodes
 from trainers.spec.recipe import Recipe
 from trainers.spec.support import not_installed, refusal
 
@@ -39,12 +40,12 @@ def test_what_runs_is_not_refused() -> None:
         assert refusal(dataclasses.replace(RECIPE, compute_precision=precision), LAYOUT, GPUS) is None
 
 
-def test_a_tensor_parallel_group_over_two_nodes_is_refused_before_anything_starts() -> None:
-    nodes = dataclasses.replace(GPUS, num_nodes=2)
-    within = dataclasses.replace(LAYOUT, tp=2)
-    assert "stands on" not in (refusal(RECIPE, within, nodes) or "")
-    across = dataclasses.replace(LAYOUT, tp=4, dp_shard=1)
-    assert "a group of tp 4 stands on 2 nodes of 2 workers each" in (refusal(RECIPE, across, nodes) or "")
+@pytest.mark.parametrize(("tp", "per_node", "across"), [(2, 2, False), (4, 2, True), (4, 6, True), (3, 6, False)])
+def test_tensor_parallelism_across_nodes_is_told_and_runs(tp: int, per_node: int, across: bool) -> None:
+    nodes = dataclasses.replace(GPUS, num_nodes=2, devices_per_node=per_node)
+    on = dataclasses.replace(LAYOUT, tp=tp, dp_shard=2 * per_node // tp)
+    assert "nodes" not in (refusal(RECIPE, on, nodes) or "")
+    assert bool(reaches_across_nodes(on, per_node)) == across
 
 
 def test_a_context_parallel_group_may_span_nodes() -> None:

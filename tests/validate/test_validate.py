@@ -34,6 +34,7 @@ from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
+FLASH = {"strategy": "fsdp", "flash_attention": "yes"}
 KEYS = {
     "rows_scored", "rows_left_out", "step_time_ape_median", "step_time_ape_mean", "memory_ape_median",
     "rank_correlation", "regret_median", "regret_mean", "oom_precision", "oom_recall", "interval_coverage",
@@ -255,7 +256,12 @@ def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[s
         ({"software": "megatron-lm", "tp": "8", "dp": "4", "grad_accum": "8"}, "sequence_parallel", 0.0),
         ({"software": "megatron-core", "tp_overlap": "yes"}, "tensor_overlap", 0.5),
         ({"notes": "without torch.compile"}, "fused", 0.0),
-        ({"software": "torchtitan", "strategy": "fsdp", "flash_attention": "yes"}, "logit_bytes", 14.0),
+        # Of each of eight parts of the loss, 8 bytes a logit; of 2,304 values beside 51,200 logits, 6 bytes each.
+        ({"source": "torchtitan", **FLASH}, "logit_bytes", 8.0 / 8 + 6 * 2304 / 51_200),
+        ({"source": "torchtitan", **FLASH}, "loss_moved", 16.0),
+        ({"source": "torchtitan, May 2025", **FLASH}, "logit_bytes", 8.0),
+        ({"source": "torchtitan 2025", **FLASH, "notes": "PyTorch eager"}, "logit_bytes", 14.0),
+        ({"source": "torchtitan, December 2024", **FLASH}, "logit_bytes", 14.0),
         ({"strategy": "fsdp", "flash_attention": "yes"}, "logit_bytes", 8.0),
         ({"source": "llm-foundry", "strategy": "fsdp", "flash_attention": "yes"}, "logit_bytes", 4.0),
         ({"source": "llm-foundry", "strategy": "fsdp"}, "metric_losses", 2.0),

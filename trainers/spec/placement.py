@@ -8,7 +8,7 @@ from trainers.spec.layout import Layout
 
 def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
     """Returns why `layout` cannot run on ranks of these nodes (an id for each rank), in one sentence; else None. Groups
-    of `tp`, which exchange activations several times in every block, stay within a node; other groups may span nodes.
+    of `tp` stand on no more nodes than with ranks numbered node by node.
     """
     if layout.model_parallel == 1:
         return None
@@ -23,9 +23,27 @@ def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
     for rank, node in enumerate(nodes):
         others = tuple(coordinate for name, coordinate in layout.coordinates(rank).items() if name != "tp")
         groups.setdefault(others, set()).add(node)
-    if (num_nodes := max(map(len, groups.values()))) > 1:
+    num_nodes, fewest = max(map(len, groups.values())), _nodes_of_tp(layout, workers[nodes[0]])
+    if num_nodes > fewest:
         return (
-            f"a group of tp {layout.tp} stands on {num_nodes} nodes of {workers[nodes[0]]} workers each: choose a tp"
-            " that divides a node's workers"
+            f"a group of tp {layout.tp} stands on {num_nodes} nodes of {workers[nodes[0]]} workers each, and needs"
+            f" {fewest}: ranks are not numbered node by node"
         )
     return None
+
+
+def reaches_across_nodes(layout: Layout, devices_per_node: int) -> str | None:
+    """Returns the sentence on groups of `tp`, which exchange activations several times in every block, that do not
+    stand on one node each; None where all do. Such layouts run where they are asked for.
+    """
+    if _nodes_of_tp(layout, devices_per_node) == 1:
+        return None
+    return f"tp {layout.tp} reaches across nodes of {devices_per_node} devices: --set tp={layout.tp} asks for it"
+
+
+def _nodes_of_tp(layout: Layout, workers: int) -> int:
+    """Returns the most nodes of `workers` ranks that one group of `tp` stands on, ranks numbered node by node."""
+    if workers % layout.tp == 0:
+        return 1
+    starts = range(0, max(layout.world_size, layout.tp), layout.tp)
+    return max((start + layout.tp - 1) // workers - start // workers + 1 for start in starts)

@@ -20,6 +20,7 @@ from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
 from trainers.spec.layout import Layout
+from trainers.spec.placement import reaches_across_nodes
 from trainers.spec.recipe import Recipe
 from trainers.spec.support import refusal
 
@@ -86,9 +87,12 @@ def make_plan(
     cluster: Cluster,
     cap_gib: float | None,
     probe: Probe | None = None,
+    *,
+    spans_nodes: bool = False,
 ) -> SearchPlan:
-    """Returns the plan: drops what an engine refuses here and every rung whose lower bound of memory exceeds device or
-    cap, and orders the rest by its prediction, with the figures of `probe`.
+    """Returns the plan: drops what an engine refuses here, tensor parallelism across nodes unless it was asked for
+    (`spans_nodes`), and every rung whose lower bound of memory exceeds device or cap, and orders the rest by its
+    prediction, with the figures of `probe`.
     """
     planned: list[Candidate] = []
     skipped = [
@@ -98,7 +102,10 @@ def make_plan(
     limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
     for candidate in candidates:
         recipe, layout = candidate.recipe, candidate.layout
-        if (reason := refusal(recipe, layout, cluster)) is not None:
+        reason = refusal(recipe, layout, cluster)
+        if reason is None and not spans_nodes:
+            reason = reaches_across_nodes(layout, cluster.devices_per_node)
+        if reason is not None:
             skipped.append(_skip(recipe, layout, candidate.micro_batches[0], reason, cap_gib))
             continue
         fits: list[int] = []

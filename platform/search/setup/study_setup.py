@@ -138,13 +138,14 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         raise InputError(str(error)) from error
     space = space.with_shared_batch((cluster.num_devices,))
     candidates, rejected = request.on(space, cluster.num_devices)
+    spans_nodes = request.fixed is not None or space.spans_nodes
     cap_gib = request.cap_gib or space.device_memory_gib
     setup = StudySetup(
         request=request,
         space=space,
         cluster=cluster,
         cap_gib=cap_gib,
-        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
+        plan=make_plan(candidates, rejected, cluster, cap_gib, probe, spans_nodes=spans_nodes),
         probe=probe,
     )
     if request.old is None:

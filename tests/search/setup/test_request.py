@@ -13,6 +13,8 @@ import search_spaces
 from platform.cluster.nodes import ClusterHandle
 from platform.common import checkout
 from platform.common.errors import InputError
+from platform.cost_model.hardware import find_cluster
+from platform.plan.points import points_of
 from platform.search.__main__ import parse
 from platform.search.loop.budget import Budget
 from platform.search.session.dry_run import show_dry_run
@@ -37,6 +39,8 @@ CPU = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, de
 GPU = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=140.0, capability=(9, 0), devices_per_node=2)
 ON_TWO = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
 BLOOM = search_spaces.load("bloom7b")
+NARROW = ("engine=ddp", "zero_stage=0", "attention=sdpa", "checkpointing=full", "compile=block", "loss=chunked", "pp=1",
+          "cp=1", "virtual=1", "micro_batch=1", "grad_sync=last")  # fmt: skip
 
 
 def _miniature() -> Space:
@@ -159,6 +163,23 @@ class TestAConfigurationOnEightDevices:
         degrees = {(layout.data_parallel, layout.cp, layout.tp, layout.pp) for layout in layouts}
         assert setup.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
         assert setup.space.time_budget_s == 2 * 4 * TIME_BUDGET_S
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_tensor_parallelism_across_nodes_is_planned_and_searched_where_it_is_asked_for(across: bool) -> None:
+    """Checks that a plan and a search leave out the same degrees for reaching across nodes, and take what is set."""
+    changes = [*NARROW, *(["tp=4"] if across else [])]
+    sets = [word for change in changes for word in ("--set", change)]
+    request = read_request(parse(["bloom7b", *sets]))
+    nodes = dataclasses.replace(GPU, device="NVIDIA H200", num_nodes=2)
+    setup = setup_of(request, ClusterHandle(cluster=nodes, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    reasons = {skipped.layout.tp: skipped.reason for skipped in setup.plan.skipped}
+    points = points_of(BLOOM.with_changes(changes), BLOOM.recipe, find_cluster("2x2xH200"))
+    searched = {candidate.layout.tp for candidate in setup.plan.candidates}
+    assert searched == {layout.tp for layout in points.layouts} == ({4} if across else {1, 2})
+    asks = "tp 4 reaches across nodes of 2 devices: --set tp=4 asks for it"
+    assert (reasons.get(4) == asks) is not across
+    assert ("tp reaches across nodes" in dict(points.skipped)) is not across
 
 
 @pytest.mark.parametrize(

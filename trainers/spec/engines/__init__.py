@@ -89,6 +89,7 @@ def imported_rules(name: str) -> EngineRules:
     return rules
 
 
+@functools.cache
 def engines_with(axis: str) -> str:
     """Returns the engines of this project that have `axis`, with their stages, such as "fsdp and of deepspeed at stage
     3".

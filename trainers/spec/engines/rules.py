@@ -1,6 +1,7 @@
 """`Rules`: what an engine accepts and refuses, its names, and which of a layout's axes it has. Without torch."""
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -179,6 +180,7 @@ def engines_having(axis: str) -> str:
     return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
 
 
+@functools.cache
 def registered() -> tuple[EngineRules, ...]:
     """Returns the rules of this project's engines."""
     return tuple(attribute(path) for path in REGISTRY.values())
