@@ -13,6 +13,7 @@ from platform.cost_model.listed_ends import listed_ends
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.placement import misplaced
 from platform.cost_model.predict import SURE, Prediction, predict
+from platform.plan.alike import distinct_rows
 from platform.plan.offers import refusal
 from platform.plan.planned import AS_FAST, PARTS, LayoutPlan, PredictedLayout
 from platform.plan.points import UNDIVIDED, PlanPoints, points_of
@@ -104,10 +105,14 @@ def _best_of(space: Space, points: PlanPoints, cluster: ClusterSpec, top: int, t
         predicted = planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, row, int(rows[0]))
         return dataclasses.replace(predicted, measured=projection is not None and bool(projection.measured[row]))
 
+    figures = np.stack(
+        [prediction.step.total_s, prediction.memory.needed_gib, prediction.ok_probability, columns.micro_batch], axis=1
+    )
     return LayoutPlan(
         recipe=recipe,
         cluster=cluster,
         best=tuple(planned(int(row)) for row in rows[:top]),
+        distinct=tuple((planned(row), others) for row, others in distinct_rows(rows, points.layouts, figures, top)),
         faster_if_it_fits=None
         if (faster := _faster(seconds_per_token, fits & ~sure, rows)) is None
         else planned(faster),

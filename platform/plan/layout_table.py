@@ -71,14 +71,15 @@ def _note_on_chance(plan: LayoutPlan) -> str:
 
 def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
     """Prints the table of the best layouts, and the parts of the first one's step."""
-    best, cluster = plan.best, plan.cluster
+    cluster, best = plan.cluster, tuple(planned for planned, _ in plan.distinct)
+    labels = [", ".join(filter(None, (planned.layout.label, others.words))) for planned, others in plan.distinct]
     numbered = console.width < WIDE
     first = "#" if numbered else "layout"
     table = table_of(first, "batch", "GiB", "fits", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
-    for number, planned in enumerate(best, 1):
+    for number, (planned, label) in enumerate(zip(best, labels, strict=True), 1):
         days = planned.days(tokens)
         table.add_row(
-            str(number) if numbered else planned.layout.label,
+            str(number) if numbered else label,
             batch_of(planned),
             f"{planned.needed_gib:.0f}",
             chance_of(planned),
@@ -91,8 +92,8 @@ def _show_best(plan: LayoutPlan, tokens: float, console: Console) -> None:
             _slower_in(planned, best[0]) + (", measured" if planned.measured else ""),
         )
     console.print(table, highlight=False)
-    for number, planned in enumerate(best if numbered else (), 1):
-        console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
+    for number, label in enumerate(labels if numbered else (), 1):
+        console.print(f"{number:>3}  {label}", highlight=False)
     if note := _note_on_chance(plan):
         console.print(note, highlight=False)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)

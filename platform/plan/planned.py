@@ -53,6 +53,25 @@ class PredictedLayout:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Alike:
+    """The layouts of which all that is predicted is the same as of another."""
+
+    axes: tuple[str, ...]
+    """Axes in which they differ from it."""
+    count: int
+
+    @property
+    def words(self) -> str:
+        """Words on them, such as "and 3 that differ in prefetch alone"; "" where there are none."""
+        if not self.count:
+            return ""
+        alone = (
+            f"{self.axes[0]} alone" if len(self.axes) == 1 else " or ".join((", ".join(self.axes[:-1]), self.axes[-1]))
+        )
+        return f"and {self.count} that {'differs' if self.count == 1 else 'differ'} in {alone}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutPlan:
     """Layouts, and what was left out."""
 
@@ -60,6 +79,8 @@ class LayoutPlan:
     cluster: ClusterSpec
     best: tuple[PredictedLayout, ...]
     """Layouts that run within memory with a probability of `SURE`, the fastest first, then the others that may."""
+    distinct: tuple[tuple[PredictedLayout, Alike], ...]
+    """The same without those of which all that is predicted is the same as of one before, which each has beside it."""
     faster_if_it_fits: PredictedLayout | None
     """The fastest point of those that are less sure to fit than the first of `best`, if it is faster than that."""
     num_layouts: int

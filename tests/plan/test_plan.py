@@ -17,6 +17,7 @@ from platform.common.errors import InputError
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import SURE
 from platform.plan.__main__ import main
+from platform.plan.alike import distinct_rows
 from platform.plan.best_layouts import best_plan
 from platform.plan.max_model import grown
 from platform.plan.sizes import parse_counts, parse_phases
@@ -24,6 +25,7 @@ from search_spaces.gpt2 import GPT2, GPT2_XL
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
+from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 from trainers.spec.support import refusal
 
@@ -337,14 +339,31 @@ def test_every_loser_is_counted_by_what_it_loses_by(capsys: pytest.CaptureFixtur
 def test_a_layout_as_fast_as_the_first_loses_by_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks two that differ by a prefetch alone, which predictions do not know."""
+    """Checks two that differ by a prefetch alone, which predictions do not know, and which are one row for people."""
     options = ("gpt2_128", "--cluster", "4xH200", "--set", "prefetch=0,1", "--device-memory-gib", "15.8", "--top", "2")
     layouts = printed_json(capsys, *options)["recipes"][0]["layouts"]  # type: ignore[index]
     assert [layout["loses_by"] for layout in layouts] == ["", ""] and "prefetch 1" in layouts[1]["layout"]
     monkeypatch.setenv("COLUMNS", "120")
     assert main([*options]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "±" in line]
-    assert rows[0][-1] == "best" and rows[1][-2:] == ["as", "fast"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "and 1 that differs in prefetch alone" in printed and "prefetch 1" not in printed
+
+
+def test_layouts_of_the_same_figures_are_one_row_if_each_axis_changes_nothing_by_itself() -> None:
+    layouts = [
+        Layout(engine="fsdp", zero_stage=3, dp_shard=2, prefetch=prefetch, loss=loss, attention=attention)
+        for attention in ("sdpa", "eager")
+        for loss in ("plain", "chunked")
+        for prefetch in (0, 1)
+    ]
+    figures = np.array([[1.0, 40.0]] * 4 + [[1.0, 50.0]] * 2 + [[1.0, 40.0]] * 2)
+    rows = list(distinct_rows(np.arange(8), layouts, figures, 3))
+    assert [(row, others.words) for row, others in rows] == [
+        (0, "and 3 that differ in prefetch or loss"),
+        (4, "and 1 that differs in prefetch alone"),
+        (6, "and 1 that differs in prefetch alone"),
+    ]
+    assert not list(distinct_rows(np.arange(0), layouts, figures, 3))
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,9 @@ def json_object(text: str | bytes) -> dict[str, Any]:
         ValueError: it holds something else; the text is a clause on it.
     """
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode())
+        value = json.loads(
+            text if isinstance(text, str) else text.decode(), parse_int=_whole_number, object_pairs_hook=_object
+        )
     except UnicodeDecodeError as error:
         raise ValueError("it is not UTF-8 text") from error
     except RecursionError as error:
@@ -285,6 +287,24 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"it holds {_KINDS.get(type(value), 'a number')} where a JSON object is expected")
     return typing.cast(dict[str, Any], value)
+
+
+def _whole_number(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:  # Python reads no more than some thousand
+        raise ValueError(f"it holds a number of {len(digits):,} digits") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the JSON object of `pairs`. A key with two values is refused: readers differ in which one counts."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        for key, value in pairs:
+            if value != values[key]:
+                both = f"{shortened(value)} and as {shortened(values[key])}"
+                raise ValueError(f"it states {shortened(key)} as {both}: keep one of them")
+    return values
 
 
 _KINDS = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}

@@ -1,0 +1,40 @@
+"""Layouts that a plan's table shows as one row: they differ in axes that change nothing of what is predicted."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.columns import Array
+from platform.plan.planned import AS_FAST, Alike
+from trainers.spec.axis import axes_of
+from trainers.spec.layout import Layout
+
+
+def distinct_rows(
+    rows: npt.NDArray[np.int64], layouts: Sequence[Layout], figures: Array, limit: int
+) -> Iterator[tuple[int, Alike]]:
+    """Yields the first `limit` of `rows` that differ in what is predicted, each with those that are like it.
+
+    `figures` [points, figures] has what is predicted of each point. A row is like another if all figures agree, and it
+    differs in one axis alone or in several that change nothing alone.
+    """
+    remaining = rows
+    for _ in range(limit):
+        if not len(remaining):
+            return
+        first = int(remaining[0])
+        is_equal = np.isclose(figures[remaining], figures[first], rtol=AS_FAST, atol=0.0).all(axis=1)
+        kept, axes = ~is_equal, set[str]()
+        for place in np.flatnonzero(is_equal):
+            differing = _differing(layouts[int(remaining[place])], layouts[first])
+            if len(differing) <= 1 or differing <= axes:
+                axes |= differing
+            else:
+                kept[place] = True
+        yield first, Alike(axes=tuple(name for name in axes_of(Layout) if name in axes), count=int((~kept).sum()) - 1)
+        remaining = remaining[kept]
+
+
+def _differing(layout: Layout, other: Layout) -> set[str]:
+    return {name for name in axes_of(Layout) if getattr(layout, name) != getattr(other, name)}
