@@ -113,6 +113,8 @@ class Job:
     """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
     predicted_gib: tuple[tuple[int, float], ...] = ()
     """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
+    tries_misfit: bool = False
+    """Whether a rung that is predicted not to fit is run all the same."""
     cap_gib: float | None = None
     matmul_peak_tflops: float | None = None
     """The measured peak; None where the study has not measured it yet: then the workers do."""

@@ -240,10 +240,13 @@ class TrialWorker:
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, self.job.rungs[-1].micro_batch) < best
 
     def _fits(self, memory_points: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Returns whether the rung's predicted memory leaves head-room on every rank: without it, a rung cannot win.
+        """Returns whether the rung is to run: its predicted memory leaves head-room on every rank, without which it
+        cannot win, or the job tries what is predicted not to fit.
 
         If not, it and those above are written as skipped.
         """
+        if self.job.tries_misfit:
+            return True
         limit_gib = min(self.gather(with_headroom_gib(self.meter.limit_gib(), self.meter.outside_gib())))
         above = self.job.rungs[self.job.rungs.index(batch) :]
         refused = misfits(self.job, memory_points, above, limit_gib)

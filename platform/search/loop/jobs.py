@@ -36,6 +36,10 @@ class TrialSettings:
     """Ray's ids of the nodes that workers may use; empty for all."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
+    tries_misfit: bool = False
+    """Whether one rung that is predicted not to fit is run all the same, until one ran out of memory: a stand-in shows
+    what a search on a real device meets.
+    """
     rules: ConfirmationRules | None
     """The steps a winner goes through after the search; None for none."""
 
@@ -85,6 +89,9 @@ def make_job(
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        tries_misfit=race
+        and settings.tries_misfit
+        and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),

@@ -131,6 +131,7 @@ class SessionRun:
                 commit=checkout.commit(),
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
+                tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,
                 hang_floor_s=setup.space.hang_floor_s,
