@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
-from platform.study.result.ranking import PointRuns, speed_of
+from platform.study.result.ranking import MOST_RUNS, PointRuns, compared, speed_of
 from platform.study.result.result import RecipeResult
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.recipe import Recipe
@@ -35,8 +35,18 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
     figures = " ".join(f"{_name(point)}: {_figures(point)}." for point in order)
     return (
         f"Not resolved between {between} for {mark}{recipe.label}: the machine was disturbed, so no winner is named."
-        f" {figures} --resume runs them again in turn."
+        f" {figures} {_resolving(order)} --resume runs them again in turn."
     )
+
+
+def _resolving(order: Sequence[PointRuns]) -> str:
+    """Returns how many runs would resolve which of the points is the fastest."""
+    comparisons = [compared(order[0], other) for other in order[1:]]
+    if not all(comparisons):
+        return "It takes two runs of each beside each other at least."
+    most = max(comparison.runs_to_resolve for comparison in comparisons if comparison)
+    number = f"more than {MOST_RUNS}" if most > MOST_RUNS else f"about {most}"
+    return f"By the spread so far it takes {number} runs of each beside each other, fewer on a quiet machine."
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:

@@ -113,6 +113,8 @@ class Job:
     """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
     predicted_gib: tuple[tuple[int, float], ...] = ()
     """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
+    runs_one: bool = False
+    """Whether its first rung runs even where no rung may start any more."""
     tries_misfit: bool = False
     """Whether a rung that is predicted not to fit is run all the same."""
     cap_gib: float | None = None

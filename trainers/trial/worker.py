@@ -145,7 +145,8 @@ class TrialWorker:
         job, memory_points, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         measured: Measurement | None = None
         for number, batch in enumerate(job.rungs):
-            if not all(self.gather(may_begin(stop_at_s - time.monotonic(), measured))):
+            is_sure = job.runs_one and measured is None
+            if not is_sure and not all(self.gather(may_begin(stop_at_s - time.monotonic(), measured))):
                 return True
             if not self._fits(memory_points, batch):
                 break

@@ -165,9 +165,9 @@ class ConfirmationScheduler:
             for candidate in self._candidates
         )
 
-    def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, begin_s: float = 0.0) -> str:
+    def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, cold_s: float = 0.0) -> str:
         """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
-        With `costs`, also about how many seconds such a session needs, `begin_s` of them before its first trial.
+        With `costs`, also about how many seconds such a session needs, whose first trial starts `cold_s` slower.
         """
         waits = self.wait(history)
         missing: list[str] = []
@@ -190,7 +190,7 @@ class ConfirmationScheduler:
             run_s, gate_s = fresh._winner_runs.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
             duration_text = (
-                f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+                f" (about {math.ceil((cold_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             )
             if closing.rungs:
                 best = winner(of_recipe(recipe, history.measurements))

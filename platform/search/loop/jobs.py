@@ -57,9 +57,10 @@ def make_job(
     history: History,
     settings: TrialSettings,
     stop_at_s: float | None,
+    runs_one: bool = False,
 ) -> Job:
-    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it ends at `stop_at_s`
-    by the driver's monotonic clock (None: no limit).
+    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
+    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`.
     """
     repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
@@ -89,6 +90,7 @@ def make_job(
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        runs_one=runs_one,
         tries_misfit=race
         and settings.tries_misfit
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),

@@ -45,7 +45,18 @@ class RecipeResult:
     @property
     def winning_point(self) -> PointRuns | None:
         """The winner with all its runs; None where nothing ran or where it is not resolved which is the best."""
-        return None if self.unresolved else self.leader
+        return self.leader if self.is_resolved else None
+
+    @property
+    def is_uncompared(self) -> bool:
+        """Whether one layout ran of several that can, so that there is nothing to compare it with."""
+        tried = self.coverage
+        return self.leader is not None and tried is not None and tried.num_tried == 1 and bool(tried.not_tried)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the leader, where there is one, is the winner."""
+        return not self.unresolved and not self.is_uncompared
 
     @functools.cached_property
     def winner(self) -> Measurement | None:
@@ -174,7 +185,7 @@ class StudyResult:
     @property
     def is_resolved(self) -> bool:
         """Whether the fastest layout of every recipe is resolved."""
-        return not any(result.unresolved for result in self.by_id.values())
+        return all(result.is_resolved for result in self.by_id.values())
 
     @property
     def has_leader(self) -> bool:
