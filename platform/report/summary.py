@@ -153,7 +153,7 @@ def verdicts(result: StudyResult) -> list[str]:
     for recipe_result in result.of_study:
         best = recipe_result.winner
         if recipe_result.unresolved:
-            sentences.append(unresolved_sentence(recipe_result.unresolved, recipe_result.recipe))
+            sentences.append(unresolved_sentence(recipe_result))
         elif recipe_result.is_uncompared:
             sentences.append(_uncompared_sentence(recipe_result))
         elif best is None:

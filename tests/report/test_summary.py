@@ -70,9 +70,9 @@ def test_one_layout_of_several_is_no_winner() -> None:
         history.extend([Planned(at="2026-01-01T00:00:00+00:00", layouts=tuple(layouts[:planned]))])
         return StudyResult.of(history)
 
-    one = result(2, measurement(on=FAST))
-    assert not one.winners and not one.is_resolved and verdict(one)[0] == NOT_RESOLVED
-    assert verdicts(one)[0].startswith("Measured one layout of 2 for bloom-7b1")
+    alone = result(2, measurement(on=FAST))
+    assert not alone.winners and not alone.is_resolved and verdict(alone)[0] == NOT_RESOLVED
+    assert verdicts(alone)[0].startswith("Measured one layout of 2 for bloom-7b1")
     for compared in (result(1, measurement(on=FAST)), result(2, measurement(on=FAST), oom(on=SLOW))):
         assert compared.winners and verdicts(compared)[0].startswith("Fastest of")
 

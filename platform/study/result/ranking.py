@@ -198,9 +198,9 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
 
     def order(point: PointRuns) -> tuple[bool, float]:
         shared = [speed_of(run) for run in point.runs if times[run.repeat] > 1]
-        own = [speed_of(run) for run in point.runs if times[run.repeat] == 1]
+        alone = [speed_of(run) for run in point.runs if times[run.repeat] == 1]
         median = statistics.median_low(shared or point.speeds)
-        if shared and own and statistics.median_low(own) < (1 - DISTURBED) * median:
+        if shared and alone and statistics.median_low(alone) < (1 - DISTURBED) * median:
             median = statistics.median_low(point.speeds)
         return not point.runs and median <= bar, -median
 

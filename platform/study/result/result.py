@@ -12,7 +12,7 @@ from platform.study.result.caveats import Caveat, Evidence, caveats_of
 from platform.study.result.coverage import Coverage, coverage
 from platform.study.result.float8_price import Float8Price, in_bf16, price_of
 from platform.study.result.gate import GateVerdict, has_curves, verdict_on
-from platform.study.result.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
+from platform.study.result.ranking import Comparison, PointRuns, compared, comparisons, points, rank, speed_of, winner
 from platform.study.result.tie_break import contenders_of, unresolved_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
@@ -78,6 +78,15 @@ class RecipeResult:
         ]
         slow = [other for other in others if other.outcome is Outcome.SLOW]
         return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
+
+    @property
+    def runs_to_resolve(self) -> int | None:
+        """About how many runs of each unresolved point would resolve them; None where none is unresolved, and where
+        they have no two runs beside each other.
+        """
+        pairs = [compared(self.unresolved[0], other) for other in self.unresolved[1:]]
+        most = [comparison.runs_to_resolve for comparison in pairs if comparison is not None]
+        return max(most) if most and len(most) == len(pairs) else None
 
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -179,7 +188,7 @@ class StudyResult:
         bf16_result = self.by_id.get(in_bf16(result.recipe).id)
         if not result.recipe.float8_scaling or bf16_result is None:
             return None
-        speeds = [speed_of(compared.winner) if compared.winner else 0.0 for compared in (result, bf16_result)]
+        speeds = [speed_of(priced.winner) if priced.winner else 0.0 for priced in (result, bf16_result)]
         return price_of(result.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
 
     @property

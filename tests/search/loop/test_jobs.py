@@ -61,10 +61,12 @@ def test_what_is_predicted_not_to_fit_is_tried_until_something_ran_out_of_memory
     candidate = reference("gpt2")
     settings = dataclasses.replace(SETTINGS, tries_misfit=True)
 
-    def tries(outcome: Outcome, given: TrialSettings = settings) -> bool:
+    def tries(outcome: Outcome, with_settings: TrialSettings = settings) -> bool:
         ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=outcome)
         history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)])
-        job = make_job(candidate, candidate.batch_points(), None, history=history, settings=given, stop_at_s=None)
+        job = make_job(
+            candidate, candidate.batch_points(), None, history=history, settings=with_settings, stop_at_s=None
+        )
         return job.tries_misfit
 
     assert tries(Outcome.OK) and not tries(Outcome.OOM) and not tries(Outcome.OK, SETTINGS)
