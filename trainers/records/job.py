@@ -118,6 +118,8 @@ class Job:
     tries_misfit: bool = False
     """Whether a rung that is predicted not to fit is run all the same."""
     cap_gib: float | None = None
+    held_gib: float | None = None
+    """GiB to which torch's allocator is held on a GPU, below what the device or the cap allows; None for no hold."""
     matmul_peak_tflops: float | None = None
     """The measured peak; None where the study has not measured it yet: then the workers do."""
     datasheet_peak_tflops: float | None = None

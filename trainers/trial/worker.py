@@ -96,7 +96,7 @@ class TrialWorker:
             self._measure_peaks()
         source = data.source(job.recipe)
         import_s = self._import_engine()
-        self.meter.start(job.cap_gib)
+        self.meter.start(job.cap_gib, held_gib=job.held_gib)
         engine = create_engine(job.recipe, job.layout, self.device)
         started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
         context = self._context()

@@ -32,13 +32,14 @@ def repeats_left(
 ) -> list[ConfirmationRun]:
     """Returns the remaining runs of one recipe's finalists, the next one first.
 
-    The best `limit` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
-    B C), so that drift over time affects all equally. A point that was lost in one run has no further ones.
+    The best `limit` points of the search (None for all), those that were held and ran among them, have `repeats` runs
+    each, in turn and back again (A B C C B A A B C), so that drift over time affects all equally. A point that was lost
+    in one run has no further ones.
     """
     of_search = [
         point_runs
         for point_runs in points(measurements)
-        if point_runs.search and point_runs.search.outcome is Outcome.OK
+        if point_runs.search and (point_runs.search.outcome is Outcome.OK or (point_runs.runs and point_runs.speeds))
     ]
     of_search.sort(key=lambda point: -speed_of(_search(point)))
     finalists = of_search[:limit]
