@@ -73,9 +73,7 @@ def _disturbed(evidence: Evidence) -> str:
         reasons.append(f"{points} further from the search's figure than on a quiet machine")
     if beside := [point for point in beside_others(evidence.points) if not point.runs]:
         names = ", ".join(f"{p.main_run.layout.label} at {p.main_run.batch.micro_batch}" for p in beside[:_MOST_NAMED])
-        reasons.append(
-            f"beside {names} other work took more than beside the fastest, and no time was left to repeat it"
-        )
+        reasons.append(f"beside {names} other work took more than beside the fastest, without a further run")
     return "; ".join(reasons)
 
 
