@@ -164,7 +164,8 @@ class SearchLoop:
     def _decision(self) -> Decision:
         if self.fault:
             return Decision(phase=SessionPhase.FAULTED)
-        if self._resumes_finals and not self._confirmation.wait(self.history):
+        lacks_comparison = any(not self._has_two(recipe) for recipe in self._num_layouts)
+        if self._resumes_finals and not lacks_comparison and not self._confirmation.wait(self.history):
             if decision := self._final_decision():
                 return decision
             self._resumes_finals = False
@@ -213,13 +214,15 @@ class SearchLoop:
         """Returns the number of the recipe's layouts that were timed."""
         return len({m.layout for m in self.history.measurements if m.recipe == recipe and m.outcome in TIMED})
 
-    def _is_compared(self, recipe: Recipe) -> bool:
-        """Returns whether two of the recipe's layouts were timed, or time is no matter: until then nothing is worth
-        more than a second one.
+    def _has_two(self, recipe: Recipe) -> bool:
+        """Returns whether two of the recipe's layouts were timed, or all: until then nothing is worth more than a
+        second one.
         """
-        if math.isinf(self.spending.whole_s):
-            return True
         return self._num_timed(recipe) >= min(2, self._num_layouts[recipe])
+
+    def _is_compared(self, recipe: Recipe) -> bool:
+        """Returns whether two of the recipe's layouts were timed, or time is no matter."""
+        return math.isinf(self.spending.whole_s) or self._has_two(recipe)
 
     def _leave_s(self, recipe: Recipe, reserve_s: float) -> float:
         """Returns the seconds of a budget that a trial of the recipe leaves: `reserve_s`, and after its first layout

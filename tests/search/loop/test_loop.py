@@ -40,7 +40,7 @@ from tests.search.loop.backend import (
     result,
 )
 from trainers.records.job import GateSize, Job
-from trainers.records.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.records.journal import End, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -188,6 +188,18 @@ class TestBudgets:
         searched = [point for point in history_of(study).measurements if not point.repeat]
         assert [point.batch.micro_batch for point in searched] == [1, 1] or searcher == "guided"
         assert len({point.layout for point in searched}) == 2
+
+    def test_a_resumed_study_of_one_layout_measures_a_second_one_before_any_final_run(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        rules = ConfirmationRules(repeats=1)
+        left_out = make(rules=rules, max_trials=1)
+        backend.step(left_out)
+        study.record(End(exit_code=4, wall_s=8, gpu_s=16, left_out=left_out.left_out))
+        study.record(Resume())
+        assert left_out.left_out
+        job = make(rules=rules).next_job()
+        assert job is not None and job.layout == LAYOUTS[1] and not job.repeat
 
     def test_a_first_ladder_that_was_cut_short_is_completed_after_the_other_layouts(
         self, make: Make, backend: Backend, clock: Clock
