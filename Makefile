@@ -7,8 +7,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Exact versions. For V100, in a fresh .venv: make setup CONSTRAINTS=constraints-v100.txt
-CONSTRAINTS ?= constraints.txt
+# Exact versions: beside NVIDIA's GPUs those on which GPU figures were measured.
+# For V100, in a fresh .venv: make setup CONSTRAINTS=constraints-v100.txt
+CONSTRAINTS ?= $(if $(filter GPU,$(shell nvidia-smi -L 2>/dev/null)),constraints-cuda.txt,constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
 # What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
@@ -32,7 +33,7 @@ QUICK := not (contract or heavy or mirror or ray or search or slow)
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
+setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt or, with GPUs, constraints-cuda.txt
 
 # deepspeed is built from source and its build imports torch: torch goes first, and the build is not isolated from it.
 $(STAMP): $(CONSTRAINTS) pyproject.toml scripts/install_pth.py

@@ -1,4 +1,4 @@
-"""Writes `requirements.lock` and `requirements-cuda.lock`: versions of `constraints.txt` with hashes of their files.
+"""Writes `requirements.lock` and `requirements-cuda.lock`: versions of the constraints with hashes of their files.
 
     python -m scripts.lock                                       # both
     python -m scripts.lock --find-links FOLDER cpu               # torch's CPU wheel out of a folder
@@ -28,7 +28,8 @@ import platform
 ROOT = Path(__file__).resolve().parent.parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LOCKS = {"cpu": "requirements.lock", "cuda": "requirements-cuda.lock"}
-_HEADER = """# Made by `python -m scripts.lock` from constraints.txt: {what}, Linux x86-64, Python 3.11.
+CONSTRAINTS = {"cpu": "constraints.txt", "cuda": "constraints-cuda.txt"}
+_HEADER = """# Made by `python -m scripts.lock` from {constraints}: {what}, Linux x86-64, Python 3.11.
 # scripts/lock.py says how it is installed. A line a package, so that `grep` can take one out.
 """
 _WHAT = {
@@ -92,7 +93,8 @@ def lock(kind: str, options: Sequence[str]) -> Path:
     Raises:
         ValueError: pip or the index does not tell what it needs.
     """
-    versions = pins(ROOT / "constraints.txt")
+    constraints = ROOT / CONSTRAINTS[kind]
+    versions = pins(constraints)
     torch = versions.pop("torch")
     exact = [f"{name}=={version}" for name, version in versions.items()]
     if kind == "cpu":
@@ -100,10 +102,13 @@ def lock(kind: str, options: Sequence[str]) -> Path:
         installed = [*reported(exact, ["--no-deps"]), *reported([f"torch=={torch}+cpu"], ["--no-deps", *index_options])]
     else:
         # NVIDIA's libraries are no pins of ours: torch's own requirements fix them.
-        with_libraries = reported([f"torch=={torch}"], ["--constraint", str(ROOT / "constraints.txt")])
+        with_libraries = reported([f"torch=={torch}"], ["--constraint", str(constraints)])
         installed = [*with_libraries, *reported(exact, ["--no-deps"])]
     path = ROOT / LOCKS[kind]
-    path.write_text(_HEADER.format(what=_WHAT[kind]) + "\n".join(lines_of(installed)) + "\n", encoding="utf-8")
+    path.write_text(
+        _HEADER.format(constraints=CONSTRAINTS[kind], what=_WHAT[kind]) + "\n".join(lines_of(installed)) + "\n",
+        encoding="utf-8",
+    )
     return path
 
 

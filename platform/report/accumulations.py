@@ -81,7 +81,7 @@ def _table(family: Family, tokens: float) -> Table:
 
 def no_winner_reason(of_recipe: RecipeResult) -> str:
     """Returns why a recipe's table has no winner."""
-    return "not resolved" if of_recipe.unresolved else "nothing fits"
+    return "nothing fits" if of_recipe.is_resolved else "not resolved"
 
 
 def accumulation_rows(result: StudyResult) -> list[dict[str, Any]]:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
-from platform.study.result.ranking import PointRuns, speed_of
+from platform.study.result.ranking import MOST_RUNS, PointRuns, speed_of
 from platform.study.result.result import RecipeResult
 from trainers.records.measurement import Measurement, Outcome
-from trainers.spec.recipe import Recipe
 
 _MOST_ABOVE = 2
 """Number of points above the winner in the search alone that are named; the rest is counted."""
@@ -26,17 +25,26 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
 """Recorded quantities of the machine: name, values in a measurement, and unit."""
 
 
-def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
+def unresolved_sentence(result: RecipeResult) -> str:
     """Returns a sentence that names the points of which it is not resolved which is the fastest, and what disturbed
     them.
     """
+    order, recipe = result.unresolved, result.recipe
     mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
     between = " and ".join(map(_name, order))
     figures = " ".join(f"{_name(point)}: {_figures(point)}." for point in order)
     return (
         f"Not resolved between {between} for {mark}{recipe.label}: the machine was disturbed, so no winner is named."
-        f" {figures} --resume runs them again in turn."
+        f" {figures} {_resolving(result.runs_to_resolve)} --resume runs them again in turn."
     )
+
+
+def _resolving(runs: int | None) -> str:
+    """Returns how many runs would resolve which of the unresolved points is the fastest, as a sentence."""
+    if runs is None:
+        return "It takes two runs of each beside each other at least."
+    number = f"more than {MOST_RUNS}" if runs > MOST_RUNS else f"about {runs}"
+    return f"By the spread so far it takes {number} runs of each beside each other, fewer on a quiet machine."
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:

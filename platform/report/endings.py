@@ -43,7 +43,7 @@ def last_ending(end: End | None, path: Path) -> str:
     if not end.why:
         return f"Ended with exit code {end.exit_code}."
     if end.exit_code == NOT_RESOLVED:
-        open_order = f"Not resolved which layout is the fastest, since the machine was disturbed ({end.why})"
+        open_order = f"Not resolved which layout is the fastest ({end.why})"
         return one_line(f"{open_order}; go on with: {command_for(RESUME, path)}")
     return one_line(f"cluster fault: {end.why}" if end.exit_code == ClusterError.exit_code else f"Ended: {end.why}.")
 

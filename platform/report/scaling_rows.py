@@ -75,6 +75,8 @@ def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
             if still_open := of_recipe.unresolved:
                 labels = " and ".join(point.main_run.layout.label for point in still_open)
                 reason = f"not resolved between {labels}: the machine was disturbed"
+            elif of_recipe.is_uncompared:
+                reason = "one layout was measured: no comparison"
             row = ScalingRow(
                 study=header.name,
                 recipe=of_recipe.recipe,

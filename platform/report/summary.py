@@ -153,7 +153,9 @@ def verdicts(result: StudyResult) -> list[str]:
     for recipe_result in result.of_study:
         best = recipe_result.winner
         if recipe_result.unresolved:
-            sentences.append(unresolved_sentence(recipe_result.unresolved, recipe_result.recipe))
+            sentences.append(unresolved_sentence(recipe_result))
+        elif recipe_result.is_uncompared:
+            sentences.append(_uncompared_sentence(recipe_result))
         elif best is None:
             sentences.append(
                 nearest_sentence(recipe_result.recipe, recipe_result.judged, header.cluster, recipe_result.coverage)
@@ -180,6 +182,18 @@ def verdicts(result: StudyResult) -> list[str]:
     if end is not None and end.left_out:
         sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
+
+
+def _uncompared_sentence(result: RecipeResult) -> str:
+    """Returns a sentence for a recipe of which one layout ran of several that can."""
+    assert result.leader is not None and result.coverage is not None
+    point = result.leader.main_run
+    mark = f"miniature of {result.recipe.model.miniature_of}, " if result.recipe.model.miniature_of else ""
+    return (
+        f"Measured one layout of {result.coverage.num_layouts} for {mark}{result.recipe.label}: no comparison, so no"
+        f" winner is named. {point.layout.label}, micro-batch {point.batch.micro_batch}:"
+        f" {figure(point.tokens_per_s)} tokens/s. {_GOES_ON}."
+    )
 
 
 def float8_sentences(recipe_result: RecipeResult, result: StudyResult) -> Iterator[str]:

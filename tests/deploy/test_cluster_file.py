@@ -1,6 +1,7 @@
 """`cluster.yaml` passes Ray's own validation (neither AWS nor a network is needed) and fits the checkout."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def test_it_says_how_to_change_the_file_without_ending_a_search() -> None:
 def test_setup_goes_by_the_same_steps_as_the_makefile() -> None:
     commands = " ".join(_cluster()["setup_commands"])
     makefile = (ROOT / "Makefile").read_text()
-    for step in ("constraints.txt", "--no-build-isolation", "--editable"):
+    for step in ("constraints-cuda.txt", "--no-build-isolation", "--editable"):
         assert step in commands
         assert step in makefile
 
@@ -193,19 +194,40 @@ def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_el
     assert "--extra-index-url https://download.pytorch.org/whl/cu126" in (ROOT / "constraints-v100.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("smi", "file"), [("GPU 0: NVIDIA H100 (UUID: GPU-1)", "constraints-cuda.txt"), ("", "constraints.txt")]
+)
+def test_make_installs_beside_gpus_what_the_figures_were_measured_on(tmp_path: Path, smi: str, file: str) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{smi}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["make", "--dry-run", "--always-make", "setup"]
+    printed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"--constraint (\S+)", printed)) == {file}
+
+
+def test_the_measured_versions_are_those_of_the_readme_and_the_rest_is_as_for_cpus() -> None:
+    measured, others = _pins("constraints-cuda.txt"), _pins()
+    words = re.search(r"with torch (\S+) and transformers (\S+), which `make setup`", (ROOT / "README.md").read_text())
+    assert words and (measured["torch"], measured["transformers"]) == words.groups()
+    differ = {name for name in measured.keys() | others.keys() if measured.get(name) != others.get(name)}
+    assert differ == {"torch", "transformers", "setuptools", "huggingface_hub"}, "what the two need"
+
+
 @pytest.mark.parametrize(("file", "torch"), [("requirements.lock", "+cpu"), ("requirements-cuda.lock", "")])
 def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
+    pins = _pins() if torch else _pins("constraints-cuda.txt")
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     locked = [re.fullmatch(r"([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
     assert all(locked), "a line a package: name, version and hash"
     versions = {requirement[1]: requirement[2] for requirement in locked if requirement}
-    pinned = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in _pins().items()}
+    pinned = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in pins.items()}
     assert {name: versions.get(name) for name in pinned} == {**pinned, "torch": pinned["torch"] + torch}
     assert any(name.startswith("nvidia-cudnn") for name in versions) == (not torch)
 
 
-def _pins() -> dict[str, str]:
-    return dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+def _pins(file: str = "constraints.txt") -> dict[str, str]:
+    return dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / file).read_text(), flags=re.MULTILINE))
 
 
 def _write_wheel(folder: Path, name: str, version: str) -> None:

@@ -1,6 +1,7 @@
 # pyright: reportPrivateUsage=false
 """The ladder's arithmetic: memory lines, derived step times, the accumulation of a confirming run."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,6 +119,8 @@ def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
     assert not worker._fits([point(2, 10.0, 5.0)], rungs[1])
     assert [result.batch for result in written] == [rungs[1], rungs[2]]
     assert {result.outcome for result in written} == {Outcome.SKIPPED}
+    worker.job = dataclasses.replace(job, tries_misfit=True)
+    assert worker._fits([point(2, 10.0, 5.0)], rungs[1]) and len(written) == 2
 
 
 @pytest.mark.parametrize("peak_tflops", [None, 1e-6])

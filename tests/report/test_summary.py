@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from platform.common.errors import NOT_RESOLVED
+from platform.report.endings import verdict
 from platform.report.json_report import as_json
 from platform.report.scaling_rows import rows
 from platform.report.summary import nearest, nearest_sentence, verdicts, winner_sentence
@@ -52,11 +54,27 @@ def test_total_tokens_count_and_not_those_of_a_device() -> None:
 def test_a_confirmed_point_is_judged_by_its_confirming_runs() -> None:
     search = measurement(on=FAST, tokens_per_s=50000.0)
     runs = [measurement(on=FAST, tokens_per_s=speed, repeat=n + 1) for n, speed in enumerate([41e3, 47e3, 43e3])]
-    other = [measurement(on=SLOW, tokens_per_s=speed, repeat=n) for n, speed in enumerate([49e3, 42e3, 42e3])]
+    other = [measurement(on=SLOW, tokens_per_s=speed, repeat=n) for n, speed in enumerate([49e3, 42e3, 42e3, 42e3])]
     assert winner([search, *runs, *other]) is runs[2]
     assert winner([search, *runs[:2], *other]) is other[1]  # 41,000 of two: the slower one
     failed = oom(on=FAST, repeat=4)
     assert winner([search, *runs, failed, *other]) is other[1]
+
+
+def test_one_layout_of_several_is_no_winner() -> None:
+    """Checks a study of two layouts of which a budget left time for one, and one of a single layout."""
+    layouts = [PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1,)) for on in (FAST, SLOW)]
+
+    def result(planned: int, *ran: Measurement) -> StudyResult:
+        history = _history(*ran)
+        history.extend([Planned(at="2026-01-01T00:00:00+00:00", layouts=tuple(layouts[:planned]))])
+        return StudyResult.of(history)
+
+    alone = result(2, measurement(on=FAST))
+    assert not alone.winners and not alone.is_resolved and verdict(alone)[0] == NOT_RESOLVED
+    assert verdicts(alone)[0].startswith("Measured one layout of 2 for bloom-7b1")
+    for compared in (result(1, measurement(on=FAST)), result(2, measurement(on=FAST), oom(on=SLOW))):
+        assert compared.winners and verdicts(compared)[0].startswith("Fastest of")
 
 
 def test_the_winner_in_one_sentence() -> None:
@@ -232,7 +250,9 @@ def test_a_winner_at_the_end_of_what_was_listed_says_so() -> None:
             PlannedLayout(layout=on, recipe=RECIPE.id, micro_batches=micro_batches) for on in (best.layout, layout())
         )
         cluster = dataclasses.replace(CLUSTER, capability=(9, 0), device_memory_gib=500.0)
-        lines = [header(at=timestamp, cluster=cluster), Measured(at=timestamp, measurement=best)]
+        slower = measurement(on=layout(), tokens_per_s=1.0)
+        ran = [Measured(at=timestamp, measurement=point) for point in (best, slower)]
+        lines = [header(at=timestamp, cluster=cluster), *ran]
         history = History([*lines, Planned(at=timestamp, layouts=layouts)])
         return [sentence for sentence in verdicts(StudyResult.of(history)) if "listed" in sentence]
 

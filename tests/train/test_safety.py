@@ -58,7 +58,7 @@ def search(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.search
 @pytest.mark.heavy
 def test_the_winner_of_a_search_is_trained_for_fifty_steps(tmp_path: Path):
-    completed = search(tmp_path, "gpt2", "--name", "first", "--max-trials", "1", "--repeats", "0")
+    completed = search(tmp_path, "gpt2", "--name", "first", "--set", "engine=ddp", "--repeats", "0")
     assert completed.returncode == 0, completed.stderr[-3000:]
     assert "The winner is safe to train: 51 steps (the memory of CPU workers is not judged)" in completed.stderr
     assert not (tmp_path / "first" / "safe").exists()

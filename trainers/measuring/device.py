@@ -34,8 +34,10 @@ class Meter(Protocol):
     total_gib: float
     """Memory of the device."""
 
-    def start(self, cap_gib: float | None) -> None:
-        """Sets the base line and the cap; call once, after imports and before the model."""
+    def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
+        """Sets the base line, the cap and what a GPU's allocator may hold below it; call once, after imports and before
+        the model.
+        """
         ...
 
     def limit_gib(self) -> float:
@@ -117,12 +119,13 @@ class CudaMeter:
         self.total_gib = torch.cuda.mem_get_info()[1] / GIB
         self._cap_gib: float | None = None
 
-    def start(self, cap_gib: float | None) -> None:
+    def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         torch.zeros(1, device="cuda")
         self._cap_gib = cap_gib
-        if cap_gib is not None:
-            allowed = max(0.0, cap_gib - self.outside_gib())
-            torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / self.total_gib))
+        allowed = [] if held_gib is None else [held_gib]
+        allowed += [] if cap_gib is None else [cap_gib - self.outside_gib()]
+        if allowed:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, min(allowed)) / self.total_gib))
 
     def limit_gib(self) -> float:
         capped_gib = self.total_gib if self._cap_gib is None else min(self._cap_gib, self.total_gib)
@@ -191,7 +194,7 @@ class CpuMeter:
         self._refused: Allocation | None = None
         """The first allocation since `reset_peak` that was above the cap."""
 
-    def start(self, cap_gib: float | None) -> None:
+    def start(self, cap_gib: float | None, *, held_gib: float | None = None) -> None:
         self._base_bytes = self._tensors.now()
         self._base_resident_bytes = _status_bytes("VmRSS")
         self._cap_gib = cap_gib

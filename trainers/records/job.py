@@ -113,7 +113,13 @@ class Job:
     """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
     predicted_gib: tuple[tuple[int, float], ...] = ()
     """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
+    runs_one: bool = False
+    """Whether its first rung runs even where no rung may start any more."""
+    tries_misfit: bool = False
+    """Whether a rung that is predicted not to fit is run all the same."""
     cap_gib: float | None = None
+    held_gib: float | None = None
+    """GiB to which torch's allocator is held on a GPU, below what the device or the cap allows; None for no hold."""
     matmul_peak_tflops: float | None = None
     """The measured peak; None where the study has not measured it yet: then the workers do."""
     datasheet_peak_tflops: float | None = None

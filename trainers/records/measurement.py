@@ -17,7 +17,7 @@ class Outcome(enum.StrEnum):
 
     OK = "ok"
     THRASH = "thrash"
-    """Ran, but with allocator retries or without head-room: its speed is not reliable, and it never wins."""
+    """Ran, but with allocator retries or without head-room: its speed is not reliable."""
     OOM = "oom"
     SLOW = "slow"
     """Stopped: its upper bound is below the incumbent. The steps timed until then are as reliable as any."""

@@ -96,7 +96,7 @@ class TrialWorker:
             self._measure_peaks()
         source = data.source(job.recipe)
         import_s = self._import_engine()
-        self.meter.start(job.cap_gib)
+        self.meter.start(job.cap_gib, held_gib=job.held_gib)
         engine = create_engine(job.recipe, job.layout, self.device)
         started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
         context = self._context()
@@ -145,7 +145,8 @@ class TrialWorker:
         job, memory_points, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         measured: Measurement | None = None
         for number, batch in enumerate(job.rungs):
-            if not all(self.gather(may_begin(stop_at_s - time.monotonic(), measured))):
+            is_sure = job.runs_one and measured is None
+            if not is_sure and not all(self.gather(may_begin(stop_at_s - time.monotonic(), measured))):
                 return True
             if not self._fits(memory_points, batch):
                 break
@@ -240,10 +241,13 @@ class TrialWorker:
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, self.job.rungs[-1].micro_batch) < best
 
     def _fits(self, memory_points: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Returns whether the rung's predicted memory leaves head-room on every rank: without it, a rung cannot win.
+        """Returns whether the rung is to run: its predicted memory leaves head-room on every rank, without which it
+        cannot win, or the job tries what is predicted not to fit.
 
         If not, it and those above are written as skipped.
         """
+        if self.job.tries_misfit:
+            return True
         limit_gib = min(self.gather(with_headroom_gib(self.meter.limit_gib(), self.meter.outside_gib())))
         above = self.job.rungs[self.job.rungs.index(batch) :]
         refused = misfits(self.job, memory_points, above, limit_gib)

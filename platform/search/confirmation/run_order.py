@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from platform.search.setup.confirmation_rules import FINALISTS
+from platform.study.result.beside_others import beside_others
 from platform.study.result.ranking import PointRuns, points, speed_of
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
@@ -32,16 +33,19 @@ def repeats_left(
 ) -> list[ConfirmationRun]:
     """Returns the remaining runs of one recipe's finalists, the next one first.
 
-    The best `limit` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A A
-    B C), so that drift over time affects all equally. A point that was lost in one run has no further ones.
+    The best `limit` points of the search (None for all), those that were held and ran among them, and as many whose
+    rows others disturbed have `repeats` runs each, in turn and back again (A B C C B A A B C), so that drift over time
+    affects all equally. A point that was lost in one run has no further ones.
     """
+    of_recipe = points(measurements)
     of_search = [
         point_runs
-        for point_runs in points(measurements)
-        if point_runs.search and point_runs.search.outcome is Outcome.OK
+        for point_runs in of_recipe
+        if point_runs.search and (point_runs.search.outcome is Outcome.OK or (point_runs.runs and point_runs.speeds))
     ]
     of_search.sort(key=lambda point: -speed_of(_search(point)))
     finalists = of_search[:limit]
+    finalists += [point for point in beside_others(of_recipe)[:limit] if point not in finalists]
     remaining_runs: list[ConfirmationRun] = []
     for repeat in range(1, repeats + 1):
         for point in finalists if repeat % 2 else reversed(finalists):

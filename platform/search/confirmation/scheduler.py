@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from platform.common.text import duration, plural
 from platform.search.confirmation.confirmation_costs import UNLIMITED, ConfirmationCosts
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.held_runs import held_run
 from platform.search.confirmation.run_order import ConfirmationRun, contenders_run, repeats_left
 from platform.search.confirmation.winner_run import WinnerRuns
 from platform.search.setup.confirmation_rules import ConfirmationRules
@@ -70,13 +71,18 @@ class ConfirmationScheduler:
         A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it; with
         `for_new_winner`, for all those of a new winner. A winner's last run includes the gate if `left_s` suffices for
         both and for the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine
-        was disturbed, the contenders first run in turn until the fastest of them is resolved.
+        was disturbed, the contenders first run in turn until the fastest of them is resolved. A point without head-room
+        that was faster than the winner runs before all others, with its allocator held.
         """
         for recipe in self._recipes:
+            measured, attempted = of_recipe(recipe, history.measurements), self._winner_runs.attempted_runs(recipe)
+            held = held_run(measured, attempted=attempted)
+            if held is not None and left_s >= costs.cold_s + costs.held_s(held.point):
+                return _trial_of(held)
             runs = self._repeats_left(recipe, history)
             if runs and self._fits(runs[0], history, left_s, costs, for_new_winner=for_new_winner):
                 return _trial_of(runs[0])
-            if unresolved(of_recipe(recipe, history.measurements)):
+            if unresolved(measured):
                 run = self._contenders_run(recipe, history, left_s, costs)
                 if run is not None and left_s >= costs.repeat_s(run.point):
                     return _trial_of(run, contends=True)
@@ -165,9 +171,9 @@ class ConfirmationScheduler:
             for candidate in self._candidates
         )
 
-    def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, begin_s: float = 0.0) -> str:
+    def left_out(self, history: History, costs: ConfirmationCosts = UNLIMITED, cold_s: float = 0.0) -> str:
         """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
-        With `costs`, also about how many seconds such a session needs, `begin_s` of them before its first trial.
+        With `costs`, also about how many seconds such a session needs, whose first trial starts `cold_s` slower.
         """
         waits = self.wait(history)
         missing: list[str] = []
@@ -190,7 +196,7 @@ class ConfirmationScheduler:
             run_s, gate_s = fresh._winner_runs.need_s(recipe, history, costs)
             seconds = RESERVE_MARGIN * gate_s + run_s
             duration_text = (
-                f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
+                f" (about {math.ceil((cold_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             )
             if closing.rungs:
                 best = winner(of_recipe(recipe, history.measurements))

@@ -27,14 +27,12 @@ class Budget:
 class Spending:
     """Counts a session's time and device seconds. Trials run one at a time: `begin` and `end` alternate."""
 
-    def __init__(
-        self, budget: Budget, *, num_devices: int, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Starts with `spent_s` already used: the start of Ray counts in a time budget as well."""
+    def __init__(self, budget: Budget, *, num_devices: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts to count: Ray runs by now, whose start no budget holds."""
         self.budget = budget
         self._num_devices = num_devices
         self._clock = clock
-        self._started_s = clock() - spent_s
+        self._started_s = clock()
         self._ended_gpu_s = 0.0
         self._num_searched = 0
         """Number of the search's trials."""

@@ -29,6 +29,8 @@ class Exploration:
         """The searcher's last suggestion."""
         self._passed_over: set[str] = set()
         """Keys of candidates whose trials are too long for the time that is left."""
+        self._aside: dict[str, Candidate] = {}
+        """By key: candidates whose ladders time cut short, to be completed after all others."""
         self._suspects: list[Measurement] = []
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
         cluster works.
@@ -59,6 +61,9 @@ class Exploration:
                 return candidate, _points(candidate, missing)
             self._update(candidate)
         self.blame_suspects()
+        for candidate in self._aside.values():
+            if missing := self._log.history.missing(candidate):
+                return candidate, _points(candidate, missing)
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
 
     def pass_over(self, candidate: Candidate) -> None:
@@ -71,10 +76,15 @@ class Exploration:
 
     def trial_ended(self, key: str, *, interrupted: bool) -> None:
         """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
-        asked again, it returns these, those between the largest that ran and the first that did not.
+        asked again, it returns these, those between the largest that ran and the first that did not. A searcher of
+        whole ladders goes on with others after one that was `interrupted`.
         """
         candidate, suggested = self._candidates.get(key), self._suggested
         if candidate is None:
+            return
+        if interrupted and not self._rung_searcher:
+            self._aside[key] = candidate
+            self._searcher.update(candidate, self._log.history.measured(key))
             return
         if interrupted or suggested is None or suggested.key != key or not self._log.history.missing(suggested):
             self._update(candidate)

@@ -8,6 +8,7 @@ from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.held_runs import held_gib
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
 from platform.study.result.ranking import winner
@@ -36,6 +37,10 @@ class TrialSettings:
     """Ray's ids of the nodes that workers may use; empty for all."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
+    tries_misfit: bool = False
+    """Whether one rung that is predicted not to fit is run all the same, until one ran out of memory: a stand-in shows
+    what a search on a real device meets.
+    """
     rules: ConfirmationRules | None
     """The steps a winner goes through after the search; None for none."""
 
@@ -53,9 +58,10 @@ def make_job(
     history: History,
     settings: TrialSettings,
     stop_at_s: float | None,
+    runs_one: bool = False,
 ) -> Job:
-    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it ends at `stop_at_s`
-    by the driver's monotonic clock (None: no limit).
+    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
+    `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`.
     """
     repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
@@ -65,6 +71,11 @@ def make_job(
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
     )
+    search = next((m for m in history.measured(candidate.key) if final and rungs and m.batch == rungs[0]), None)
+    held = held_gib(search, settings.limit_gib)
+    timing = settings.timing
+    if held is not None and final is not None and not final.is_winner_run:
+        timing = dataclasses.replace(timing, window_s=timing.winner_s / timing.max_windows, rung_s=timing.winner_s)
     # Not their count: a trial whose first line was lost still has its later ones in the journal.
     number = history.last_trial_number + 1
     return Job(
@@ -85,12 +96,17 @@ def make_job(
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=memory_measurements if race else (),
         predicted_gib=predicted_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
+        runs_one=runs_one,
+        tries_misfit=race
+        and settings.tries_misfit
+        and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
         cap_gib=settings.cap_gib,
+        held_gib=held,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         stop_at_s=stop_at_s,
         commit=settings.commit,
-        timing=settings.timing,
+        timing=timing,
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )

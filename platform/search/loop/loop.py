@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from platform.search.confirmation.confirmation_costs import ConfirmationCosts
@@ -23,8 +24,14 @@ from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from trainers.records.job import Job
 from trainers.records.journal import TrialEnd, TrialStart, TrialState
-from trainers.records.measurement import ENDS_LADDER, Measurement
+from trainers.records.measurement import ENDS_LADDER, TIMED, Measurement
 from trainers.spec.batch import BatchPoint
+from trainers.spec.recipe import Recipe
+
+FIRST_SHARE = 1 / 3
+"""Share of a budget in which the first layout may begin rungs: the rest is for others, without which there is nothing
+to compare it with, and for final runs. Several recipes share it.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,17 +56,12 @@ class SearchLoop:
         searcher: Searcher[Candidate],
         budget: Budget,
         settings: TrialSettings,
-        spent_s: float = 0.0,
-        shared_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins with `spent_s` already used by this session, of which `shared_s` also served the sessions before it.
-
-        Budgets are counted by the monotonic `clock`: the time of day may be set back by hours.
-        """
+        """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours."""
         self.study = study
         self.settings = settings
-        self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
+        self.spending = Spending(budget, num_devices=settings.cluster.num_devices, clock=clock)
         self.phase = SessionPhase.SEARCHING
         """The last decision's phase."""
         self.fault = ""
@@ -67,6 +69,7 @@ class SearchLoop:
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._log = StudyLog(study)
         self._search = Exploration(searcher, candidates, self._log, settings)
+        self._num_layouts = Counter(candidate.recipe for candidate in candidates)
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
         self._confirmation = (
@@ -84,8 +87,6 @@ class SearchLoop:
         """
         self._running: _Running | None = None
         self._ends: list[policy.Ended] = []
-        self._begin_s = spent_s + shared_s
-        """Seconds that a session takes from its start to its first trial."""
 
     @property
     def history(self) -> History:
@@ -119,7 +120,7 @@ class SearchLoop:
         """
         if self.fault and self._search_end is None:
             return ""
-        return self._confirmation.left_out(self.history, self._costs, self._begin_s + self._cold_s)
+        return self._confirmation.left_out(self.history, self._costs, self._cold_s)
 
     @property
     def has_unwritten(self) -> bool:
@@ -163,7 +164,8 @@ class SearchLoop:
     def _decision(self) -> Decision:
         if self.fault:
             return Decision(phase=SessionPhase.FAULTED)
-        if self._resumes_finals and not self._confirmation.wait(self.history):
+        lacks_comparison = any(not self._has_two(recipe) for recipe in self._num_layouts)
+        if self._resumes_finals and not lacks_comparison and not self._confirmation.wait(self.history):
             if decision := self._final_decision():
                 return decision
             self._resumes_finals = False
@@ -179,7 +181,9 @@ class SearchLoop:
             reserve_s = self._reserve_s()
             work, self._search_end = self._next_work(reserve_s)
             if work is not None:
-                return Decision(phase=SessionPhase.SEARCHING, job=self._job(*work, leave_s=reserve_s))
+                recipe = work[0].recipe
+                runs_one, leave_s = not self._is_compared(recipe), self._leave_s(recipe, reserve_s)
+                return Decision(phase=SessionPhase.SEARCHING, job=self._job(*work, leave_s=leave_s, runs_one=runs_one))
             self._search.blame_suspects()
         return None
 
@@ -193,10 +197,11 @@ class SearchLoop:
         # The time for another winner's final runs may still be given up, and what is passed over does not come back.
         is_settled = bool(self._ends) or not (self._reserves_for_new_winner and history.finals_begun)
         while (work := self._search.next()) is not None:
-            reason = self.spending.over_reason(trial_s=least_trial_s(*work, history, timing), reserve_s=reserve_s)
+            kept_s = reserve_s if self._is_compared(work[0].recipe) else 0.0
+            reason = self.spending.over_reason(trial_s=least_trial_s(*work, history, timing), reserve_s=kept_s)
             if not reason:
                 return work, None
-            has_time = not self.spending.over_reason(trial_s=history.start_s, reserve_s=reserve_s)
+            has_time = not self.spending.over_reason(trial_s=history.start_s, reserve_s=kept_s)
             if not (is_settled and has_time and timing.fixes_steps):
                 return None, SearchEnd(reason=reason, tried_all=False)
             self._search.pass_over(work[0])
@@ -204,6 +209,29 @@ class SearchLoop:
             reason = self.spending.over_reason(trial_s=math.inf, reserve_s=reserve_s)
             return None, SearchEnd(reason=reason, tried_all=False)
         return None, SearchEnd(reason=self._search.stopped_reason, tried_all=True)
+
+    def _num_timed(self, recipe: Recipe) -> int:
+        """Returns the number of the recipe's layouts that were timed."""
+        return len({m.layout for m in self.history.measurements if m.recipe == recipe and m.outcome in TIMED})
+
+    def _has_two(self, recipe: Recipe) -> bool:
+        """Returns whether two of the recipe's layouts were timed, or all: until then nothing is worth more than a
+        second one.
+        """
+        return self._num_timed(recipe) >= min(2, self._num_layouts[recipe])
+
+    def _is_compared(self, recipe: Recipe) -> bool:
+        """Returns whether two of the recipe's layouts were timed, or time is no matter."""
+        return math.isinf(self.spending.whole_s) or self._has_two(recipe)
+
+    def _leave_s(self, recipe: Recipe, reserve_s: float) -> float:
+        """Returns the seconds of a budget that a trial of the recipe leaves: `reserve_s`, and after its first layout
+        also the others' share.
+        """
+        whole_s = self.spending.whole_s
+        if math.isinf(whole_s) or self._num_layouts[recipe] < 2 or self._num_timed(recipe):
+            return reserve_s
+        return max(reserve_s, self.spending.time_left_s() - FIRST_SHARE * whole_s / len(self._num_layouts))
 
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""
@@ -243,9 +271,17 @@ class SearchLoop:
         final: ConfirmationTrial | None = None,
         *,
         leave_s: float,
+        runs_one: bool = False,
     ) -> Job:
-        stop_at_s = self.spending.stop_at_s(leave_s)
-        return make_job(candidate, rungs, final, history=self.history, settings=self.settings, stop_at_s=stop_at_s)
+        return make_job(
+            candidate,
+            rungs,
+            final,
+            history=self.history,
+            settings=self.settings,
+            stop_at_s=self.spending.stop_at_s(leave_s),
+            runs_one=runs_one,
+        )
 
     @property
     def _cold_s(self) -> float:

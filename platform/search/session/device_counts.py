@@ -40,7 +40,6 @@ def search(options: SearchOptions) -> int:
         InputError: a user's mistake, found before anything starts.
         ClusterError: the cluster is at fault.
     """
-    began_s = time.monotonic()
     studies = options.studies
     name, group = _name_and_options(options)
     begun_with = read_options(group.options)
@@ -50,7 +49,6 @@ def search(options: SearchOptions) -> int:
     code, fault, gpu_s = 1, "", 0.0
     with session.connection(options, first, group.counts[-1]) as handle, interruptible():
         handle = session.without_slow_nodes(options, first, handle)
-        connect_s = time.monotonic() - began_s
         probe = probe_store.find(studies, handle)
         for count, request in requests.items():
             try:
@@ -59,11 +57,12 @@ def search(options: SearchOptions) -> int:
                 raise InputError(f"on {plural(count, 'device')}: {error}") from error
         if not options.dry_run:
             write_group(studies / name, group)
+        began_s = time.monotonic()  # no budget holds Ray's start
         for number, count in enumerate(group.counts):
             print_line(f"On {plural(count, 'device')} ({number + 1} of {len(group.counts)}):")
             part = _with_budget(options_by_count[count], group.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                part_code = session.search(part, handle=handle, connect_s=connect_s, is_printed=not options.json)
+                part_code = session.search(part, handle=handle, is_printed=not options.json)
                 gpu_s += 0.0 if options.dry_run else _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)

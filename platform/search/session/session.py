@@ -41,13 +41,11 @@ _UNSAFE = 1
 """Exit code where `--safe` refuses the winner, the same as where nothing fits."""
 
 
-def search(
-    options: SearchOptions, *, handle: ClusterHandle | None = None, connect_s: float = 0.0, is_printed: bool = True
-) -> int:
+def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_printed: bool = True) -> int:
     """Begins or resumes a study; returns the exit code.
 
-    It runs on the cluster of `handle`, which took `connect_s` to connect to; without one it connects for the time of
-    the search. The result is printed if `shown`.
+    It runs on the cluster of `handle`; without one it connects for the time of the search. The result is shown if
+    `is_printed`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -82,7 +80,6 @@ def search(
                 handle,
                 budget,
                 began_s=began_s,
-                connect_s=connect_s,
                 leftover=opening.leftover,
                 mirror=mirror,
                 result=end,

@@ -41,19 +41,18 @@ class SessionRun:
         budget: Budget,
         *,
         began_s: float,
-        connect_s: float = 0.0,
         leftover: leftovers.Note | None = None,
         mirror: Mirror | None = None,
         result: output.SessionOutput | None = None,
     ) -> None:
-        """Takes over a session that began at `began_s`; another session would take `connect_s` to reach this point.
+        """Takes over a session that began at `began_s`.
 
         The `leftover` of an earlier driver on the cluster is swept first; the `mirror` starts with the first trial. The
         `result` states the session's exit code, and shows what was measured if `run` does not return: the process ends
         in it when the cluster's head is gone.
         """
         self._study, self._setup, self._handle, self._budget = study, setup, handle, budget
-        self._began_s, self._connect_s, self._leftover = began_s, connect_s, leftover
+        self._began_s, self._leftover = began_s, leftover
         self._mirror, self._result = mirror, result or output.SessionOutput(study)
         self._loop: SearchLoop | None = None
         self._stdout = sys.stdout
@@ -131,13 +130,12 @@ class SessionRun:
                 commit=checkout.commit(),
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
+                tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,
                 hang_floor_s=setup.space.hang_floor_s,
                 first_step_s=setup.space.first_step_s,
             ),
-            spent_s=time.monotonic() - self._began_s,
-            shared_s=self._connect_s,
         )
 
     def _record_end(self, code: int, reason: str, left_out: str = "") -> None:

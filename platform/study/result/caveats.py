@@ -3,11 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from platform.study.result.beside_others import beside_others
 from platform.study.result.coverage import Coverage
 from platform.study.result.gate import GateVerdict
 from platform.study.result.ranking import PointRuns
 from trainers.records.measurement import TIMED, Measurement
 from trainers.spec.recipe import Recipe
+
+_MOST_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +67,14 @@ def _not_gated(evidence: Evidence) -> str:
 
 
 def _disturbed(evidence: Evidence) -> str:
-    count = sum(point.disturbed for point in evidence.points)
-    if not count:
-        return ""
-    points = "1 point's runs are" if count == 1 else f"the runs of {count} points are"
-    return f"{points} further from the search's figure than on a quiet machine"
+    count, reasons = sum(point.disturbed for point in evidence.points), list[str]()
+    if count:
+        points = "1 point's runs are" if count == 1 else f"the runs of {count} points are"
+        reasons.append(f"{points} further from the search's figure than on a quiet machine")
+    if beside := [point for point in beside_others(evidence.points) if not point.runs]:
+        names = ", ".join(f"{p.main_run.layout.label} at {p.main_run.batch.micro_batch}" for p in beside[:_MOST_NAMED])
+        reasons.append(f"beside {names} other work took more than beside the fastest, without a further run")
+    return "; ".join(reasons)
 
 
 DECLARED: Mapping[str, Callable[[Evidence], str]] = {

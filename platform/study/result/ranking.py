@@ -3,14 +3,18 @@
 import dataclasses
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from trainers.measuring.intervals import interval
+from trainers.measuring.intervals import interval, t_quantile
 from trainers.records.measurement import Measurement, Outcome
 
 TIE_WIDTH = 0.03
 """Two points are tied only where the interval of their ratio is narrower than this."""
+
+MOST_RUNS = 99
+"""Number of runs up to which it is said how many would resolve a comparison."""
 
 DISTURBED = 0.10
 """Share by which runs in separate processes may differ from the search's figure on a quiet machine."""
@@ -65,9 +69,10 @@ class PointRuns:
         """Whether the machine was disturbed in the search or in the runs: their median differs from the search's figure
         by more than its interval over windows and by more than 10 %.
         """
-        if self.search is None or not self.runs or not self.speeds or not speed_of(self.search) > 0:
+        median = self.median_tokens_per_s
+        if self.search is None or not self.runs or median is None or not speed_of(self.search) > 0:
             return False
-        return abs(statistics.median_low(self.speeds) / speed_of(self.search) - 1) > self.search_margin
+        return abs(median / speed_of(self.search) - 1) > self.search_margin
 
     @property
     def search_margin(self) -> float:
@@ -120,6 +125,8 @@ class Comparison:
     ratio: float
     """Throughput of the best point over this one's: the geometric mean over pairs of runs."""
     low: float
+    runs_to_resolve: int
+    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied."""
     high: float
     """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
     resolution: Resolution
@@ -135,7 +142,14 @@ class Comparison:
             case "tie":
                 return f"Tied with {name}: {faster}."
             case "not resolved":
-                return f"Not resolved against {name}: {faster}; a larger --repeats may resolve it."
+                return f"Not resolved against {name}: {faster}; {runs_words(self.runs_to_resolve)}."
+
+
+def runs_words(runs: int) -> str:
+    """Returns how many runs of each of two points would resolve which is faster, in words."""
+    if runs > MOST_RUNS:
+        return f"by the spread so far more than {MOST_RUNS} runs of each would be needed to resolve it"
+    return f"by the spread so far about {runs} runs of each would resolve it (--repeats {runs})"
 
 
 def speed_of(measurement: Measurement) -> float:
@@ -161,12 +175,8 @@ def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
 def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """Returns the points of one recipe that may win, the fastest first by their medians alone."""
-    return [point for _, point in _with_medians(points(measurements))]
-
-
-def _with_medians(of_recipe: Sequence[PointRuns]) -> list[tuple[float, PointRuns]]:
-    able = ((point.median_tokens_per_s, point) for point in of_recipe)
-    return sorted(((median, point) for median, point in able if median is not None), key=lambda pair: -pair[0])
+    able = (point for point in points(measurements) if point.speeds)
+    return sorted(able, key=lambda point: -statistics.median_low(point.speeds))
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
@@ -178,11 +188,23 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     """Returns the points that may win, of one recipe's, the fastest first.
 
     The best of many single figures is biased upwards, and a second run shows by how much. So a point that did not run
-    again ranks behind those that did, unless the search measured it faster than each of them.
+    again ranks behind those that did, unless the search measured it faster than each of them. Those that did are
+    ordered by the median over the runs that others had as well: a leader's own last run is one more draw that the
+    others have not had, and counts only where it is further below than runs differ on a quiet machine.
     """
-    sure = _with_medians(of_recipe)
-    bar = max((speed_of(point.search) for _, point in sure if point.runs and point.search), default=-math.inf)
-    return [point for _, point in sorted(sure, key=lambda pair: not pair[1].runs and pair[0] <= bar)]
+    able = [point for point in of_recipe if point.speeds]
+    times = Counter(run.repeat for point in able for run in point.runs)
+    bar = max((speed_of(point.search) for point in able if point.runs and point.search), default=-math.inf)
+
+    def order(point: PointRuns) -> tuple[bool, float]:
+        shared = [speed_of(run) for run in point.runs if times[run.repeat] > 1]
+        alone = [speed_of(run) for run in point.runs if times[run.repeat] == 1]
+        median = statistics.median_low(shared or point.speeds)
+        if shared and alone and statistics.median_low(alone) < (1 - DISTURBED) * median:
+            median = statistics.median_low(point.speeds)
+        return not point.runs and median <= bar, -median
+
+    return sorted(able, key=order)
 
 
 def winner(measurements: Iterable[Measurement]) -> Measurement | None:
@@ -238,4 +260,21 @@ def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
     else:
         resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
     ratio = math.exp(statistics.fmean(logs))
-    return Comparison(other=other.main_run, ratio=ratio, low=low, high=high, resolution=resolution)
+    return Comparison(
+        other=other.main_run,
+        ratio=ratio,
+        low=low,
+        high=high,
+        resolution=resolution,
+        runs_to_resolve=_runs_to_resolve(logs),
+    )
+
+
+def _runs_to_resolve(logs: Sequence[float]) -> int:
+    """Returns the number of pairs like these after which half of the interval of their mean is below the mean, or
+    narrow enough for a tie; `MOST_RUNS` + 1 where that is not enough.
+    """
+    enough = max(abs(statistics.fmean(logs)), TIE_WIDTH / 2)
+    deviation = statistics.stdev(logs)
+    numbers = range(2, MOST_RUNS + 1)
+    return next((n for n in numbers if t_quantile(n - 1) * deviation / math.sqrt(n) < enough), MOST_RUNS + 1)

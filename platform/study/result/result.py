@@ -12,7 +12,7 @@ from platform.study.result.caveats import Caveat, Evidence, caveats_of
 from platform.study.result.coverage import Coverage, coverage
 from platform.study.result.float8_price import Float8Price, in_bf16, price_of
 from platform.study.result.gate import GateVerdict, has_curves, verdict_on
-from platform.study.result.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
+from platform.study.result.ranking import Comparison, PointRuns, compared, comparisons, points, rank, speed_of, winner
 from platform.study.result.tie_break import contenders_of, unresolved_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
@@ -45,7 +45,18 @@ class RecipeResult:
     @property
     def winning_point(self) -> PointRuns | None:
         """The winner with all its runs; None where nothing ran or where it is not resolved which is the best."""
-        return None if self.unresolved else self.leader
+        return self.leader if self.is_resolved else None
+
+    @property
+    def is_uncompared(self) -> bool:
+        """Whether one layout ran of several that can, so that there is nothing to compare it with."""
+        tried = self.coverage
+        return self.leader is not None and tried is not None and tried.num_tried == 1 and bool(tried.not_tried)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the leader, where there is one, is the winner."""
+        return not self.unresolved and not self.is_uncompared
 
     @functools.cached_property
     def winner(self) -> Measurement | None:
@@ -67,6 +78,15 @@ class RecipeResult:
         ]
         slow = [other for other in others if other.outcome is Outcome.SLOW]
         return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
+
+    @property
+    def runs_to_resolve(self) -> int | None:
+        """About how many runs of each unresolved point would resolve them; None where none is unresolved, and where
+        they have no two runs beside each other.
+        """
+        pairs = [compared(self.unresolved[0], other) for other in self.unresolved[1:]]
+        most = [comparison.runs_to_resolve for comparison in pairs if comparison is not None]
+        return max(most) if most and len(most) == len(pairs) else None
 
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -168,13 +188,13 @@ class StudyResult:
         bf16_result = self.by_id.get(in_bf16(result.recipe).id)
         if not result.recipe.float8_scaling or bf16_result is None:
             return None
-        speeds = [speed_of(compared.winner) if compared.winner else 0.0 for compared in (result, bf16_result)]
+        speeds = [speed_of(priced.winner) if priced.winner else 0.0 for priced in (result, bf16_result)]
         return price_of(result.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
 
     @property
     def is_resolved(self) -> bool:
         """Whether the fastest layout of every recipe is resolved."""
-        return not any(result.unresolved for result in self.by_id.values())
+        return all(result.is_resolved for result in self.by_id.values())
 
     @property
     def has_leader(self) -> bool:

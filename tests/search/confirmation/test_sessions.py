@@ -35,7 +35,7 @@ def test_each_session_runs_something_until_nothing_is_missing(
     backend.play = play
     for _ in range(20):
         begun = len(backend.jobs)
-        loop = make(CANDIDATES, rules=RULES, time_s=time_s, spent_s=50.0)
+        loop = make(CANDIDATES, rules=RULES, time_s=time_s)
         backend.run(loop)
         if loop.tried_all and not loop.left_out:
             assert {measurement.layout for measurement in history_of(study).measurements} == {

@@ -52,7 +52,6 @@ def make(study: Study, clock: Clock) -> Make:
         *,
         searcher: str = "sweep",
         rules: ConfirmationRules | None = None,
-        spent_s: float = 0.0,
         timing: Timing = TIMING,
         **budget: float,
     ) -> SearchLoop:
@@ -70,7 +69,6 @@ def make(study: Study, clock: Clock) -> Make:
                 timing=timing,
                 rules=rules,
             ),
-            spent_s=spent_s,
             clock=clock,
         )
 

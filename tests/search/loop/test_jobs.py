@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from platform.search.loop.jobs import TrialSettings, gate_micro_batch_of, predicted_gib
+from platform.search.loop.jobs import TrialSettings, gate_micro_batch_of, make_job, predicted_gib
 from platform.study.history import History
 from search_spaces.candidate import Candidate
 from tests.samples import measurement
@@ -55,6 +55,21 @@ def test_what_was_refused_bounds_it() -> None:
     crowded = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=Outcome.THRASH)
     history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=crowded)])
     assert gate_micro_batch_of(candidate, history, SETTINGS) == 4
+
+
+def test_what_is_predicted_not_to_fit_is_tried_until_something_ran_out_of_memory() -> None:
+    candidate = reference("gpt2")
+    settings = dataclasses.replace(SETTINGS, tries_misfit=True)
+
+    def tries(outcome: Outcome, with_settings: TrialSettings = settings) -> bool:
+        ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=outcome)
+        history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)])
+        job = make_job(
+            candidate, candidate.batch_points(), None, history=history, settings=with_settings, stop_at_s=None
+        )
+        return job.tries_misfit
+
+    assert tries(Outcome.OK) and not tries(Outcome.OOM) and not tries(Outcome.OK, SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from tests.search.loop.backend import (
     Clock,
     Died,
     Make,
+    Play,
     TimeOut,
     candidates,
     fast,
@@ -39,12 +40,23 @@ from tests.search.loop.backend import (
     result,
 )
 from trainers.records.job import GateSize, Job
-from trainers.records.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.records.journal import End, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 
 ROOT = Path(__file__).parents[3]
+
+
+def in_time(clock: Clock) -> Play:
+    """Returns what plays a worker: no rung begins after its job's stop, save the first of a job that runs one."""
+
+    def play(job: Job, batch: BatchPoint) -> Measurement | TimeOut:
+        is_late = job.stop_at_s is not None and clock.now_s > job.stop_at_s
+        is_sure = job.runs_one and batch == job.rungs[0]
+        return TimeOut() if is_late and not is_sure else fast(job, batch)
+
+    return play
 
 
 class TestWhatRuns:
@@ -154,8 +166,54 @@ class TestBudgets:
         assert backend.order == ALL_RUNGS[:1] and "too short for a trial" in loop.ended_reason
 
     def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make, clock: Clock) -> None:
-        job = make(time_s=14.0).next_job()
+        first, *_ = candidates()
+        job = make((first,), time_s=14.0).next_job()
         assert job is not None and job.stop_at_s == clock.now_s + 14.0
+
+    def test_a_budget_that_is_over_before_the_first_rung_measures_it_all_the_same(
+        self, make: Make, backend: Backend, clock: Clock, study: Study
+    ) -> None:
+        backend.play = in_time(clock)
+        backend.run(make(time_s=4.0))  # a trial's processes start for 5 s
+        assert outcomes(study) == [(1, Outcome.OK)]
+
+    @pytest.mark.parametrize("searcher", ["sweep", "guided"])
+    def test_two_trials_worth_of_time_measures_two_layouts(
+        self, make: Make, backend: Backend, clock: Clock, study: Study, searcher: str
+    ) -> None:
+        """Checks ladders of 35 s in a budget of 40 s, all of which final runs would take."""
+        backend.rung_s, backend.play = 10.0, in_time(clock)
+        rules = ConfirmationRules(repeats=3, gate=GateSize(steps=2, sequences=8))
+        backend.run(make(searcher=searcher, rules=rules, time_s=40.0))
+        searched = [point for point in history_of(study).measurements if not point.repeat]
+        assert [point.batch.micro_batch for point in searched] == [1, 1] or searcher == "guided"
+        assert len({point.layout for point in searched}) == 2
+
+    def test_a_resumed_study_of_one_layout_measures_a_second_one_before_any_final_run(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        rules = ConfirmationRules(repeats=1)
+        left_out = make(rules=rules, max_trials=1)
+        backend.step(left_out)
+        study.record(End(exit_code=4, wall_s=8, gpu_s=16, left_out=left_out.left_out))
+        study.record(Resume())
+        assert left_out.left_out
+        job = make(rules=rules).next_job()
+        assert job is not None and job.layout == LAYOUTS[1] and not job.repeat
+
+    def test_a_first_ladder_that_was_cut_short_is_completed_after_the_other_layouts(
+        self, make: Make, backend: Backend, clock: Clock
+    ) -> None:
+        first, *others = candidates()
+        backend.rung_s, backend.play = 20.0, in_time(clock)
+        short = [dataclasses.replace(other, micro_batches=(1,)) for other in others]
+        backend.run(make((first, *short), time_s=130.0))
+        assert backend.order == [
+            (LAYOUTS[0], (1, 2, 4)),
+            (LAYOUTS[1], (1,)),
+            (LAYOUTS[2], (1,)),
+            (LAYOUTS[0], (4,)),
+        ]
 
     @pytest.mark.parametrize("budget", [{"max_trials": 1}, {"time_s": 8.0}, {"gpu_s": 16.0}])
     def test_each_session_has_a_budget_of_its_own(
@@ -211,12 +269,6 @@ class TestBudgets:
         loop.on_trial_end(state="done", reason="")
         assert (loop.spending.gpu_s, loop.spending.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
         assert history_of(study).gpu_s == 30.0
-
-    def test_what_the_session_took_before_counts_in_its_time(self, make: Make, backend: Backend) -> None:
-        loop = make(time_s=26.0, spent_s=8.0)
-        assert loop.spending.time_left_s() == 18.0
-        backend.run(loop)
-        assert backend.order == ALL_RUNGS[:2]
 
     def test_the_end_names_the_budget_that_is_over(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0, gpu_s=500.0)

@@ -35,6 +35,7 @@ from platform.search.setup.study_setup import StudySetup
 from platform.study.history import History
 from platform.study.result.result import StudyResult
 from platform.study.study import Study, read
+from search_spaces.miniature import TIME_BUDGET_S
 from tests.samples import header, measurement, profile
 from tests.search.loop.backend import (
     CLUSTER,
@@ -93,7 +94,7 @@ class TestBudget:
         bloom = search_spaces.load("bloom7b")
         assert bloom.miniature is not None
         space_budget = session._budget(_options("bloom7b"), bloom.miniature)
-        assert space_budget == Budget(time_s=225.0, of_space=True)
+        assert space_budget == Budget(time_s=TIME_BUDGET_S, of_space=True)
         assert session._budget(_options("bloom7b"), bloom) == Budget()
 
     @pytest.mark.parametrize("budget_option", [("--max-trials", "3"), ("--time-budget-s", "900"), ("--gpu-s", "5")])

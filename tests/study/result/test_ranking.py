@@ -1,5 +1,7 @@
 """The winner of a study, and how certain it is."""
 
+import random
+
 import pytest
 
 from platform.study.result.ranking import by_speed, comparisons, points, ranked, winner
@@ -29,6 +31,40 @@ def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
     lost = run(ONE, 1100, 2, outcome=Outcome.THRASH, reason="2 allocator retries")
     best = winner([*runs(ONE, 1000, 1000), lost, *runs(TWO, 900)])
     assert best is not None and best.layout == TWO
+
+
+def test_a_leader_s_own_last_run_does_not_change_the_order() -> None:
+    """Plays studies of three layouts of equal speed, each run three times; then the leader runs once more."""
+    draw, changed = random.Random(0), 0
+    for _ in range(200):
+        speeds = {on: [draw.gauss(1000, 10) for _ in range(3)] for on in (ONE, TWO, THREE)}
+        study = [point for on, of_layout in speeds.items() for point in runs(on, 1000, *of_layout)]
+        leader = ranked(study)[0].main_run.layout
+        last = run(leader, draw.gauss(1000, 10), 4)
+        changed += ranked([*study, last])[0].main_run.layout != leader
+    assert not changed, "two in five of them where all runs of each count"
+
+
+def test_runs_that_others_had_as_well_count() -> None:
+    """Checks that of two points that both ran a fourth time that run decides, the third point's lack of it aside."""
+    study = [*runs(ONE, 1000, 1000, 1000, 1000, 900), *runs(TWO, 990, 999, 999, 999, 999), *runs(THREE, 900, 900)]
+    assert ranked(study)[0].main_run.layout == ONE, "the median of four is that of three"
+    study += [run(ONE, 900, 5), run(TWO, 999, 5), run(ONE, 900, 6), run(TWO, 999, 6)]
+    assert ranked(study)[0].main_run.layout == TWO
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ((970, 1000, 985), "about 7 runs"),
+        ((1000, 960, 1040), "about 29 runs"),
+        ((1000, 700, 1400), "more than 99 runs"),
+    ],
+)
+def test_what_is_not_resolved_says_how_many_runs_would_resolve_it(other: tuple[float, ...], expected: str) -> None:
+    """Checks half of the interval: t at 6 degrees is 2.447, which times 1.5 % / sqrt(7) is below the gap of 1.6 %."""
+    (compared,) = comparisons(ranked([*runs(ONE, 1000, 1001, 1000, 1002), *runs(TWO, 999, *other)]))
+    assert compared.resolution == "not resolved" and expected in compared.sentence
 
 
 def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() -> None:

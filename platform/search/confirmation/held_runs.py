@@ -1,0 +1,42 @@
+"""A point that ran without head-room, run again with its allocator held to the share of memory that leaves some."""
+
+from collections.abc import Sequence
+
+from platform.search.confirmation.run_order import AttemptedRuns, ConfirmationRun
+from platform.study.result.ranking import points, speed_of, winner
+from trainers.measuring.ladder import HEADROOM, with_headroom_gib
+from trainers.records.measurement import Measurement, Outcome
+
+
+def may_be_held(search: Measurement) -> bool:
+    """Returns whether the point reserved more memory than it may without needing it: no retry, and tensors that leave
+    head-room. What the allocator keeps beside them may be given back at no cost, and only a run tells.
+    """
+    allocated, reserved = search.peak_allocated_gib, search.peak_reserved_gib
+    if search.outcome is not Outcome.THRASH or search.alloc_retries or allocated is None or reserved is None:
+        return False
+    return allocated <= HEADROOM * reserved
+
+
+def held_gib(search: Measurement | None, limit_gib: float) -> float | None:
+    """Returns the GiB to which a run of the point holds its allocator on devices of `limit_gib`; None for no hold."""
+    if search is None or not may_be_held(search):
+        return None
+    outside_gib = max(0.0, (search.peak_device_gib or 0.0) - (search.peak_reserved_gib or 0.0))
+    return with_headroom_gib(limit_gib - outside_gib, outside_gib)
+
+
+def held_run(measurements: Sequence[Measurement], *, attempted: AttemptedRuns) -> ConfirmationRun | None:
+    """Returns the run of the fastest point of one recipe that ran without head-room, may be held, and was faster than
+    the winner; None where there is none that did not run again.
+    """
+    best = winner(measurements)
+    faster = [
+        point.search
+        for point in points(measurements)
+        if point.search and not point.runs and may_be_held(point.search)
+        if best is None or speed_of(point.search) > speed_of(best)
+        if (point.search.layout.id, point.search.batch, 1) not in attempted
+    ]
+    search = max(faster, key=speed_of, default=None)
+    return None if search is None else ConfirmationRun(point=search, repeat=1)
