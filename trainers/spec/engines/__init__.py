@@ -193,6 +193,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
         expected["compression"] = recipe.compression
     if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
         expected["attention_mask"] = recipe.attention_mask
+    if recipe.decay != "all" or "decay" in in_effect:
+        expected["decay"] = recipe.decay
     untold = [name for name in expected if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"
