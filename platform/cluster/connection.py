@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import psutil
 
-from platform.cluster import waiting
+from platform.cluster import leftovers, waiting
 from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
@@ -25,6 +25,8 @@ from trainers.host.node import error_of
 
 ANSWER_S = 20
 """Seconds that a Ray address may take to accept a connection, and again to answer."""
+KEEP_LOGS = "LAYOUT_SEARCH_KEEP_RAY_LOGS"
+"""Variable by which the folder of a Ray of our own stays after the command; after a cluster fault it always does."""
 _STARTS = 3
 """Number of attempts to start a Ray of our own."""
 LATE = "timed out during startup"
@@ -112,17 +114,28 @@ def connected(
             raise KeyboardInterrupt from error
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
+    session = Path(cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path()) if local else None
+    keeps_logs = bool(os.environ.get(KEEP_LOGS))
     try:
+        if session is not None:
+            leftovers.claim(session)
+            leftovers.end_abandoned_sessions(session.parent)
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             handle = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
             raylet = _raylet_of(context.get_node_id(), ray.nodes())
             yield dataclasses.replace(handle, head=context.gcs_address, raylet=raylet, is_local=local)
+    except ClusterError:
+        keeps_logs = True
+        raise
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
+        keeps_logs = True
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
         ray.shutdown()
+        if session is not None:
+            leftovers.end_session(session, keeps_logs=keeps_logs)
 
 
 def _address(address: str | None) -> str:

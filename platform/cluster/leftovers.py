@@ -5,6 +5,7 @@ when it ends normally. Its own Ray is identified by the folder of its session: a
 names the folder or if it has a file of the folder open. On a shared cluster only the study's own job is touched.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.study.atomic_write import replacing
 from trainers.records.plain_files import read_json
@@ -25,6 +27,8 @@ from trainers.spec.codec import from_json, to_json
 NOTE = "running.json"
 SCRATCH = "layout-search-"
 """Prefix of the name of a driver's temporary folder."""
+_CLAIM = "layout-search.json"
+"""File in the folder of a Ray that a driver has started."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GONE_S = 10.0
 
@@ -85,6 +89,28 @@ def sweep(note: Note) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
         removed.append("a temporary folder")
     return f"Removed from this machine what the killed search left: {', '.join(removed)}." if removed else ""
+
+
+def claim(session: Path) -> None:
+    """Marks the folder of a Ray that this driver has started, so that a later one removes it if this one is killed."""
+    (session / _CLAIM).write_text(json.dumps({"pid": os.getpid(), "boot": boot()}))
+
+
+def end_session(session: Path, *, keeps_logs: bool = False) -> None:
+    """Ends what is left of a Ray that this user's driver has started, and removes its folder unless `keeps_logs`."""
+    _sweep_session(session)
+    if not keeps_logs:
+        shutil.rmtree(session, ignore_errors=True)
+
+
+def end_abandoned_sessions(folder: Path) -> None:
+    """Ends the Rays below `folder` whose drivers, this user's, are gone, and removes their folders."""
+    for path in folder.glob(f"session_*/{_CLAIM}"):
+        with contextlib.suppress(InputError):
+            claimed = read_json(path)
+            is_alive = claimed.get("boot") == boot() and psutil.pid_exists(int(claimed.get("pid", 0)))
+            if not is_alive and path.lstat().st_uid == os.getuid():
+                end_session(path.parent)
 
 
 def scratch_folder() -> Path:

@@ -207,7 +207,8 @@ def _taught(options: PlanOptions, space: Space, software: str) -> StudyPrior | N
     """
     if options.learn_from is None:
         return None
-    old = read_old(find(*located(user_path(options.studies), options.learn_from)), space)
+    folder = find(*located(user_path(options.studies), options.learn_from))
+    old = read_old(folder, space, trusted=True)  # nothing is written, and nothing that it names is run
     if old.header.miniature:
         raise InputError(
             f"study {old.header.name} measured {old.header.recipes[0].model.name}, which stands in where there is no"

@@ -34,10 +34,10 @@ from platform.study.journal import JOURNAL
 from platform.study.lock import is_locked
 from platform.study.result.result import StudyResult
 from platform.study.study import find, is_study, read
-from platform.study.trust import not_written, other_owner
 from platform.tracking.mirror import Mirror
 from platform.tracking.uri import check_uri, report_uri
 from trainers.records.measurement import Measurement
+from trainers.records.trust import not_written, other_owner
 from trainers.spec.codec import to_json
 
 _MIRROR_S = 120.0

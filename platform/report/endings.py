@@ -1,6 +1,5 @@
 """The end of a study: its files, its exit code, sentences on it, and the command that continues it."""
 
-import shlex
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
@@ -9,15 +8,15 @@ from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
 from platform.report.image_formats import FORMATS
 from platform.report.result_files import write_results
-from platform.study.folder import default_folder
+from platform.study.folder import studies_option
 from platform.study.group import SCALING
 from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.result.result import StudyResult
-from platform.study.trust import other_owner
 from trainers.records.journal import End
 from trainers.records.measurement import Outcome
 from trainers.records.plain_files import refuse_links
+from trainers.records.trust import other_owner
 
 RESUME = "python -m platform.search --resume"
 
@@ -57,10 +56,8 @@ def command_for(command: str, path: Path) -> str:
     """Returns `command` for the study in folder `path` as a user types it here, with `--trust` for another user's
     study.
     """
-    elsewhere = path.parent != Path(default_folder()).absolute()
-    studies_option = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
     trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
-    return f"{command} {path.name}{studies_option}{trust}"
+    return f"{command} {path.name}{studies_option(path.parent)}{trust}"
 
 
 def report_exit_code(result: StudyResult) -> int:

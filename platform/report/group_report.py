@@ -12,8 +12,8 @@ from platform.report.show import table_width
 from platform.study.group import SCALING, member, read_group
 from platform.study.result.result import StudyResult
 from platform.study.study import is_study, read
-from platform.study.trust import not_written, other_owner
 from trainers.records.plain_files import refuse_links
+from trainers.records.trust import not_written, other_owner
 
 
 def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:

@@ -109,7 +109,7 @@ def _runs_json(point: PointRuns) -> dict[str, Any]:
 
 
 def _recipe_json(recipe: Recipe) -> dict[str, Any]:
-    return {"id": recipe.id, "label": recipe.label, **to_json(recipe)}
+    return {"id": recipe.id, "label": recipe.label, "dropout": 0.0, **to_json(recipe)}
 
 
 def _layout_json(measurement: Measurement) -> dict[str, Any]:

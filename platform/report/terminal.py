@@ -122,7 +122,8 @@ def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, col
     if recipe.grad_accum and len({measurement.global_batch for measurement in timed}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     lines = [*not_tried_lines(result.coverage), *skipped_lines(skipped)]
-    for line in (*lines, *notes(timed, best, omitted, [flat(column.title) for column in columns])):
+    titles = [flat(column.title) for column in columns]
+    for line in (*lines, *notes(timed, best, omitted, titles), recipe.regularization):
         console.print(line)
     console.print()
 

@@ -7,15 +7,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 from platform.common.errors import InputError
+from trainers.records.plain_files import private_mode
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk."""
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, None]:
-    """Yields a temporary path, which replaces `path` at the end, on disk where `durably`; two processes may do so at
-    once.
+def replacing(path: Path, *, durably: bool = False, private: bool = False) -> Generator[Path, None, None]:
+    """Yields a temporary path, which replaces `path` at the end, on disk where `durably`, with the permissions of a
+    journal where `private`; two processes may do so at once.
 
     A link, a device or a pipe, such as /dev/stdout, cannot be replaced by a file: it is written to directly.
 
@@ -25,6 +26,8 @@ def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, Non
     itself = path.is_symlink() or (path.exists() and not path.is_file())
     part = path if itself else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        if private and not itself:
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, private_mode(path.parent)))
         yield part
         if durably:
             _sync(part)

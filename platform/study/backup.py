@@ -20,6 +20,7 @@ from platform.study.folder import user_path
 from platform.study.journal import JOURNAL
 from platform.study.lock import acquire
 from trainers.records.plain_files import read_plain
+from trainers.records.trust import admit
 from trainers.spec.errors import MissingFileError
 
 EVERY_S = 10.0
@@ -51,24 +52,24 @@ class _Folder:
     """Files in a folder."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def size(self, name: str) -> int:
-        path = self._path / name
+        path = self.path / name
         return path.stat().st_size if path.exists() else 0
 
     def read(self, name: str) -> bytes:
-        path = self._path / name
+        path = self.path / name
         return read_plain(path, links=True) if path.exists() else b""
 
     def write(self, name: str, data: bytes) -> None:
-        path = self._path / name
+        path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, durably=True) as part:
+        with replacing(path, durably=True, private=True) as part:
             part.write_bytes(data)
 
     def remove(self, name: str) -> None:
-        (self._path / name).unlink()
+        (self.path / name).unlink()
 
 
 class _Objects:
@@ -128,13 +129,16 @@ class Backup:
         """Whether the copy holds a journal."""
         return bool(self._copied)
 
-    def fetch(self, studies: Path) -> str:
+    def fetch(self, studies: Path, *, trusted: bool = False) -> str:
         """Updates the journal in `studies` from the copy where it is behind or missing; returns a sentence on it, ""
         for none.
 
         Raises:
-            InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
+            InputError: each has lines that the other lacks, the copy is another user's and not `trusted`, or the folder
+                cannot be written, or is held.
         """
+        if isinstance(self._files, _Folder):
+            admit(self._files.path / self.name, (JOURNAL,), trusted=trusted)
         folder = studies / self.name
         local = _finished(folder / JOURNAL)
         if local.startswith(self._copied):
@@ -150,7 +154,7 @@ class Backup:
             raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
         lock = acquire(folder)
         try:
-            with replacing(folder / JOURNAL, durably=True) as part:
+            with replacing(folder / JOURNAL, durably=True, private=True) as part:
                 part.write_bytes(self._copied)
         finally:
             os.close(lock)

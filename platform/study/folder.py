@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from platform.common.errors import InputError
 from search_spaces.paths import expanded
 
 FOLDER_HELP = "where studies are kept (default: %(default)s)"
+TRUST_HELP = "use a study or training of another user, in whose folder this command writes as you"
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 """Path of the working directory that Ray copies for a submitted job and removes some time after it."""
 
@@ -51,6 +53,11 @@ def located(studies: Path, text: str) -> tuple[Path, str]:
     """Returns the folder of studies and the study's name, given its name in `studies` or its path."""
     path = real_path(text)  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
+
+
+def studies_option(studies: Path) -> str:
+    """Returns the option by which a command typed here finds the studies in the folder, after a blank; "" for none."""
+    return "" if studies == Path(default_folder()).absolute() else f" --studies {shlex.quote(str(studies))}"
 
 
 def in_a_copy(folder: Path) -> bool:

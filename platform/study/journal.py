@@ -115,7 +115,7 @@ def set_aside(folder: Path, rejected: Sequence[RejectedLine]) -> str:
     new = [rejected_line for rejected_line in rejected if rejected_line.offset not in known_offsets]
     if new:
         lines = [json.dumps({"set_aside_at": now(), **dataclasses.asdict(rejected_line)}) for rejected_line in new]
-        with replacing(path, durably=True) as part:
+        with replacing(path, durably=True, private=True) as part:
             part.write_text("".join(f"{line}\n" for line in (*before, *lines)), encoding="utf-8")
     return describe_rejected(folder, rejected, f"stored in {REJECTED}, ")
 

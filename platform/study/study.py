@@ -4,6 +4,7 @@ import difflib
 import errno
 import os
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,14 +12,14 @@ from typing import Self
 
 from platform.common.errors import ClusterError, InputError
 from platform.study.atomic_write import FULL
+from platform.study.folder import studies_option
 from platform.study.group import SCALING, is_group
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
 from platform.study.lock import LOCK, acquire
-from platform.study.trust import check_owner
-from trainers.records.journal import Line, StudyHeader
+from trainers.records.journal import End, Line, Resume, StudyHeader
 from trainers.records.journal_lines import record
-from trainers.records.plain_files import refuse_links
+from trainers.records.trust import admit
 from trainers.startup.import_stubs import no_collector
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -38,6 +39,7 @@ class Study:
         self._tail = Tail(path / JOURNAL)
         self._lines: list[Line] = []
         self._history = History()
+        self._recording, self._has_ended = threading.Lock(), False
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
@@ -82,8 +84,7 @@ class Study:
                 it.
         """
         path = find(studies, name)
-        refuse_links(path)
-        check_owner((path, path / JOURNAL), trusted=trusted)
+        admit(path, (JOURNAL,), trusted=trusted)
         study = cls(path, acquire(path))
         try:
             with no_collector():  # all that a journal of 50 MiB becomes has no cycles
@@ -120,18 +121,27 @@ class Study:
     def record(self, entry: Line) -> None:
         """Appends to the journal; the line is on disk when this returns.
 
+        After a session's `End`, its last line, nothing is written until the next session: one thread may see a trial
+        end while another one leaves.
+
         Raises:
             ClusterError: it could not be written: the disk is full or gone.
         """
+        with self._recording:
+            if self._has_ended and not isinstance(entry, (Resume, End)):
+                return
+            self._write(entry)
+            self._has_ended = isinstance(entry, End)
+
+    def _write(self, entry: Line) -> None:
         try:
             record(self.journal, entry, must_exist=not isinstance(entry, StudyHeader))
         except OSError as error:
             gone = error.errno == errno.ENOENT
             remedy = "make room" if error.errno in FULL else "bring it back" if gone else "make it writable"
-            studies = "" if self.path.parent == Path("studies").absolute() else f" --studies {self.path.parent}"
             raise ClusterError(
                 f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept:"
-                f" {remedy}, then continue with --resume {self.name}{studies}"
+                f" {remedy}, then continue with --resume {self.name}{studies_option(self.path.parent)}"
             ) from error
 
     def close(self) -> None:
@@ -243,5 +253,5 @@ def _refuse_existing(path: Path) -> None:
     if is_study(path) or is_group(path):
         raise InputError(
             f"a study {path.name!r} exists already in {path.parent.absolute()}:"
-            f" continue it with --resume {path.name}, or choose another name"
+            f" continue it with --resume {path.name}{studies_option(path.parent.absolute())}, or choose another name"
         )

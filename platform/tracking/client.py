@@ -5,10 +5,12 @@ import fcntl
 import functools
 import importlib
 import logging
+import os
 from collections.abc import Generator
 from typing import Any
 
 from platform.tracking.uri import sqlite_path
+from trainers.records.plain_files import private_mode
 
 TIMEOUT_S = 10
 """Longest wait for one answer of a server, unless MLFLOW_HTTP_REQUEST_TIMEOUT says otherwise."""
@@ -78,6 +80,8 @@ def _first_use(uri: str) -> Generator[None, None, None]:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():  # SQLite would make it for everybody to read; its own files beside it follow it
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, private_mode(path.parent)))
     with path.with_name(path.name + ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

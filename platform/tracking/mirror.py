@@ -14,6 +14,7 @@ from platform.common.text import plural
 from platform.report.forecast import forecaster_of
 from platform.report.rows import tables
 from platform.report.summary import verdicts
+from platform.study.folder import studies_option
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
 from platform.study.result.result import StudyResult
@@ -119,10 +120,9 @@ class Mirror:
         else:
             lacking = f"lacks {lacking}"
         name = self.folder.name
-        studies_option = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
         return (
             f"MLflow at {display_uri(self.uri)} {lacking} ({self._problem}{proxy_words(self.uri)}):"
-            f" `python -m platform.report {name}{studies_option}` brings it up to date."
+            f" `python -m platform.report {name}{studies_option(self.folder.parent)}` brings it up to date."
         )
 
     def _read_all(self) -> tuple[Measurement, ...]:

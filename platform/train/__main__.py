@@ -18,7 +18,7 @@ from platform.common.command import exit_code_of_resumable
 from platform.common.errors import Parser
 from platform.common.quantities import duration, positive, whole_number
 from platform.common.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.study.folder import FOLDER_HELP, TRUST_HELP, default_folder, user_path
 from platform.train.train_options import PhaseOption, TrainOptions
 from trainers.records.training import ScheduleKind
 from trainers.spec.recipe import DataOrder
@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
         " begins (default: no limit)")  # fmt: skip
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
+    add("--trust", action="store_true", help=TRUST_HELP)
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return command_parser
 

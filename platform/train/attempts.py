@@ -102,7 +102,9 @@ class Attempts:
         model, data = self._plan.recipe.model, self._plan.recipe.data
         stand_in = f", a small model that stands in for {model.miniature_of}" if model.miniature_of else ""
         devices = _part_of(self._handle.cluster, self._plan.phases[0].layout).label
-        progress.print_line(f"Trains {model.name}{stand_in}, on {devices}, on data {data}.")
+        progress.print_line(
+            f"Trains {model.name}{stand_in}, on {devices}, on data {data}. {self._plan.recipe.regularization}"
+        )
         try:
             while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step

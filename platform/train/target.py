@@ -4,11 +4,13 @@ import dataclasses
 from pathlib import Path
 
 from platform.common.errors import InputError
-from platform.study.folder import located, user_path
+from platform.study.folder import located, studies_option, user_path
 from platform.study.history import History
+from platform.study.journal import JOURNAL
 from platform.study.layout_file import read_layout
 from platform.study.result.result import StudyResult
 from platform.study.study import find, is_study, read
+from trainers.records.trust import admit
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -34,16 +36,17 @@ class Target:
     """The caveats of the search's result, a sentence each."""
 
 
-def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
+def read_target(text: str, studies: Path, recipe_id: str | None, *, trusted: bool = False) -> Target:
     """Returns the target that the user named: a study's winner or a layout file.
 
     Raises:
-        InputError: there is no such study or file, or the study has no winner.
+        InputError: there is no such study or file, the study has no winner, or it is another user's and not `trusted`.
     """
     path = user_path(text)
     if path.is_file() or path.suffix == ".json":
-        return _of_file(path)
+        return _of_file(path, trusted=trusted)
     folder = find(*located(studies, text))
+    admit(folder, (JOURNAL,), trusted=trusted)
     return _of_study(folder, recipe_id)
 
 
@@ -56,7 +59,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     if won is None:
         raise InputError(
             f"study {folder.name} has no winner to train: resume it (python -m platform.search --resume"
-            f" {folder.name}), or give a layout.json"
+            f" {folder.name}{studies_option(folder.parent)}), or give a layout.json"
         )
     result, winner = won
     return Target(
@@ -72,7 +75,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     )
 
 
-def _of_file(path: Path) -> Target:
+def _of_file(path: Path, *, trusted: bool) -> Target:
     file = read_layout(path)
     target = Target(
         name=path.stem,
@@ -83,7 +86,10 @@ def _of_file(path: Path) -> Target:
         caveats=file.caveats,
     )
     folder = path.absolute().parent
-    return _with_promise(target, read(folder)[0]) if is_study(folder) else target
+    if not is_study(folder):
+        return target
+    admit(folder, (JOURNAL,), trusted=trusted)
+    return _with_promise(target, read(folder)[0])
 
 
 def _with_promise(target: Target, history: History) -> Target:

@@ -53,4 +53,6 @@ class TrainOptions:
     grace: float | None = None
     """Seconds after an interrupt in which a checkpoint must be complete; None for no limit."""
     address: str | None = None
+    trust: bool = False
+    """Whether a study, training or folder of another user is used."""
     json: bool = False

@@ -17,6 +17,7 @@ from trainers.records.plain_files import last_attempt, open_plain, read_json, re
 from trainers.records.training import FORMAT, Record, Steps, TrainingPlan
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP, STOP_UNSAVED
 from trainers.records.training_lines import Reader, without_redone
+from trainers.records.trust import admit
 from trainers.spec.codec import from_json, shortened, to_json
 from trainers.spec.errors import MissingFileError
 
@@ -24,7 +25,13 @@ from trainers.spec.errors import MissingFileError
 class TrainingFolder:
     """The folder of one training."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        """Opens a folder, or the place of a new one.
+
+        Raises:
+            InputError: it holds a link, or is another user's and not `trusted`.
+        """
+        admit(path, (*OWN_FILES, CHECKPOINTS), trusted=trusted)
         self.path = path
 
     @contextlib.contextmanager

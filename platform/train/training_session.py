@@ -66,8 +66,9 @@ def opened(options: TrainOptions) -> Generator[OpenTraining]:
         InputError: a mistake of the user's.
     """
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
-    target = read_target(options.target, options.studies, options.recipe)
-    folder = TrainingFolder(user_path(options.out).absolute() if options.out else target.folder)
+    target = read_target(options.target, options.studies, options.recipe, trusted=options.trust)
+    path = user_path(options.out).absolute() if options.out else target.folder
+    folder = TrainingFolder(path, trusted=options.trust)
     plan = make_plan(options, target, folder.plan(), folder.tokens_saved())
     settings = CheckpointSettings(
         checkpoint_s=options.checkpoint_s,

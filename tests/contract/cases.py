@@ -86,6 +86,8 @@ class Case:
             parts.insert(1, f"{recipe.state_precision} states")
         if recipe.compression != "none":
             parts.insert(1, recipe.compression)
+        if recipe.decay != "all":
+            parts.insert(1, f"decay of {recipe.decay}")
         if recipe.attention_mask != "causal":
             parts.insert(1, f"{recipe.attention_mask} mask")
         return ", ".join([*parts, self.fault] if self.fault else parts)
@@ -245,7 +247,11 @@ def cases(world_size: int) -> list[Case]:
             continue
         add(BLOOM, "fp32", layout, 1 if main else 2, climbs=main)
         if main:
-            add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 2)
+            if plain:
+                add(BLOOM, "bf16", layout, 2)
+            else:
+                # With so much decay it shows what it takes.
+                add_recipe(dataclasses.replace(recipe(GPT2), decay="matrices", weight_decay=10.0), sdpa, 2)
         for fault, planted in FAULTS.items() if main and plain else ():
             if layout.zero_stage == planted.get(layout.engine, max(stages)):
                 add(BLOOM, "fp32", layout, 2, fault)

@@ -95,9 +95,13 @@ def learning_rate_at(step: int, recipe: Recipe) -> float:
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """Returns the recipe's optimizer as transformers or torch provides it."""
+    parameters = [*model.parameters()]
+    vectors = [parameter for parameter in parameters if parameter.dim() < 2 and recipe.decay == "matrices"]
+    groups: list[dict[str, Any]] = [{"params": [p for p in parameters if not any(p is vector for vector in vectors)]}]
+    groups += [{"params": vectors, "weight_decay": 0.0}] if vectors else []
     if recipe.optimizer == "adafactor":
         return Adafactor(
-            model.parameters(),
+            groups,
             lr=recipe.learning_rate,
             clip_threshold=1.0,
             beta1=None,
@@ -107,7 +111,7 @@ def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimi
             warmup_init=False,
         )
     return torch.optim.AdamW(
-        model.parameters(),
+        groups,
         lr=recipe.learning_rate,
         betas=(recipe.beta1, recipe.beta2),
         eps=recipe.epsilon,

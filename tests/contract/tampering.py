@@ -24,6 +24,7 @@ FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
 ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
 ADAMW = recipe(BLOOM)
 ADAFACTOR = recipe(BLOOM, optimizer="adafactor")
+MATRICES = dataclasses.replace(ADAMW, decay="matrices")
 POWERSGD = recipe(BLOOM, compression="powersgd_4")
 BF16_SUMS = recipe(BLOOM, compression="bf16")
 
@@ -97,6 +98,16 @@ def _two_groups(engine: Any) -> None:
     engine._optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
 
 
+def _everything_decays(engine: Any) -> None:
+    for group in engine._engine.basic_optimizer.param_groups:
+        group["weight_decay"] = ADAMW.weight_decay
+
+
+def _a_norm_decays(engine: Any) -> None:
+    matrices, vectors = engine._optimizer.param_groups
+    matrices["params"].append(vectors["params"].pop())
+
+
 def _nothing(engine: Any) -> None:
     """Leaves the engine as it was asked for."""
 
@@ -112,7 +123,12 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "no clipping": (DDP, _unclipped, "grad_clip in effect is 0.0", ADAMW),
     "no clipping in ZeRO-2": (ZERO, _unclipped_zero, "grad_clip in effect is 0.0", ADAMW),
     "dropout in a block": (DDP, _dropout, "dropout in effect is 0.1", ADAMW),
-    "norms and biases that do not decay": (DDP, _two_groups, "weight_decay in effect is 0.0 and 0.1", ADAMW),
+    "norms and biases that do not decay": (DDP, _two_groups, "decay in effect is matrices", ADAMW),
+    "nothing in DDP where matrices decay": (DDP, _nothing, "", MATRICES),
+    "nothing in FSDP2 where matrices decay": (FSDP, _nothing, "", MATRICES),
+    "nothing in ZeRO-2 where matrices decay": (ZERO, _nothing, "", MATRICES),
+    "norms and biases that decay in ZeRO-2": (ZERO, _everything_decays, "decay in effect is all", MATRICES),
+    "a norm that decays too": (DDP, _a_norm_decays, "weight_decay in effect is 0.0 and 0.1", MATRICES),
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),

@@ -1,5 +1,6 @@
 """A resumed study sweeps what the dead driver owned, by its ids, and nothing that belongs to anybody else."""
 
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,25 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
     finally:
         for entry in entries:
             entry.unlink(missing_ok=True)
+
+
+def test_nothing_of_a_ray_that_a_driver_has_started_stays(tmp_path: Path, start: Start) -> None:
+    """Checks agents that outlive their head, and the folder of a driver that was killed."""
+    ended, failed, killed, alive, foreign = (_session(tmp_path, f"session_{place}") for place in range(5))
+    agent = start(ended / "logs" / "agent.log")
+    leftovers.end_session(ended)
+    assert not lives(agent) and not ended.exists()
+    leftovers.end_session(failed, keeps_logs=True)
+    assert (failed / "logs").is_dir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for session in (killed, alive):
+        leftovers.claim(session)
+    (killed / "layout-search.json").write_text(json.dumps({"pid": gone.pid, "boot": leftovers.boot()}))
+    orphan, worker = start(killed / "logs" / "agent.log"), start(alive / "logs" / "worker.log")
+    leftovers.end_abandoned_sessions(tmp_path)
+    assert not lives(orphan) and not killed.exists()
+    assert lives(worker) and alive.exists() and foreign.exists() and failed.exists()
 
 
 @pytest.mark.parametrize("change", ["host", "boot", "cluster", "another's folder"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainers.records.journal_lines import append
 from trainers.records.plain_files import open_plain, read_json, read_plain, refuse_links
 from trainers.spec.errors import InputError, MissingFileError
 
@@ -113,6 +114,24 @@ def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
 def test_a_file_is_made_with_the_mode_that_was_asked_for(tmp_path: Path) -> None:
     os.close(open_plain(tmp_path / "lock", os.O_RDWR | os.O_CREAT, mode=0o600))
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode"), [(0o755, 0o600), (0o777, 0o660), (0o2775, 0o660), (0o700, 0o600)]
+)
+def test_a_new_journal_is_for_this_user_alone_unless_its_folder_is_shared(
+    folder_mode: int, file_mode: int, tmp_path: Path
+) -> None:
+    tmp_path.chmod(folder_mode)
+    before = os.umask(0o002)
+    try:
+        append(tmp_path / "journal.jsonl", {"kind": "x"})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "journal.jsonl").stat().st_mode & 0o777 == file_mode
+    (tmp_path / "journal.jsonl").chmod(0o644)
+    append(tmp_path / "journal.jsonl", {"kind": "x"})
+    assert (tmp_path / "journal.jsonl").stat().st_mode & 0o777 == 0o644, "as its user wants it"
 
 
 def test_a_folder_with_a_link(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 
+from platform.report.html.conditions import conditions
+from platform.report.json_report import as_json
 from platform.report.notes import skipped_lines
 from platform.report.terminal import render
 from tests.samples import RECIPE, layout, measurement, miniature, oom, result_of, skipped
@@ -32,6 +35,24 @@ MANY = (
 
 def _render(*measurements: Measurement, width: int, color: bool = False) -> str:
     return render(result_of(measurements), width=width, color=color)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "and a weight decay of 0.1 takes every parameter, norms and biases too."),
+        ({"decay": "matrices"}, "and a weight decay of 0.1 takes matrices alone, embeddings among them."),
+        ({"weight_decay": 0.0}, "and nothing decays."),
+    ],
+)
+def test_every_report_says_that_there_is_no_dropout_and_what_decays(fields: dict[str, Any], words: str) -> None:
+    recipe = dataclasses.replace(RECIPE, **fields)
+    result = result_of([measurement(recipe=recipe)])
+    sentence = f"There is no dropout, {words}"
+    assert sentence in render(result, width=120) and sentence in conditions([result]).body
+    stated = as_json(result)["recipe"]
+    assert (stated["dropout"], stated["decay"]) == (0.0, recipe.decay)
+    assert (recipe.id == RECIPE.id) == (not fields)
 
 
 @pytest.mark.parametrize("width", [80, 120, 160, 200])

@@ -1,6 +1,7 @@
 """The study's folder: names, the lock, and the state a resumed search starts from."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Literal
 
 import pytest
 
-from platform.common.errors import InputError
+from platform.common.errors import ClusterError, InputError
 from platform.study import history as histories
 from platform.study import journal
-from platform.study.folder import located
+from platform.study.folder import located, studies_option
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
+from platform.train.target import read_target
 from search_spaces.candidate import Candidate
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, oom, skipped
 from trainers.records.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
@@ -116,6 +118,30 @@ def test_fresh_names_are_free_and_allowed(tmp_path: Path) -> None:
         check_name(fresh_name(tmp_path, space))
 
 
+def test_every_command_that_is_suggested_finds_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks sentences of the running program, and that no other module writes a name behind a command."""
+    studies = tmp_path / "my studies"
+    option = f" --studies '{studies}'"
+    with Study.create(studies, "one") as study:
+        study.record(header("one"))
+        with pytest.raises(InputError, match="exists already") as refused:
+            Study.check_free(studies, "one")
+        (studies / "one" / "journal.jsonl").rename(studies / "away")
+        with pytest.raises(ClusterError, match="bring it back") as gone:
+            study.record(Measured(measurement=measurement()))
+        (studies / "away").rename(studies / "one" / "journal.jsonl")
+    with pytest.raises(InputError, match="has no winner to train") as no_winner:
+        read_target("one", studies, None)
+    for raised in (refused, gone, no_winner):
+        assert f"--resume one{option}" in str(raised.value)
+    monkeypatch.chdir(tmp_path)
+    assert studies_option(tmp_path / "studies") == ""
+    named = re.compile(r"(--resume|platform\.(search|report)) \{(?!options\.resume|name\} goes on)")
+    for path in (ROOT / "platform").rglob("*.py"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not named.search(line) or "studies_option(" in line, f"{path}:{number}"
+
+
 def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
@@ -126,6 +152,19 @@ def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="being run by process"):
             Study.resume(tmp_path, "one")
     Study.resume(tmp_path, "one")[0].close()
+
+
+def test_a_session_s_end_is_its_last_line(tmp_path: Path) -> None:
+    """Checks a trial whose end one thread sees while another one has written the session's."""
+    with Study.create(tmp_path, "one") as study:
+        for line in (header("one"), End(exit_code=3, wall_s=1.0, gpu_s=1.0), Measured(measurement=measurement())):
+            study.record(line)
+    with Study.resume(tmp_path, "one")[0] as study:
+        for line in (Resume(), Measured(measurement=measurement())):
+            study.record(line)
+        history = study.follow()[1]
+    assert [line.kind for line in journal.Tail(study.journal).read()] == ["study", "end", "resume", "measurement"]
+    assert history.sessions == 2 and len(history.measurements) == 1
 
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:

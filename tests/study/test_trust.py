@@ -80,7 +80,8 @@ def root() -> None:
 @as_root
 def test_a_reader_who_may_not_write_sees_that_a_study_is_running(studies: Path) -> None:
     command = [sys.executable, "-c", AS_NOBODY, str(studies)]
-    with Study.resume(_study(studies).parent, "one")[0]:
+    (_study(studies) / "journal.jsonl").chmod(0o644)  # as its user lets others read it
+    with Study.resume(studies, "one")[0]:
         running = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert running.stdout.startswith("held\n") and "The study is running" in running.stderr

@@ -52,7 +52,7 @@ from trainers.engines.deepspeed_library import (
     safe_set_full_fp32_param,
     torch_autocast,
 )
-from trainers.engines.deepspeed_state import cut, cut_modules_from_masters, masters_of, offload_of, stage_of
+from trainers.engines.deepspeed_state import cut, cut_modules_from_masters, decays_of, masters_of, offload_of, stage_of
 from trainers.engines.model_preparation import kernels_in_effect
 from trainers.engines.settings import (
     dtype_name,
@@ -224,7 +224,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             wrapper.update_lp_params()
 
     def in_effect(self) -> Mapping[str, Any]:
-        engine, wrapper = self._engine, self._engine.optimizer
+        engine, wrapper, optimizer = self._engine, self._engine.optimizer, self._engine.basic_optimizer
         kind = type(engine).__name__
         stage = stage_of(wrapper)
         ranks = dist.get_world_size(engine.seq_data_parallel_group)
@@ -234,7 +234,9 @@ class DeepSpeedEngine(AccumulatingEngine):
             dtypes = {parameter.dtype for parameter in engine.module.parameters()}
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
-            **optimizer_in_effect(engine.basic_optimizer, masters=masters_of(wrapper)),
+            **optimizer_in_effect(
+                optimizer, masters=masters_of(wrapper), decays=decays_of(wrapper, optimizer.param_groups)
+            ),
             "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,

@@ -1,6 +1,6 @@
 """Reads and fills the state of DeepSpeed's own optimizers, which wrap torch's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,21 @@ def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
         parameter.ds_tensor.data.copy_(wrapper.fp32_partitioned_groups_flat[group].detach().narrow(0, first, size))
     if persistent:
         persistent[0].all_gather(persistent)
+
+
+def decays_of(wrapper: Any, groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]] | None:
+    """Returns each parameter's number of dimensions and weight decay, given the optimizer's groups, which hold flat
+    master weights; None at stage 0, where they hold the parameters.
+    """
+    name = next((name for name in ("bit16_groups", "bf16_groups", "fp16_groups") if hasattr(wrapper, name)), None)
+    if name is None:
+        return None
+    group_of: Mapping[int, int] = getattr(wrapper, "sub_group_to_group_id", {})
+    return [
+        (len(getattr(parameter, "ds_shape", parameter.shape)), groups[group_of.get(number, number)]["weight_decay"])
+        for number, parameters in enumerate(getattr(wrapper, name))
+        for parameter in parameters
+    ]
 
 
 def stage_of(wrapper: Any) -> int:

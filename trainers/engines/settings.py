@@ -73,32 +73,44 @@ def set_host_threads(layout: Layout, device: torch.device) -> None:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """Returns the recipe's optimizer over one group: every parameter decays, biases and norms too.
+    """Returns the recipe's optimizer over one group, or two where not every parameter decays.
 
     AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
     """
+    groups: dict[bool, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's stage 3 leaves an empty tensor
+        groups.setdefault(recipe.decays(len(shape)), []).append(parameter)
+    decayed: list[dict[str, Any]] = [
+        {"params": group, "weight_decay": recipe.weight_decay if decays else 0.0} for decays, group in groups.items()
+    ]
     if recipe.optimizer == "adafactor":
         from transformers.optimization import Adafactor
 
-        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **ADAFACTOR)
+        return Adafactor(decayed, lr=recipe.learning_rate, **ADAFACTOR)
     return torch.optim.AdamW(
-        list(parameters),
+        decayed,
         lr=recipe.learning_rate,
         betas=(recipe.beta1, recipe.beta2),
         eps=recipe.epsilon,
-        weight_decay=recipe.weight_decay,
         fused=True,
     )
 
 
-def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
+def optimizer_in_effect(
+    optimizer: torch.optim.Optimizer,
+    masters: Iterable[torch.Tensor] = (),
+    decays: Iterable[tuple[int, float]] | None = None,
+) -> dict[str, Any]:
     """Returns what an optimizer runs, under the names of Recipe; states count once a step has made them.
 
-    `masters` are the weights that it steps where a library swaps them in and out of its group.
+    `masters` are the weights that it steps where a library swaps them in and out of its groups, and `decays` then
+    states each parameter's number of dimensions and weight decay.
     """
+    if decays is None:
+        decays = [(weight.dim(), part["weight_decay"]) for part in optimizer.param_groups for weight in part["params"]]
     group = optimizer.param_groups[0]
     weights = list(masters) or [weight for part in optimizer.param_groups for weight in part["params"]]
-    decays = sorted({part["weight_decay"] for part in optimizer.param_groups})
     dtypes = {tensor.dtype for tensor in weights}
     for state in optimizer.state.values():
         dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
@@ -106,7 +118,7 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
         "optimizer": type(optimizer).__name__.lower(),
         "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
         "learning_rate": group["lr"],
-        "weight_decay": decays[0] if len(decays) == 1 else " and ".join(map(str, decays)),
+        **_decay_in_effect(decays),
         "fused": bool(group.get("fused")),
     }
     if "betas" in group:
@@ -117,6 +129,19 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
         changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
         settings["optimizer"] = ", ".join(["adafactor", *changed])
     return settings
+
+
+def _decay_in_effect(decays: Iterable[tuple[int, float]]) -> dict[str, Any]:
+    """Returns the weight decay and what it takes; the latter is None where nothing decays, or unlike parameters do."""
+    matrices, vectors = set[float](), set[float]()
+    for num_dimensions, decay in decays:
+        (matrices if num_dimensions > 1 else vectors).add(decay)
+    everything = sorted(matrices | vectors)
+    if vectors == {0.0} and len(matrices) == 1 and 0.0 not in matrices:
+        return {"weight_decay": matrices.pop(), "decay": "matrices"}
+    if len(everything) == 1:
+        return {"weight_decay": everything[0], "decay": "all" if everything[0] else None}
+    return {"weight_decay": " and ".join(map(str, everything)), "decay": None}
 
 
 def plain_name(name: str) -> str:

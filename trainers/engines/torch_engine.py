@@ -55,6 +55,8 @@ class TorchEngine(AccumulatingEngine):
 
     _module: Any
     """The wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
+    _weights: list[nn.Parameter]
+    """The parameters that the optimizer steps, in the order of the module's."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         super().__init__(recipe, layout, device)
@@ -63,7 +65,8 @@ class TorchEngine(AccumulatingEngine):
         self._modules = tuple(map(self._lay_out, self._models))
         self._module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
         self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
-        self._optimizer = make_optimizer(self._stepped(), recipe)
+        self._weights = self._stepped()
+        self._optimizer = make_optimizer(self._weights, recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
         self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
@@ -91,7 +94,7 @@ class TorchEngine(AccumulatingEngine):
         """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
         copy = pipeline.tied_copy()
         places = [i for i, parameter in enumerate(self._module.parameters()) if parameter is copy]
-        return self._optimizer.param_groups[0]["params"][places[0]] if places else None
+        return self._weights[places[0]] if places else None
 
     def _hidden_dtype(self) -> torch.dtype:
         """Returns the type of hidden states between blocks: autocast leaves them that of the weights."""
@@ -188,9 +191,8 @@ class TorchEngine(AccumulatingEngine):
             if gradient is not None
         )
         norm = global_norm(gradients, self._norm_group(), self._device)
-        parameters = self._optimizer.param_groups[0]["params"]
         # By a factor of another type CUDA scales gradient by gradient, a launch each.
-        nn.utils.clip_grads_with_norm_(parameters, limit, norm.to(parameters[0].dtype))
+        nn.utils.clip_grads_with_norm_(self._weights, limit, norm.to(self._weights[0].dtype))
         return norm
 
     def _norm_group(self) -> Any:
@@ -203,7 +205,7 @@ class TorchEngine(AccumulatingEngine):
         With `tied_once` a pipeline's second copy of a tied table is left out.
         """
         left_out = self._tied if tied_once and self._pipeline is not None and self._pipeline.has_second_copy else None
-        for name, parameter in zip(self._names, self._optimizer.param_groups[0]["params"], strict=True):
+        for name, parameter in zip(self._names, self._weights, strict=True):
             if parameter is not left_out:
                 yield name, parameter.grad
 
@@ -288,7 +290,7 @@ class TorchEngine(AccumulatingEngine):
 
     def close(self) -> None:
         self._optimizer.state.clear()
-        del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied
+        del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied, self._weights
 
 
 class ShardedScaler(torch.amp.GradScaler):

@@ -141,7 +141,9 @@ class _Sketched:
         self, engine: Engine, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
     ) -> None:
         self._engine, self._recipe, self._device = engine, recipe, device
-        self.names = sorted({name for names in gather([*self._state(WEIGHT)]) for name in names})
+        held = [(name, len(tensor.shape)) for name, tensor in self._state(WEIGHT).items()]
+        self._dimensions: dict[str, int] = {name: number for of_rank in gather(held) for name, number in of_rank}
+        self.names = sorted(self._dimensions)
 
     def of(self, kind: str) -> torch.Tensor:
         """Returns the sketches of one kind of tensor, [names, KEPT + 1]."""
@@ -158,7 +160,8 @@ class _Sketched:
             return first / mean / ((second / square).sqrt() + recipe.epsilon)
 
         updates = sketches(self.names, [self._state("exp_avg"), self._state("exp_avg_sq")], update, self._device)
-        expected = rate * (updates + recipe.weight_decay * weights)
+        decays = [recipe.weight_decay * recipe.decays(self._dimensions[name]) for name in self.names]
+        expected = rate * (updates + torch.tensor(decays, dtype=weights.dtype)[:, None] * weights)
         rounding = 2 * _ROUNDING[recipe.state_precision] * weights[:, KEPT].sqrt()
         largest = rate * updates[:, KEPT].sqrt().clamp(min=1e-12)
         errors = ((length(changes - expected) - rounding).clamp(min=0) / largest).nan_to_num(math.inf)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
+from trainers.records.data_content import DataContent
 from trainers.records.measurement import Measurement
 from trainers.records.sums import Sums
 from trainers.spec.batch import BatchPoint
@@ -40,6 +41,8 @@ class StudyHeader:
     """The study's options, as in `platform.search.setup.options.StudyOptions`."""
     space_sha256: str = ""
     """Hash of the space file, which is code; empty for other spaces."""
+    data_content: Mapping[str, DataContent] = dataclasses.field(default_factory=dict[str, DataContent])
+    """The content of the recipes' token files when the study began, by their path; empty in older studies."""
     engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])

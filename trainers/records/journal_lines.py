@@ -20,6 +20,7 @@ from typing import Any, get_args
 import pydantic_core
 
 from trainers.records.journal import Line
+from trainers.records.plain_files import private_mode
 from trainers.spec.codec import from_json, shown, to_json
 
 SCHEMA = 2
@@ -132,7 +133,8 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist:
     Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
     middle of a line, the new one starts on a line of its own.
 
-    With `must_exist` the file is not made: only the first line of a study makes its journal.
+    A new journal is for this user alone, unless the folder is its group's too. With `must_exist` none is made: only the
+    first line of a study makes its journal.
 
     Raises:
         OSError: the line could not be written in full (disk full, folder or file gone), or the path is a link.
@@ -140,7 +142,8 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist:
     text = sealed(json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":")))
     created = not must_exist and not Path(path).exists()
     creates = 0 if must_exist else os.O_CREAT  # what was moved away is not begun anew in its middle
-    file = os.open(path, os.O_RDWR | os.O_APPEND | creates | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    mode = private_mode(Path(path).parent)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | creates | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         size = os.fstat(file).st_size
         # Seen in the middle of another's write this may give an empty line, which readers pass over.

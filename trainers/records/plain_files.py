@@ -53,6 +53,16 @@ def open_plain(
     return file
 
 
+def private_mode(folder: Path) -> int:
+    """Returns the permissions of a new journal or database in `folder`, which tells of this user's paths and machines:
+    for this user alone, and for the folder's group where that may write in it.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    return 0o660 if folder.stat().st_mode & stat.S_IWGRP else 0o600
+
+
 def read_plain(path: Path, *, links: bool = False, most_bytes: int = MOST_BYTES) -> bytes:
     """Returns the content of the file `path`, of at most `most_bytes`.
 

@@ -17,6 +17,7 @@ Compression = Literal[
 ]
 DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
+Decay = Literal["all", "matrices"]
 
 LARGEST_BATCH = 10**12
 """Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
@@ -66,9 +67,7 @@ class Recipe:
         about="Form of gradients in exchanges: bf16, or PowerSGD's factors of that rank (arXiv 1905.13727).",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
-    weight_decay: float = axis(
-        0.1, about="Decoupled weight decay, of every parameter: matrices, embeddings, norms and biases."
-    )
+    weight_decay: float = axis(0.1, about="Decoupled weight decay, of the parameters that `decay` names.")
     beta1: float = axis(0.9, about="Decay of the first moment, of AdamW alone.")
     beta2: float = axis(0.95, about="Decay of the second moment, of AdamW alone.")
     epsilon: float = axis(1e-8, about="Added to the root of the second moment, of AdamW alone.")
@@ -103,6 +102,12 @@ class Recipe:
         later=True,
         label="documents of {}",
         about="Mean length of the stream's documents under a document mask; 0 for a quarter of a sequence.",
+    )
+    decay: Decay = axis(
+        "all",
+        later=True,
+        label="decay of {}",
+        about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings among them.",
     )
 
     def __post_init__(self) -> None:
@@ -155,6 +160,17 @@ class Recipe:
             f"seq_len {self.seq_len} is beyond the {length} positions that {self.model.name} is made for: it trains all"
             " the same; for weights that have not seen them a factor of YaRN in rope_scaling stretches positions"
         )
+
+    def decays(self, num_dimensions: int) -> bool:
+        """Returns whether weight decay takes a parameter of that many dimensions."""
+        return self.decay == "all" or num_dimensions > 1
+
+    @property
+    def regularization(self) -> str:
+        """The sentence on dropout and weight decay."""
+        decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
+        decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
+        return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
 
     @property
     def powersgd_rank(self) -> int:

@@ -37,6 +37,7 @@ from trainers.records.training import (
 )
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, OWN_FILES, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader
+from trainers.records.trust import admit
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json, shortened
 from trainers.spec.errors import InputError
@@ -57,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--report-s", type=float, default=2.0, metavar="S", help="seconds between records, 0: every step"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps, without a checkpoint")
+    parser.add_argument("--trust", action="store_true", help="use a folder of another user")
     options = parser.parse_args(argv)
     rank, folder = int(os.environ.get("RANK", "-1")), options.folder.absolute()
     try:
+        admit(folder, (*OWN_FILES, CHECKPOINTS), trusted=options.trust)
         plan = _plan(folder)
         phase = _phase(folder, plan)
     except ValueError as error:

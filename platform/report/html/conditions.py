@@ -23,6 +23,7 @@ def conditions(results: Sequence[StudyResult]) -> Section:
         rows = [
             ["devices", header.cluster.label_under(header.cap_gib)],
             ["begun", header.at],
+            *(["dropout and decay", words] for words in dict.fromkeys(of.regularization for of in header.recipes)),
             ["command", " ".join(("python -m platform.search", *header.arguments))],
             ["commit", header.commit],
             *(

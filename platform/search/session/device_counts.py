@@ -21,8 +21,7 @@ from platform.search.setup.request import read_request, resumed
 from platform.search.setup.study_setup import setup_of
 from platform.study.group import SCALING, StudyGroup, is_group, member, read_group, write_group
 from platform.study.study import Study, fresh_name, is_study, read
-from platform.study.trust import check_owner
-from trainers.records.plain_files import refuse_links
+from trainers.records.trust import admit, check_owner
 from trainers.spec.codec import to_json
 
 
@@ -88,8 +87,7 @@ def _name_and_options(options: SearchOptions) -> tuple[str, StudyGroup]:
         if options.name is not None and options.name != options.resume:
             raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
         folder = studies / options.resume
-        refuse_links(folder)
-        check_owner((folder, folder / SCALING), trusted=options.trust)
+        admit(folder, (SCALING,), trusted=options.trust)
         group = read_group(folder)
         check_owner(read_options(group.options).files(), trusted=options.trust)
         return options.resume, group

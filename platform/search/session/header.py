@@ -12,10 +12,15 @@ from platform.search.setup.study_setup import StudySetup
 from platform.study.history import History
 from platform.study.model_difference import nearest_difference
 from platform.tracking.mirror import display_uri
+from platform.train.token_files import content_of
+from trainers import data
+from trainers.data import ParquetTokens
+from trainers.records.data_content import DataContent
 from trainers.records.journal import StudyHeader
 from trainers.records.plain_files import read_plain
 from trainers.spec import engines
 from trainers.spec.codec import to_json
+from trainers.spec.recipe import INCLUDED
 
 
 def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> StudyHeader:
@@ -33,6 +38,7 @@ def header_of(name: str, setup: StudySetup, *, searcher: str, uri: str) -> Study
         searcher=searcher,
         options=to_json(setup.request.options),
         space_sha256=_hash_of(setup.request.options.files()),
+        data_content=_content_of(setup),
         engines=_engines_of(setup),
         versions=checkout.versions(),
         commit=checkout.commit(),
@@ -45,6 +51,15 @@ def _engines_of(setup: StudySetup) -> dict[str, str]:
     """Returns the engines outside this project that the study runs, each with the hash of its source."""
     names = sorted({candidate.layout.rules.name for candidate in setup.plan.candidates})
     return {name: engines.source_hash(name) for name in names if engines.is_path(name)}
+
+
+def _content_of(setup: StudySetup) -> dict[str, DataContent]:
+    """Returns what the recipes' token files hold, by their path; nothing of the stream and the included text."""
+    by_path = {recipe.data: recipe for recipe in setup.recipes if recipe.data != INCLUDED}
+    sources = {path: data.plain_source(recipe) for path, recipe in by_path.items()}
+    return {
+        path: content_of(source, verify=False) for path, source in sources.items() if isinstance(source, ParquetTokens)
+    }
 
 
 def _hash_of(files: Sequence[Path]) -> str:
@@ -93,7 +108,7 @@ def check_same(history: History, setup: StudySetup) -> None:
     whose content may have changed.
 
     Raises:
-        InputError: the devices, a recipe or the layout file differ.
+        InputError: the devices, a recipe, its data or the layout file differ.
     """
     assert history.header is not None
     recorded, present = history.header.cluster, setup.cluster
@@ -107,6 +122,13 @@ def check_same(history: History, setup: StudySetup) -> None:
             f"the study's space or files now give another recipe than at its start ({new.label}{of_model}): undo that"
             " change, or start a new study"
         )
+    for path, content in _content_of(setup).items():
+        before = history.header.data_content.get(path)
+        if before is not None and not before.is_same(content):
+            raise InputError(
+                f"{path} holds other data than when the study began ({'; '.join(before.differences(content))}): bring"
+                " them back, or start a new study"
+            )
     layouts = {entry.layout for entry in (*setup.plan.candidates, *setup.plan.skipped)}
     other = next(
         (measurement.layout for measurement in history.measurements if measurement.layout not in layouts), None

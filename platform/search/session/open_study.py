@@ -11,10 +11,11 @@ from platform.search.session.header import check_engines, check_space_file
 from platform.search.setup.options import SearchOptions, options_of
 from platform.search.setup.request import SearchRequest, read_request, resumed
 from platform.study.backup import Backup
+from platform.study.folder import studies_option
 from platform.study.group import is_group
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, is_study
-from platform.study.trust import check_owner
+from trainers.records.trust import check_owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +88,8 @@ def _new(options: SearchOptions) -> OpenStudy:
     copy = None if options.copy_to is None else Backup(options.copy_to, name)
     if copy is not None and copy.is_begun:
         raise InputError(
-            f"a study {name!r} exists already in {copy.place}: continue it with --resume {name}, or choose another name"
+            f"a study {name!r} exists already in {copy.place}: continue it with --resume"
+            f" {name}{studies_option(options.studies)}, or choose another name"
         )
     return OpenStudy(options=options, request=request, study=Study.create(options.studies, name), copy=copy)
 
@@ -96,7 +98,7 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
     if options.name is not None and options.name != name:
         raise InputError(f"--resume {name} goes on under its own name: leave out --name")
     copy = None if options.copy_to is None else Backup(options.copy_to, name)
-    if copy is not None and (remark := copy.fetch(options.studies)):
+    if copy is not None and (remark := copy.fetch(options.studies, trusted=options.trust)):
         print_line(remark)
     study, history, remark = Study.resume(options.studies, name, trusted=options.trust)
     try:

@@ -20,7 +20,7 @@ from search_spaces.candidate import Candidate
 from search_spaces.space import Space
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement, Outcome
-from trainers.records.plain_files import refuse_links
+from trainers.records.trust import admit
 from trainers.spec.cluster import Cluster
 from trainers.spec.codec import identity
 from trainers.spec.optional_kernels import packages_of
@@ -75,7 +75,7 @@ def folders_of(studies: Path, text: str) -> list[Path]:
     return [find(*folder)]
 
 
-def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
+def read_old_studies(folders: Sequence[Path], space: Space, *, trusted: bool = False) -> OldStudies:
     """Returns what the studies in these folders teach a search of `space`; of several, some may teach nothing.
 
     Raises:
@@ -85,7 +85,7 @@ def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
     unusable: list[str] = []
     for path in folders:
         try:
-            usable.append(read_old(path, space))
+            usable.append(read_old(path, space, trusted=trusted))
         except InputError as error:
             if len(folders) == 1:
                 raise
@@ -98,13 +98,14 @@ def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
     return OldStudies(studies=tuple(sorted(usable, key=lambda old: old.header.at)), unusable=tuple(unusable))
 
 
-def read_old(path: Path, space: Space) -> Old:
+def read_old(path: Path, space: Space, *, trusted: bool = False) -> Old:
     """Returns the study in folder `path`, for a search of `space` or of its miniature.
 
     Raises:
-        InputError: it has no readable first line, was written by a newer version, or is of another model.
+        InputError: it has no readable first line, was written by a newer version, is of another model, or is another
+            user's and not `trusted`.
     """
-    refuse_links(path)
+    admit(path, (JOURNAL,), trusted=trusted)
     tail = Tail(path / JOURNAL)
     history = History(tail.read())
     header = history.header

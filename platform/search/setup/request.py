@@ -225,7 +225,7 @@ def _old(options: SearchOptions, space: Space) -> old_studies.OldStudies | None:
     folders = old_studies.folders_of(options.studies, study.learn_from)
     itself = Path(options.resume).name if options.resume else None
     others = [path for path in folders if path.name != itself]
-    return old_studies.read_old_studies(others, space) if others else None
+    return old_studies.read_old_studies(others, space, trusted=options.trust) if others else None
 
 
 def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:

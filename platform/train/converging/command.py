@@ -17,7 +17,7 @@ from platform.common.command import exit_code_of_resumable
 from platform.common.errors import Parser
 from platform.common.quantities import whole_number
 from platform.report.image_formats import FORMATS, PICTURES_HELP
-from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.study.folder import FOLDER_HELP, TRUST_HELP, default_folder, user_path
 from platform.train.converging.converge_options import ConvergeOptions
 
 _count, _whole_count = whole_number(1), whole_number(0)
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
+    add("--trust", action="store_true", help=TRUST_HELP)
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return command_parser
 

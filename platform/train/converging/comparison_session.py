@@ -16,13 +16,16 @@ from platform.train.attempts import check_layouts
 from platform.train.converging.conclusion import conclude
 from platform.train.converging.converge_options import ConvergeOptions
 from platform.train.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
-from platform.train.converging.strategies import Strategy, folder_of, read_strategies
+from platform.train.converging.strategies import Strategy, check_same_data, folder_of, read_strategies
 from platform.train.target import Target
 from platform.train.train_options import TrainOptions
 from platform.train.training_plan import make_plan
 from platform.train.training_session import opened, train_on
 from trainers.records.training import TrainingPlan
+from trainers.records.trust import admit
 from trainers.spec.codec import identity, to_json
+
+RATES, LAYOUT = "rates.json", "layout.json"
 
 
 def converge(options: ConvergeOptions) -> int:
@@ -70,13 +73,17 @@ class ComparisonSession:
         Raises:
             InputError: the first such thing.
         """
+        for path in (self.out, *(self.out / strategy.folder for strategy in self._strategies)):
+            admit(path, (RATES, LAYOUT), trusted=self._options.trust)
+        plans: dict[str, TrainingPlan] = {}
         for strategy in self._strategies:
-            self._plan(strategy, strategy.recipe.learning_rate, self.tokens)
+            plans[strategy.name] = self._plan(strategy, strategy.recipe.learning_rate, self.tokens)
             if strategy.recipe.tokens_per_step > self.tokens:
                 raise InputError(
                     f"{strategy.name} takes {strategy.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
                     f" {self.tokens:,}: give more --steps"
                 )
+        check_same_data(plans)
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -98,7 +105,7 @@ class ComparisonSession:
 
     def rate(self, strategy: Strategy) -> Rate:
         """Returns the strategy's learning rate: the saved one, else by trials or the rule."""
-        rates = Rates(self.out / "rates.json")
+        rates = Rates(self.out / RATES)
         if (decided := rates.lookup(strategy)) is not None:
             return decided
 
@@ -144,7 +151,7 @@ class ComparisonSession:
 
     def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
         folder = self.out / strategy.folder
-        file = folder / "layout.json"
+        file = folder / LAYOUT
         folder.mkdir(parents=True, exist_ok=True)
         parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
         with replacing(file) as part:
@@ -188,6 +195,7 @@ class ComparisonSession:
             checkpoint_s=600.0,
             keep=1,
             address=options.address,
+            trust=options.trust,
             json=False,
             **unset,
         )

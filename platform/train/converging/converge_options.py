@@ -25,5 +25,7 @@ class ConvergeOptions:
     val_tokens: int | None
     address: str | None
     json: bool
+    trust: bool = False
+    """Whether studies and folders of another user are used."""
     pictures: str = FORMATS[0]
     """File format of the picture."""

@@ -10,6 +10,7 @@ from platform.common.errors import InputError
 from platform.train.converging.converge_options import ConvergeOptions
 from platform.train.target import Target, read_target
 from search_spaces.space import Space
+from trainers.records.training import TrainingPlan
 from trainers.spec.axis import axes_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -58,7 +59,9 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
                 raise InputError(f"{text} changes the first study or layout file, and none comes before it: name one")
             strategies.append(_changed(strategies[0], text))
         else:
-            strategies.append(_of_target(read_target(text, options.studies, None), text, strategies[:1]))
+            strategies.append(
+                _of_target(read_target(text, options.studies, None, trusted=options.trust), text, strategies[:1])
+            )
     names = [strategy.folder for strategy in strategies]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two strategies are called {duplicate}: give each once, or rename a file")
@@ -69,24 +72,55 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
                 f"losses compare between equal models and lengths: {first.name} trains {first.recipe.model.name} at"
                 f" {first.recipe.seq_len}, {strategy.name} {strategy.recipe.model.name} at {strategy.recipe.seq_len}"
             )
-        _check_losses(first, strategy, has_data=options.data is not None)
+        _check_losses(first, strategy)
     return strategies
 
 
-def _check_losses(first: Strategy, other: Strategy, *, has_data: bool) -> None:
-    """Refuses a strategy whose losses are of other tokens than the first one's, whatever its layout.
+def check_same_data(plans: Mapping[str, TrainingPlan]) -> None:
+    """Refuses trainings, by their strategies' names, whose data or held-out data are others than the first one's: by
+    what the files hold, wherever they lie.
 
-    The held-out sequences are the last ones of the data, so they are the same with it; `has_data` says that --data
-    gives all strategies one.
+    Raises:
+        InputError: the first such one.
     """
-    fields = [field for field in ("data", "data_order", "attention_mask") if field != "data" or not has_data]
-    for field in fields:
+    (first_name, first), *others = plans.items()
+    for name, plan in others:
+        held_out = (first.validation.sequences, plan.validation.sequences)
+        pairs = {
+            "data": (first.data_content, plan.data_content, first.recipe.data, plan.recipe.data),
+            "held-out data": (
+                first.validation_content, plan.validation_content, first.validation.data, plan.validation.data
+            ),
+        }  # fmt: skip
+        for words, (content, other_content, path, other_path) in pairs.items():
+            if content is None or other_content is None:
+                is_same, details = path == other_path, f"{other_path or 'none'} in place of {path or 'none'}"
+            else:
+                is_same, details = content.is_same(other_content), "; ".join(content.differences(other_content))
+            if not is_same:
+                raise InputError(
+                    f"losses compare over the same tokens: {name} has other {words} than {first_name} ({details}): give"
+                    " --data for all"
+                )
+        if held_out[0] != held_out[1]:
+            raise InputError(
+                f"losses compare over the same tokens: {name} holds out {held_out[1]} sequences, {first_name}"
+                f" {held_out[0]}: give --val-tokens"
+            )
+
+
+def _check_losses(first: Strategy, other: Strategy) -> None:
+    """Refuses a strategy whose losses are of other tokens than the first one's, whatever its layout and data.
+
+    Raises:
+        InputError: the order of the data or the attention mask differ.
+    """
+    for field in ("data_order", "attention_mask"):
         values = [str(getattr(strategy.recipe, field)) for strategy in (first, other)]
         if values[0] != values[1]:
-            remedy = "give --data for all" if field == "data" else f"give both the same {field}"
             raise InputError(
                 f"losses compare over the same tokens: {first.name} has {field} {values[0]}, {other.name} {values[1]}:"
-                f" {remedy}"
+                f" give both the same {field}"
             )
 
 
@@ -98,7 +132,7 @@ def folder_of(options: ConvergeOptions) -> Path:
     """
     if options.out is not None:
         return options.out
-    return read_target(options.targets[0], options.studies, None).folder.with_name("convergence")
+    return read_target(options.targets[0], options.studies, None, trusted=options.trust).folder.with_name("convergence")
 
 
 def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy:

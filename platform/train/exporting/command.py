@@ -18,7 +18,7 @@ from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.output import print_line
 from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
-from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.study.folder import FOLDER_HELP, TRUST_HELP, default_folder, user_path
 from platform.train.exporting.export_speed import (
     beside_search,
     check_devices,
@@ -70,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add("--run", type=int, metavar="STEPS", help="run so many steps of it here, and print its speed beside this"
         " project's")  # fmt: skip
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
+    add("--trust", action="store_true", help=TRUST_HELP)
     return command_parser
 
 
@@ -140,7 +141,7 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
 
 def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, Target | None, Device]:
     """Returns what is to be trained, the study or file that it is of, and the kind of device it is for."""
-    folder = TrainingFolder(user_path(options.target).absolute())
+    folder = TrainingFolder(user_path(options.target).absolute(), trusted=options.trust)
     if (stored_plan := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:
             raise InputError(f"{folder.path} is a training with a plan of its own: leave --tokens, --data and"
@@ -149,7 +150,7 @@ def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, Target | None, Dev
     if options.tokens is None or options.tokens < 1 or options.tokens != int(options.tokens):
         raise InputError(f"--to {options.to} needs --tokens, a whole number to train on as in 2e9, for a study or file")
     studies = user_path(options.studies).absolute()
-    target = read_target(options.target, studies, None)
+    target = read_target(options.target, studies, None, trusted=options.trust)
     train_options = TrainOptions(
         target=options.target, studies=studies, tokens=int(options.tokens), data=options.data,
         start_from=options.start_from,

@@ -4,8 +4,12 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import platform.searchers as searchers
@@ -113,6 +117,25 @@ def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began
     other = dataclasses.replace(ON_TWO, checkpointing="full")
     with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
         check_same(history, _subject(tmp_path, GPU, recipe, on=other))
+
+
+def test_a_study_goes_on_only_with_the_data_that_it_began_with(tmp_path: Path) -> None:
+    """Checks other tokens at the same path, which the recipe's name does not show."""
+    path = tmp_path / "tokens.parquet"
+
+    def write(seed: int) -> None:
+        tokens = np.random.default_rng(seed).integers(0, 200, (64, 512), dtype=np.uint8)
+        pq.write_table(pa.table({"tokens": tokens.tolist()}), path)
+
+    write(1)
+    setup = _subject(tmp_path, CPU, dataclasses.replace(_miniature().recipe, data=str(path)))
+    begun = header_of("made-up", setup, searcher="sweep", uri="")
+    history = History([dataclasses.replace(begun, at="2026-01-01T00:00:00+00:00")])
+    os.utime(path, (1, 1))  # the same bytes, as after a copy
+    check_same(history, setup)
+    write(2)
+    with pytest.raises(InputError, match=r"tokens.parquet holds other data than when the study began \(.*: bring them"):
+        check_same(history, setup)
 
 
 class TestAConfigurationOnEightDevices:

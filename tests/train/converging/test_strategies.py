@@ -1,6 +1,7 @@
 """The strategies of a comparison: files and changes to the first one, and those refused before anything is started."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import platform.train.converging.command as converge  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.train.converging.rates import Rate, Rates
-from platform.train.converging.strategies import Strategy, read_strategies
+from platform.train.converging.strategies import Strategy, check_same_data, read_strategies
 from tests.training.layout_file import write_layout
-from tests.training.values import DDP, FSDP, MODEL, RECIPE
+from tests.training.values import DDP, FSDP, MODEL, RECIPE, plan
+from trainers.records.data_content import ContentFile, DataContent
+from trainers.records.training import Validation
 
 
 def strategies(folder: Path, *targets: str) -> list[Strategy]:
@@ -95,7 +98,6 @@ def test_models_are_equal(tmp_path: Path, fsdp: str):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"data": "stream", "data_order": "file"}, "has data .*, other stream: give --data for all"),
         ({"data_order": "file"}, "fsdp has data_order shuffled, other file: give both the same data_order"),
         ({"attention_mask": "document"}, "fsdp has attention_mask causal, other document: give both"),
     ],
@@ -106,10 +108,34 @@ def test_losses_are_of_the_same_tokens(change: dict[str, Any], sentence: str, tm
         strategies(tmp_path, fsdp, str(other))
 
 
-def test_data_that_are_given_are_those_of_all(tmp_path: Path, fsdp: str):
-    recipe = dataclasses.replace(RECIPE, data=str(tmp_path))
-    other = write_layout(tmp_path / "other.json", DDP, recipe=recipe)
-    assert len(strategies(tmp_path, fsdp, str(other), "--data", "included")) == 2
+def content(path: str, sha256: str = "a", **fields: Any) -> DataContent:
+    file = ContentFile(name=path, size_bytes=9, modified_ns=0, sha256=sha256)
+    defaults: dict[str, Any] = {"tokens": 9, "vocab_size": 9, "end_of_document": None, "block_sha256": ("b",)}
+    return DataContent(files=(file,), **{**defaults, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"data_content": content("elsewhere")}, ""),
+        ({"data_content": content("elsewhere", sha256="")}, ""),
+        ({"data_content": content("tokens", tokens=8)}, "b has other data than a (8 tokens in place of 9): give"),
+        ({"data_content": content("tokens", sha256="c")}, "b has other data than a (tokens holds other bytes)"),
+        ({"data_content": content("tokens", block_sha256=("c",))}, "(1 of 1 blocks that were compared hold other byte"),
+        ({"data_content": None, "recipe": dataclasses.replace(RECIPE, data="stream", data_order="file")},
+         "b has other data than a (stream in place of included)"),
+        ({"validation": Validation(sequences=6, every_tokens=80)}, "b holds out 6 sequences, a 7: give --val-tokens"),
+        ({"validation_content": content("v"), "validation": Validation(sequences=7, every_tokens=80, data="v")},
+         "b has other held-out data than a"),
+    ],
+)  # fmt: skip
+def test_data_are_the_same_by_what_they_hold(fields: dict[str, Any], sentence: str):
+    plans = {"a": plan(data_content=content("tokens")), "b": plan(**{"data_content": content("tokens"), **fields})}
+    if not sentence:
+        check_same_data(plans)
+        return
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        check_same_data(plans)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ __all__ = [
 ]  # fmt: skip
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+WRITTEN = ("journal.jsonl", "scaling.json", "training.json")
+"""Files of studies and trainings: whoever sent a folder with one of them may have put a module beside it."""
 
 
 def names() -> tuple[str, ...]:
@@ -78,6 +80,11 @@ def imported_rules(name: str) -> EngineRules:
     rules = rules_of(name)
     if not isinstance(rules, ThirdPartyRules):
         return rules
+    if (folder := next(_received(name), None)) is not None:
+        raise ValueError(
+            f"engine {name} is not imported out of {folder}, the folder of a study or training, whose writer may be"
+            " somebody else: look at it, then move it out of there"
+        )
     try:
         rules = attribute(name)
     except Exception as error:  # the user's module: whatever it raises is told in one sentence
@@ -87,6 +94,20 @@ def imported_rules(name: str) -> EngineRules:
     if rules.name != name:
         raise ValueError(f"engine {name} has rules of another name ({rules.name}): set name to the import path")
     return rules
+
+
+def _received(name: str) -> Iterator[Path]:
+    """Yields the folders of studies and trainings in which the module of an import path lies. Imports nothing."""
+    first, *inner = name.partition(":")[0].split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError):
+        return  # whoever imports it is told why
+    places = [spec.origin] if spec and spec.origin else []
+    for place in (*places, *((spec and spec.submodule_search_locations) or ())):
+        for folder in Path(place, *inner).resolve().parents:
+            if any((folder / written).exists() for written in WRITTEN):
+                yield folder
 
 
 @functools.cache
@@ -173,6 +194,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: LayoutAxes,
         expected["compression"] = recipe.compression
     if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
         expected["attention_mask"] = recipe.attention_mask
+    if recipe.decay != "all" or "decay" in in_effect:
+        expected["decay"] = recipe.decay
     untold = [name for name in expected if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"
