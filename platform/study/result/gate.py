@@ -83,7 +83,7 @@ class GradientTolerances:
 
 
 def gradient_tolerances(reference: GateCurves, of: str) -> GradientTolerances | None:
-    """Returns how far sketches `of` gradients or changes may be from the reference's; None where they are not compared."""
+    """Returns how far sketches `of` gradients or changes may be from the reference's; None if they are not compared."""
     recipe, tensors = reference.recipe, reference.tensors
     if of.startswith("changes"):
         return GradientTolerances(
