@@ -82,7 +82,7 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
     unless the space skips it for one of the known reasons.
     """
     survived = 0
-    for layout in random_layouts(2500):
+    for layout in random_layouts(800):
         recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=2 * layout.data_parallel)
         space = Space(
             name="one",
@@ -111,7 +111,7 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
                 "DeepSpeed's stages 2 and 3 under a pipeline",
                 "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule",
             }  # fmt: skip
-    assert survived > 200
+    assert survived > 60
 
 
 @pytest.mark.slow

@@ -103,13 +103,14 @@ def _agrees_with_the_tracker(layouts: Sequence[Layout], **precision: Any) -> Non
 
 @pytest.mark.slow
 def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_tracker() -> None:
-    degrees = ({"cp": 2}, {"pp": 2}, {"tp": 2}, {"tp": 4}, {"tp": 2, "pp": 2})
+    degrees = ({"cp": 2}, {"tp": 2, "pp": 2})
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2, **degree) for degree in degrees])
 
 
 @pytest.mark.heavy
-def test_pipelines_of_every_schedule_and_stage_are_predicted_within_five_percent_of_torchs_tracker() -> None:
-    degrees = (INTERLEAVED, {"zero_stage": 2, "pp": 2}, {"zero_stage": 2, **INTERLEAVED}, {"pp": 4}, {"cp": 4})
+def test_every_degree_schedule_and_stage_is_predicted_within_five_percent_of_torchs_tracker() -> None:
+    degrees = ({"pp": 2}, {"pp": 4}, {"tp": 2}, {"tp": 4}, {"cp": 4}, INTERLEAVED)
+    degrees = (*degrees, {"zero_stage": 2, "pp": 2}, {"zero_stage": 2, **INTERLEAVED})
     _agrees_with_the_tracker([fsdp(**KERNELS, dp_shard=2, **degree) for degree in degrees])
 
 

@@ -83,13 +83,14 @@ def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.Ca
 def test_the_fewest_nodes_hold_the_sum_that_is_shown_and_keep_the_global_batch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    axes = ("--set", "compute_precision=fp16", "--set", "global_batch=1536")
+    axes = ("--set", "compute_precision=fp16", "--set", "global_batch=1536", "--set", "checkpointing=full")
+    axes = (*axes, "--set", "engine=fsdp", "--set", "zero_stage=3", "--set", "tp=1,4", "--set", "cp=1")
     arguments = ("gpt_175b", "--cluster", "jean-zay-v100", *axes, "--min-nodes")
     fewest: Any = printed_json(capsys, *arguments)["min_nodes"]
     nodes, parts, needed = fewest["nodes"], fewest["parts_gib"], fewest["needed_gib"]
     # 16 bytes a parameter cannot fit fewer devices.
     assert nodes * 4 * 31.74 > 16 * 175e9 / 2**30
-    assert nodes <= 48
+    assert nodes <= 60
     assert sum(parts.values()) < needed <= 31.74
     other = fewest["fewer_with_another_batch"]
     if other is not None:
@@ -153,8 +154,8 @@ def test_a_model_of_narrow_heads_grows_on_by_its_layers(tmp_path: Path, capsys: 
     narrow = {"model_type": "gpt2", "n_layer": 12, "n_embd": 64, "n_head": 64, "vocab_size": 256, "n_positions": 2048}
     path = tmp_path / "narrow.json"
     path.write_text(json.dumps(narrow))
-    (row,) = printed_json(capsys, str(path), "--cluster", "8xH100", "--max-model")["max_model"]  # type: ignore[misc]
-    assert row["layers"] > 5_000 and 70 < row["needed_gib"] <= 79.1
+    (row,) = printed_json(capsys, str(path), "--cluster", "1xT4", "--max-model")["max_model"]  # type: ignore[misc]
+    assert row["layers"] > 200 and 13 < row["needed_gib"] <= 15
 
 
 def test_a_length_need_not_be_even(capsys: pytest.CaptureFixture[str]) -> None:
