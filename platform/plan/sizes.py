@@ -62,7 +62,7 @@ class Fewest:
 
     num_nodes: int
     recipe: Recipe
-    """What is trained there, with the batch that was stated or one that the nodes share."""
+    """The recipe that is trained there: with the batch that was stated, or one that the nodes share."""
     planned: PredictedLayout
     parts_gib: Mapping[str, float]
     """Memory of the layout that needs least there."""

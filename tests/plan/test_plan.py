@@ -270,7 +270,7 @@ def test_tensor_parallelism_spans_nodes_only_where_it_is_asked_to(capsys: pytest
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens: must be a number above 0, as in 2e9"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
         (
-            ("bloom7b", "--cluster", "7xH100", "--set", "pp=1"),
+            ("bloom7b", "--cluster", "7xH100", "--set", "pp=1", "--set", "global_batch=512"),
             "runs on 7 x H100.*; with --set global_batch=560 7 devices run FSDP2 stage .*, at [0-9,]+ tokens/s",
         ),
         (

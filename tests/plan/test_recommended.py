@@ -68,7 +68,7 @@ def test_a_faster_layout_that_is_less_sure_to_fit_stands_below(capsys: pytest.Ca
 
 
 def test_where_no_layout_can_stand_the_most_frequent_reasons_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gpt2", "--cluster", "3xH100"]) == 2
+    assert main(["gpt2", "--cluster", "3xH100", "--set", "global_batch=512"]) == 2
     shown = capsys.readouterr().err
     counts = [int(count.replace(",", "")) for count in re.findall(r"([\d,]+) points", shown)]
     assert len(counts) == 3 and counts[0] > counts[1] and f"; {counts[2]} points for other reasons; with --set" in shown
