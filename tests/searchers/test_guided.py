@@ -14,6 +14,7 @@ import pytest
 from platform.cost_model import regression  # pyright takes `from platform import` otherwise
 from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.cost_model.regression import TIME, learn
+from platform.searchers import guided
 from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.planned_run import _short
 from platform.searchers.guidance.points import make_points
@@ -568,6 +569,15 @@ class TestStopping:
 
     def test_a_longer_run_is_worth_more_trials(self) -> None:
         assert self.stopped(1e8)[0] < self.stopped(1e12)[0]
+
+    def test_a_lead_that_runs_cannot_show_pays_for_no_trial(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        without, _ = self.stopped(1e8)
+        monkeypatch.setattr(guided, "RESOLUTION", 0.1)
+        rungs, reason = self.stopped(1e8)
+        assert rungs < without and "more would save" in reason
+        endless = Guided(dataclasses.replace(PLANNED, tokens=math.inf))
+        endless.update(BLOOM[0], ran(BLOOM[0], 1e-3))
+        assert endless.suggest() is not None, "a run without an end pays for every trial"
 
     def test_with_nothing_planned_it_goes_on_to_the_last(self) -> None:
         assert self.stopped(None)[1] == "every layout of the space was tried"
