@@ -327,8 +327,8 @@ class TestNothingFits:
 
 
 def test_the_miniature_promises_what_the_default_search_must_show() -> None:
-    """Checks that its plan has layouts of all engines and enough rungs on any machine with two workers, and that what it
-    stands in for runs again and out of memory.
+    """Checks that its plan has layouts of all engines and enough rungs on any machine with two workers, and that it runs
+    points again, and one out of memory.
     """
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None and miniature.num_workers == 2
