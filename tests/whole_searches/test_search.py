@@ -327,9 +327,7 @@ class TestNothingFits:
 
 
 def test_the_miniature_promises_what_the_default_search_must_show() -> None:
-    """Checks that its plan has layouts of all engines and enough rungs on any machine with two workers, and that it runs
-    points again, and one out of memory.
-    """
+    """Checks that its plan has all engines and enough rungs on two workers, runs again, and one out of memory."""
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None and miniature.num_workers == 2
     cluster = Cluster(device_kind="cpu", device="any", device_memory_gib=8.0, devices_per_node=2)
