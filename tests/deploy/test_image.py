@@ -161,7 +161,7 @@ def test_a_stopped_search_has_its_study_on_the_mounted_folder_and_the_same_comma
     before = Tail(journal).read()
     assert [line.exit_code for line in before if isinstance(line, End)] == [130]
     second = image.run(command, f"{tmp_path}:/studies")
-    assert second.returncode == 0 and "of 8 layouts tried for miniature" in second.stdout, second.stderr
+    assert second.returncode == 0 and "layouts tried for miniature" in second.stdout, second.stderr
     after = Tail(journal).read()
     assert list(after[: len(before)]) == list(before)
     assert [line for line in after[len(before) :] if isinstance(line, Resume)]

@@ -125,11 +125,11 @@ class Comparison:
     ratio: float
     """Throughput of the best point over this one's: the geometric mean over pairs of runs."""
     low: float
-    runs_to_resolve: int
-    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied."""
     high: float
     """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
     resolution: Resolution
+    runs_to_resolve: int
+    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied."""
 
     @property
     def sentence(self) -> str:

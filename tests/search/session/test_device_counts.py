@@ -4,17 +4,14 @@ A fake backend plays the trials; options, studies, journals and reports are real
 """
 
 import csv
-import itertools
 import json
-import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from platform.common.errors import NOT_RESOLVED, ClusterError
 from platform.common.signals import INTERRUPTED
-from platform.search.session import device_counts, session
+from platform.search.session import session
 from platform.study.study import read
 from tests.search.loop.played import SPEEDS, Played, disturbed
 from trainers.records.job import Job
@@ -100,23 +97,6 @@ def test_a_dry_run_spends_none_of_the_device_seconds(
     assert played.search("--resume", "s", "--dry-run", "--gpu-s", "300") == 0
     budgets_s = [json.loads(line)["budget_s"] for line in capsys.readouterr().out.splitlines()]
     assert budgets_s == [100.0, 150.0], "a third on one device, all on two"
-
-
-def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
-    played: Played, pair: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Checks that the need counts Ray's start, since the numbers share one connection and a session of its own starts
-    Ray anew.
-    """
-    played.fastest = "full"
-    played.losses = lambda job: (2.0, 1.0) if job.is_winner_run else None  # so the gate's reference is left out
-    now_s = itertools.count(0, 1000)
-    monkeypatch.setattr(device_counts, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
-    assert played.search(pair, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == 0
-    for count in (1, 2):
-        end = read(played.folder / "studies" / f"s-{count}gpu")[0].end
-        output = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
-        assert output and 1000 <= int(output[1]) < 2000
 
 
 @pytest.mark.slow

@@ -213,7 +213,7 @@ class TestEnd:
 
         code, _, history = run(play)
         assert code == INTERRUPTED
-        assert verdicts(StudyResult.of(history))[0].startswith("Fastest of 1 of 3 layouts tried for")
+        assert verdicts(StudyResult.of(history))[0].startswith("Measured one layout of 3 for miniature of")
 
     def test_a_machine_that_stays_disturbed_ends_it_with_code_4(
         self, run: Run, capsys: pytest.CaptureFixture[str]

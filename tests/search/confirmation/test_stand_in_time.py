@@ -1,0 +1,57 @@
+"""What a stand-in's search does within its own budget: a fake backend plays trials as long as they were measured."""
+
+import pytest
+
+import search_spaces
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.search.setup.study_setup import GATES, TIMINGS
+from platform.study.result.result import StudyResult
+from platform.study.study import Study
+from search_spaces.candidate import Candidate
+from search_spaces.miniature import TIME_BUDGET_S
+from tests.search.loop.backend import RECIPE, Backend, Make, history_of, out_of_memory, result
+from trainers.records.job import Job
+from trainers.records.measurement import Measurement, Outcome
+from trainers.spec.batch import BatchPoint
+
+FIRST_START_S, START_S, GATE_S = 14.0, 10.5, 1.5
+"""Seconds of the first trial's start, of later ones' and of a gate in a search of bloom7b's stand-in on two cores of an
+EPYC at a load of 2 to 3, 2026-11-28.
+"""
+STEPS_S = {1: 0.65, 4: 1.2, 8: 1.4}
+"""Seconds of a step by micro-batch there; five are run, two of them to warm up."""
+
+
+@pytest.mark.parametrize(("slowdown", "at_most_s"), [(1.0, 215.0), (2.0, TIME_BUDGET_S)])
+def test_it_ends_with_a_memory_error_repeats_and_a_gate(
+    make: Make, backend: Backend, study: Study, slowdown: float, at_most_s: float
+) -> None:
+    """Checks that all of it takes less than four minutes with 25 s for Ray, and the budget where two busy loops take
+    half of the cores.
+    """
+    miniature = search_spaces.load("bloom7b").miniature
+    assert miniature is not None and miniature.repeats
+    layouts = [candidate.layout for candidate in miniature.candidates(2)[0]]
+    within = [Candidate(recipe=RECIPE, layout=on, micro_batches=(1, 4, 8)) for on in layouts]
+
+    def play(job: Job, batch: BatchPoint) -> Measurement:
+        backend.clock.now_s += (FIRST_START_S - START_S) * slowdown * (len(backend.jobs) == 1)
+        if batch.micro_batch == 8:
+            backend.clock.now_s += STEPS_S[8] * slowdown
+            return out_of_memory(job, batch)
+        steps_s = (STEPS_S[batch.micro_batch] * slowdown,) * 5
+        backend.clock.now_s += sum(steps_s)
+        place = layouts.index(job.layout)
+        return result(job, batch, 3000.0 + 200.0 * place + batch.micro_batch, step_times_s=steps_s, warmup_steps=2)
+
+    backend.play, backend.rung_s = play, 0.0
+    backend.start_s, backend.gate_s = START_S * slowdown, GATE_S * slowdown
+    rules = ConfirmationRules(repeats=miniature.repeats, gate=GATES["cpu"])
+    loop = make(within, rules=rules, timing=TIMINGS["cpu"], time_s=miniature.time_budget_s, of_space=True)
+    began_s = backend.clock.now_s
+    backend.run(loop)
+    won = StudyResult.of(history_of(study)).by_id[RECIPE.id]
+    assert won.winner is not None and won.gate is not None and won.gate.passed and not loop.left_out
+    assert won.winning_point is not None and len(won.winning_point.runs) == 2
+    assert any(row.outcome is Outcome.OOM for row in won.measurements)
+    assert backend.clock.now_s - began_s < at_most_s
