@@ -54,7 +54,7 @@ PLACE = ClusterHandle(
     cpus_per_worker=1.0,
     driver_ip="127.0.0.1",
 )
-SPACE = ("bloom7b", "--set", f"bucket_mib={','.join(str(mib) for mib in range(10, 230, 10))}", "--tokens", "1e20")
+SPACE = ("bloom7b", "--set", f"bucket_mib={','.join(str(mib) for mib in range(10, 260, 10))}", "--tokens", "1e20")
 """Tokens for which any saving pays: the search must go on."""
 NAME = "large"
 WARM_TRIALS, TRIALS = 2, 8

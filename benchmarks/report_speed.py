@@ -1,12 +1,14 @@
-"""Measures how long the page of a study takes: from the journal to the file, and the whole command. From the checkout:
+"""Measures how long the page of a study takes, from the journal to the file and by the whole command, and the memory of
+that. From the checkout:
 
-python -m benchmarks.report_speed
+python -m benchmarks.report_speed --size 20000
 
 The journal is that of `benchmarks.large_study`, made up, with 1,000 measured batch points, without what was skipped.
 """
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -40,7 +42,9 @@ def main() -> None:
         command_s, command_cpu_s = time.perf_counter() - began_s, _children_cpu_s() - began_cpu_s
         mib = page.stat().st_size / 2**20
     print(f"{options.size:,} measurements: the page {page_s:.1f} s ({page_cpu_s:.1f} s of processor), {mib:.2f} MiB")
-    print(f"the command with its table, pictures and files {command_s:.1f} s ({command_cpu_s:.1f} s of processor)")
+    peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"the command with its table, pictures and files {command_s:.1f} s ({command_cpu_s:.1f} s of processor),"
+          f" {peak_mib:.0f} MiB at most")  # fmt: skip
 
 
 def _children_cpu_s() -> float:

@@ -54,12 +54,14 @@ class Server:
         self.process.wait()
 
 
-class Scene:
-    """A session of a search with everything that its faults act on."""
+class ProcessScene:
+    """A running session whose processes are the victims of faults."""
 
-    def __init__(self, session: Session, disk: Path, server: Server, clock: Clock | None, rng: random.Random) -> None:
-        self.session, self.disk, self.server, self.clock, self.rng = session, disk, server, clock, rng
-        self._filler: Path | None = None
+    pause_s = _PAUSE_S
+    """Range of seconds for which a victim is stopped."""
+
+    def __init__(self, session: Session, rng: random.Random) -> None:
+        self.session, self.rng = session, rng
 
     @property
     def runs(self) -> bool:
@@ -95,7 +97,16 @@ class Scene:
 
     def pause(self) -> None:
         """Waits for the random time in which the victim is stopped."""
-        time.sleep(self.rng.uniform(*_PAUSE_S))
+        time.sleep(self.rng.uniform(*self.pause_s))
+
+
+class Scene(ProcessScene):
+    """A session of a search with everything that its faults act on."""
+
+    def __init__(self, session: Session, disk: Path, server: Server, clock: Clock | None, rng: random.Random) -> None:
+        super().__init__(session, rng)
+        self.disk, self.server, self.clock = disk, server, clock
+        self._filler: Path | None = None
 
     def fill_disk(self) -> None:
         """Fills the studies' disk."""
@@ -112,10 +123,11 @@ class Scene:
 
 
 Fault = Callable[[Scene], bool]
+ProcessFault = Callable[[ProcessScene], bool]
 
 
-def _kill(*names: str) -> Fault:
-    def fault(scene: Scene) -> bool:
+def _kill(*names: str) -> ProcessFault:
+    def fault(scene: ProcessScene) -> bool:
         victims = scene.victims(*names)
         with contextlib.suppress(psutil.NoSuchProcess):
             if victims:
@@ -126,8 +138,8 @@ def _kill(*names: str) -> Fault:
     return fault
 
 
-def _stop(*names: str, goes_on: bool) -> Fault:
-    def fault(scene: Scene) -> bool:
+def _stop(*names: str, goes_on: bool) -> ProcessFault:
+    def fault(scene: ProcessScene) -> bool:
         victims = scene.victims(*names)
         with contextlib.suppress(psutil.NoSuchProcess):
             if victims:
@@ -142,12 +154,12 @@ def _stop(*names: str, goes_on: bool) -> Fault:
     return fault
 
 
-def _kill_driver(scene: Scene) -> bool:
+def _kill_driver(scene: ProcessScene) -> bool:
     scene.session.kill()
     return True
 
 
-def _stop_driver(scene: Scene) -> bool:
+def _stop_driver(scene: ProcessScene) -> bool:
     scene.session.process.send_signal(signal.SIGSTOP)
     scene.pause()
     scene.session.process.send_signal(signal.SIGCONT)
@@ -178,15 +190,19 @@ def _stop_mlflow(scene: Scene) -> bool:
 
 
 WORKER, RECORDER, TUNE = "RayTrainWorker", "Recorder", "ImplicitFunc"
-FAULTS: Mapping[str, Fault] = {
+OF_PROCESSES: Mapping[str, ProcessFault] = {
     "worker killed": _kill(WORKER),
-    "worker stopped": _stop(WORKER, goes_on=False),
     "worker paused": _stop(WORKER, goes_on=True),
     "driver killed": _kill_driver,
     "driver paused": _stop_driver,
     "raylet killed": _kill("raylet"),
-    "raylet stopped": _stop("raylet", goes_on=False),
     "head killed": _kill("gcs_server"),
+}
+"""The faults that a training meets too."""
+FAULTS: Mapping[str, Fault] = {
+    **OF_PROCESSES,
+    "worker stopped": _stop(WORKER, goes_on=False),
+    "raylet stopped": _stop("raylet", goes_on=False),
     "recorder killed": _kill(RECORDER),
     "Tune's process killed": _kill(TUNE),
     "Tune's process paused": _stop(TUNE, goes_on=True),

@@ -36,9 +36,13 @@ if [[ ! -e ~/.mlflow/credentials ]]; then
         "$(<"$folder/admin-password")" >~/.mlflow/credentials
 fi
 
-# The database listens on a socket in the folder alone, which only this user may enter: no port, no password.
+# The database listens on a socket in the folder alone, which only this user may enter: no port, no password. The kernel
+# says who connects: nobody but this user, even where the folder was opened. A database of before gets the same rules.
 [[ -e $folder/database/PG_VERSION ]] ||
-    initdb --pgdata "$folder/database" --username mlflow --auth trust --encoding UTF8 >"$folder/initdb.log"
+    initdb --pgdata "$folder/database" --username mlflow --auth-local peer --auth-host reject --encoding UTF8 \
+        >"$folder/initdb.log"
+echo 'local all all peer map=owner' >"$folder/database/pg_hba.conf"
+printf 'owner "%s" mlflow\n' "$(id -un)" >"$folder/database/pg_ident.conf"
 setsid postgres -D "$folder/database" -c listen_addresses= -c unix_socket_directories="$folder" \
     -c unix_socket_permissions=0700 \
     >>"$folder/postgresql.log" 2>&1 &

@@ -57,6 +57,14 @@ def test_the_image_has_no_cuda_of_its_own_and_its_commands_fit_the_base() -> Non
     assert "LD_LIBRARY_PATH" not in re.sub(r"^#.*$", "", TEXT, flags=re.MULTILINE)
 
 
+def test_the_image_s_user_is_not_root_and_may_write_studies() -> None:
+    lines = TEXT.splitlines()
+    user = next(number for number, line in enumerate(lines) if re.fullmatch(r"USER [1-9]\d*:[1-9]\d*", line))
+    folder = lines.index("RUN mkdir /studies && chown 1000:1000 /studies")
+    assert folder < user < lines.index("VOLUME /studies"), "a volume keeps the owner that the folder had before it"
+    assert not [line for line in lines[user:] if line.startswith("RUN")]
+
+
 def test_logs_and_studies_lie_on_the_mounted_folder() -> None:
     assert "VOLUME /studies" in TEXT and '"--studies", "/studies"' in TEXT
     page = (ROOT / "docs" / "clusters.md").read_text()

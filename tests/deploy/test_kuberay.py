@@ -5,6 +5,7 @@ An API server drops fields that a schema does not know, unless it validates stri
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,41 @@ def test_nothing_is_open_without_a_token_and_pods_have_shared_memory_and_the_pin
     assert f"ray=={cluster['rayVersion']}" in pins
     for container in containers(cluster):
         assert "/dev/shm" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def pods(file: str) -> Iterator[dict[str, Any]]:
+    """Yields the pod templates of the file."""
+    cluster = cluster_of(file)
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        yield group["template"]
+    if (submitter := manifest(file)["spec"].get("submitterPodTemplate")) is not None:
+        yield submitter
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_pod_runs_as_root_or_gains_rights(file: str) -> None:
+    image_user = re.findall(r"^USER (\d+):", (ROOT / "deploy" / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    all_pods = [*pods(file)]
+    assert len(all_pods) == (3 if file == "search-job.yaml" else 2)
+    confined = [container for pod in all_pods for container in pod["spec"]["containers"]]
+    confined += [cluster_of(file)[name] for name in ("autoscalerOptions",) if name in cluster_of(file)]
+    for pod in all_pods:
+        context = pod["spec"]["securityContext"]
+        assert context["runAsNonRoot"] and [str(context["runAsUser"])] == image_user
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"} and context["fsGroup"] == context["runAsUser"]
+    for container in confined:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_the_network_policy_lets_in_the_cluster_s_own_pods_and_who_asks_for_the_job_alone() -> None:
+    policy = manifest("network-policy.yaml")["spec"]
+    of_ray = {"matchExpressions": [{"key": "ray.io/cluster", "operator": "Exists"}]}  # a label that KubeRay sets
+    assert policy["podSelector"] == of_ray and policy["policyTypes"] == ["Ingress"]
+    same, asking = policy["ingress"]
+    assert same == {"from": [{"podSelector": of_ray}]}
+    (submitter,) = [pod for pod in pods("search-job.yaml") if "metadata" in pod]
+    assert {"podSelector": {"matchLabels": submitter["metadata"]["labels"]}} in asking["from"]
+    assert asking["ports"] == [{"protocol": "TCP", "port": 8265}] and len(asking["from"]) == 2
 
 
 @pytest.mark.parametrize("file", FILES)

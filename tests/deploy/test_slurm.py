@@ -105,20 +105,24 @@ for _ in {1..600}; do sleep 1; done
 class Submitted:
     """The batch file, given to sbatch by the same line as often as needed."""
 
-    def __init__(self, head: Machine, folder: Path, *, minutes: int, notice_s: int, venv: Path | None = None) -> None:
+    def __init__(self, head: Machine, folder: Path, *, minutes: int, notice_s: int, venv: Path | None = None,
+                 training: list[str] | None = None) -> None:  # fmt: skip
         self._head, self._folder = head, folder
         self.journal = folder / "studies" / "two" / "journal.jsonl"
         axes = {"engine": ("ddp",), "grad_sync": ("last", "every")}
         space = write_space(folder / "two.py", micro_batches=(1, 2, 4), global_batch=8, axes=axes)
         self._line = ["sbatch", "--parsable", "--gres=none", f"--time={minutes}", f"--signal=B:TERM@{notice_s}"]
-        self._line += [f"--output={folder}/%j.out", "deploy/slurm/search.sbatch", str(space)]
-        self._line += ["--searcher=sweep", "--steps=4000", "--repeats=0"]
+        self._line += [f"--output={folder}/%j.out"]
+        search = [str(space), "--searcher=sweep", "--steps=4000", "--repeats=0"]
+        self._line += ["deploy/slurm/search.sbatch", *search] if training is None else ["deploy/slurm/train.sbatch"]
+        self._line += training or []
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
         self._environment = {
             **variables,
             "STUDIES": str(folder / "studies"),
             "NAME": "two",
             "VENV": str(venv or ROOT / ".venv"),
+            "NOTICE": str(notice_s),
         }
 
     def run(self) -> tuple[str, str]:
@@ -171,6 +175,15 @@ def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Mac
     assert "--name two --auto-resume" in output and "of LAYOUT_SEARCH_NODES=2" in output
     for machine in slurm:
         assert "search-" not in machine.run("ls", "/tmp")
+
+    # A training, which is told the time that it has.
+    (folder / "studies" / "over").unlink()
+    arguments = ["two", "--tokens=1e9"]
+    submitted = Submitted(slurm[0], folder, minutes=2, notice_s=70, venv=folder / "venv", training=arguments)
+    ended, output = submitted.run()
+    assert ended == "FAILED 130" and "or it is preempted: the training ends" in output, output
+    assert f"-m platform.train --studies {folder}/studies --grace 10 two --tokens=1e9" in output
+    assert "search was interrupted" in output  # what stands in for Python says so
 
     # The same by hand.
     (folder / "studies" / "over").unlink()

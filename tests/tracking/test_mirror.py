@@ -40,6 +40,7 @@ def test_a_study_is_mirrored_in_full(
     folder = write(studies, "full", *POINTS, skipped(micro_batch=8))
     uri = default_uri(studies)
     (folder / "trace-evil.json.gz").symlink_to(ROOT / "README.md")  # of a folder that was received: not uploaded
+    assert store.stat().st_mode & 0o777 == 0o600, "a new database is this user's alone"
     mirror = Mirror(folder, uri).start()
     assert mirror.close(600) == ""
     assert dict(os.environ) == before

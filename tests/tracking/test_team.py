@@ -142,6 +142,8 @@ def test_members_share_experiments_and_a_wrong_password_is_refused_in_a_sentence
         assert server.status() == 401
         for secret in ("admin-password", "session-key", "auth.ini", "database"):
             assert (server.folder / secret).stat().st_mode & 0o077 == 0
+        rules = (server.folder / "database" / "pg_hba.conf").read_text()
+        assert rules == "local all all peer map=owner\n"  # the kernel says who connects, should the folder be opened
         _as(server.admin, monkeypatch)
         accounts = [(name, secrets.token_hex(16)) for name in ("first", "second")]
         for account in accounts:

@@ -115,9 +115,10 @@ class Session:
         *argv: str,
         environment: Mapping[str, str] | None = None,
         before: Callable[[], object] = lambda: None,
+        module: str = "platform.search",
     ) -> None:
-        """Starts the search; `environment` is added to its own, and `before` is called in its process before it becomes
-        the search.
+        """Starts the search, or another command; `environment` is added to its own, and `before` is called in its
+        process before it becomes the search.
         """
         log.mkdir(parents=True)
         self.log = log
@@ -125,7 +126,7 @@ class Session:
         self._processes: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
         self._titles: set[str] = set()
         self._worker_niceness: set[int] = set()
-        command = [sys.executable, "-m", "platform.search", *argv]
+        command = [sys.executable, "-m", module, *argv]
 
         def first() -> None:
             # A shell starts what runs in its background with SIGINT ignored, and children inherit that.

@@ -10,6 +10,8 @@ from trainers.spec.codec import from_json, to_json
 NAME = "index.json"
 PLAN_NAME = "plan.json"
 """Name of the file that states what a folder is made from. Without an index beside it, the folder is unfinished."""
+TOKENIZER = "tokenizer"
+"""Name of the folder with the tokenizer that made the ids, where `platform.prepare` had one."""
 FORMAT = 1
 
 

@@ -1,15 +1,18 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
 
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from trainers.data.index import TOKENIZER, read_index
 from trainers.distributed.state import WEIGHT, TensorPart
 from trainers.records.checkpoints import read_manifest
 from trainers.spec import engines
 from trainers.spec.model import ModelSpec
-from trainers.spec.recipe import Recipe
+from trainers.spec.recipe import INCLUDED, Recipe
 from trainers.startup import import_stubs
 from trainers.training.checkpoint_reading import TensorReader
 
@@ -47,6 +50,40 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
     module.config.dtype = DTYPES[dtype]
     module.config.use_cache = True
     module.save_pretrained(out)
+
+
+def write_tokenizer(recipe: Recipe, out: Path) -> bool:
+    """Writes the tokenizer of the recipe's data into the folder `out`; returns whether one is known: that which
+    `platform.prepare` used, or one that has the bytes of a text for its ids.
+    """
+    folder = Path(recipe.data)
+    index = read_index(folder) if folder.is_dir() else None
+    if index is not None and (folder / TOKENIZER).is_dir():
+        shutil.copytree(folder / TOKENIZER, out, dirs_exist_ok=True)
+        return True
+    if recipe.data != INCLUDED and (index is None or index.tokenizer != "bytes"):
+        return False
+    _byte_tokenizer().save_pretrained(out)
+    return True
+
+
+@import_stubs.imports(UNUSED)
+def _byte_tokenizer() -> Any:
+    """Returns a tokenizer whose ids are the bytes of UTF-8."""
+    import tokenizers
+    import transformers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    # The characters by which byte-level tokenizers name bytes (openai/gpt-2's `bytes_to_unicode`): printable Latin-1
+    # bytes their own, the others those from 256 on.
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}
+    model = models.BPE(vocab={name: byte for byte, name in names.items()}, merges=[])
+    tokenizer: Any = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
 
 
 @import_stubs.imports(UNUSED)

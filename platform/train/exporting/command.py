@@ -94,19 +94,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export_model(options: argparse.Namespace, out: Path) -> None:
-    folder = TrainingFolder(user_path(options.target).absolute())
+    folder = TrainingFolder(user_path(options.target).absolute(), trusted=options.trust)
     plan = folder.plan()
     newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
         raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
     for damage in damages:
         print_line(f"The checkpoint {damage.path.name} is not used: {damage.reason}")
-    from trainers.training.export import export  # imports torch
+    from trainers.training.export import export, write_tokenizer  # imports torch
 
     try:
         export(newest, plan.recipe, out, dtype=options.dtype)
+        has_tokenizer = write_tokenizer(plan.recipe, out)
     except ValueError as error:
         raise InputError(str(error)) from error
+    if not has_tokenizer:
+        print_line(f"No tokenizer of the data {plan.recipe.data} is known: put yours into {out}.")
     print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 

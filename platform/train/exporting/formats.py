@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +69,7 @@ def write_torchrun(plan: TrainingPlan, out: Path) -> list[str]:
     description = (
         "Trains with this project's engines under torchrun. LAYOUT_SEARCH names the checkout on another machine."
     )
-    _write_launch(out, description, limits, body)
+    _write_launch(out, description, plan, limits, body)
     return limits
 
 
@@ -91,9 +91,9 @@ def write_accelerate(plan: TrainingPlan, out: Path, device: Device) -> list[str]
     _write_json(out / "training_arguments.json", _training_arguments(plan, device))
     description = "Trains with transformers' Trainer, laid out by accelerate."
     if device == "cpu":  # `accelerate launch` starts several CPU processes by MPI alone
-        _write_launch(out, description, limits, _PLAIN.format(ranks=layout.world_size))
+        _write_launch(out, description, plan, limits, _PLAIN.format(ranks=layout.world_size))
     else:
-        _write_launch(out, description, limits, _ACCELERATE.format(), one_node='""', several_nodes=_OF_ACCELERATE)
+        _write_launch(out, description, plan, limits, _ACCELERATE.format(), one_node='""', several_nodes=_OF_ACCELERATE)
     return limits
 
 
@@ -151,7 +151,7 @@ def _training_arguments(plan: TrainingPlan, device: Device) -> dict[str, Any]:
         "remove_unused_columns": False,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
-        "save_strategy": "no",
+        "save_strategy": "no",  # the script says when
         "report_to": "none",
         "seed": recipe.seed,
         "use_cpu": device == "cpu",
@@ -176,7 +176,7 @@ def write_deepspeed(plan: TrainingPlan, out: Path) -> list[str]:
     limits = _write_plain(plan, out, "deepspeed")
     _write_json(out / "ds_config.json", engine_config(plan.recipe, phase.layout, phase.batch))
     body = _PLAIN.format(ranks=phase.layout.world_size)
-    _write_launch(out, "Trains with DeepSpeed.", limits, body)
+    _write_launch(out, "Trains with DeepSpeed.", plan, limits, body)
     return limits
 
 
@@ -188,7 +188,7 @@ def _check(plan: TrainingPlan, program: Program) -> None:
 def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     """Writes the files that the plain script reads for every program; returns what the program does otherwise."""
     from trainers.engines.settings import ADAFACTOR  # imports torch
-    from trainers.training.export import write_config
+    from trainers.training.export import write_config, write_tokenizer
 
     phase, recipe = plan.phases[0], plan.recipe
     limits = list(not_carried(plan, program))
@@ -196,6 +196,8 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     path = _write_data(plan, out, sequences)
     write_config(recipe.model, out / "model")
+    if not write_tokenizer(recipe, out / "model"):
+        limits.append("a tokenizer beside the model: none is known of these data")
     optimizer: dict[str, Any] = {"name": recipe.optimizer, "lr": recipe.learning_rate}
     optimizer["weight_decay"] = recipe.weight_decay
     if recipe.optimizer == "adafactor":
@@ -218,6 +220,7 @@ def _write_plain(plan: TrainingPlan, out: Path, program: Program) -> list[str]:
         "gradient_checkpointing": phase.layout.checkpointing != "none",
         "matmul_precision": "high" if recipe.compute_precision == "tf32" else "highest",
         "optimizer": optimizer,
+        "decay": recipe.decay,
         "lr_schedule": dataclasses.asdict(plan.lr_schedule),
     }
     _write_json(out / "settings.json", settings)
@@ -266,16 +269,26 @@ def _write_data(plan: TrainingPlan, out: Path, sequences: int) -> str:
     return "tokens.parquet"
 
 
+def _facts(plan: TrainingPlan) -> Iterator[str]:
+    """Yields what is trained, on what."""
+    recipe, content = plan.recipe, plan.data_content
+    yield f"{recipe.label}. {recipe.regularization}"
+    number = f", {content.tokens:,} tokens with ids below {content.vocab_size:,}" if content else ""
+    yield f"Data: {recipe.data}{number}; the last {plan.validation.sequences} sequences are held out."
+
+
 def _write_launch(
     out: Path,
     description: str,
+    plan: TrainingPlan,
     limits: Sequence[str],
     body: str,
     *,
     one_node: str = "--standalone",
     several_nodes: str = _OF_TORCH,
 ) -> None:
-    lines = "".join(f"# Not carried: {limit}.\n" for limit in limits)
+    lines = "".join(f"# {fact}\n" for fact in _facts(plan))
+    lines += "".join(f"# Not carried: {limit}.\n" for limit in limits)
     lines += "# On several nodes set NNODES, NODE_RANK and MASTER_ADDR on each.\n"
     _write(out / LAUNCH, _HEAD.format(about=description, lines=lines, alone=one_node, several=several_nodes) + body)
     (out / LAUNCH).chmod(0o755)

@@ -75,7 +75,8 @@ def not_carried(plan: TrainingPlan, program: Program) -> Iterator[str]:
         yield f"data order {recipe.data_order}: sequences come in the order of the files"
     if not plan.initial_weights:
         yield "first weights drawn by name: transformers draws its own (--start-from gives both the same)"
-    yield "held-out losses, checkpoints in the canonical form and MLflow: the script only trains"
+    yield "held-out losses and MLflow: the script only trains"
+    yield f"checkpoints in the canonical form: they are {program}'s own, for as many ranks"
 
 
 def _carried(layout: Layout, program: Program) -> set[str]:

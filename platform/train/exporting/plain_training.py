@@ -1,10 +1,11 @@
 """Trains the model of `model/` on token Parquet with transformers' Trainer and accelerate, or with DeepSpeed.
 
-    ./launch.sh                 # all steps
-    ./launch.sh --steps 20      # some
+    ./launch.sh                 # to the end, from the newest checkpoint on; the model is then in trained/
+    ./launch.sh --steps 20      # to step 20, without a checkpoint at the end
 
 Written by an export, of which it needs nothing but the files beside it: settings.json and training_arguments.json or
-ds_config.json. `steps.json` is written at the end: loss and seconds of each optimizer step.
+ds_config.json. Checkpoints are written every ten minutes (--checkpoint-s) and where SIGTERM or Ctrl-C ends the program;
+two stay. `steps.json` is written at the end: loss and seconds of each optimizer step of this run.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import itertools
 import json
 import math
 import os
+import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +30,64 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = Path(__file__).resolve().parent
+CHECKPOINTS, TRAINED, UNFINISHED = "checkpoints", "trained", "trained.part"
+COMPLETE = "complete"
+"""A file in each checkpoint that all ranks have written to its end."""
+_KEPT = 2
+
+
+class Pauses:
+    """Tells all ranks alike after which steps a checkpoint is written, and whether the program ends there."""
+
+    def __init__(self, every_s: float, device: torch.device) -> None:
+        self._every_s, self._device = every_s, device
+        self._last_s, self._signalled = time.monotonic(), False
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._signal)
+
+    def _signal(self, *_: Any) -> None:
+        self._signalled = True
+
+    def after_step(self) -> tuple[bool, bool]:
+        """Returns whether to save now, and whether to end then. A collective."""
+        is_due = time.monotonic() - self._last_s >= self._every_s
+        wishes = torch.tensor([is_due or self._signalled, self._signalled], dtype=torch.int32, device=self._device)
+        if dist.is_initialized():
+            dist.all_reduce(wishes, op=dist.ReduceOp.MAX)
+        saves, ends = (bool(wish) for wish in wishes.tolist())
+        if saves:
+            self._last_s = time.monotonic()
+        return saves, ends
+
+
+def is_first_rank() -> bool:
+    """Returns whether this process writes what one alone writes."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def complete_checkpoints() -> list[Path]:
+    """Returns the folders of the checkpoints that are whole, the oldest first."""
+    marks = (HERE / CHECKPOINTS).glob(f"checkpoint-*/{COMPLETE}")
+    return sorted((mark.parent for mark in marks), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def completed(path: Path) -> None:
+    """Marks a checkpoint that all ranks have written, and removes the oldest. A collective."""
+    if dist.is_initialized():
+        dist.barrier()
+    if is_first_rank():
+        (path / COMPLETE).touch()
+        for old in complete_checkpoints()[:-_KEPT]:
+            shutil.rmtree(old)
+
+
+def finish(model: Path) -> None:
+    """Puts the tokenizer, where the export has one, beside the trained model, and the folder in its place."""
+    (model / "training_args.bin").unlink(missing_ok=True)
+    for path in (HERE / "model").iterdir():
+        if path.name != "config.json":
+            shutil.copy(path, model)
+    model.rename(HERE / TRAINED)
 
 
 class Sequences:
@@ -85,14 +146,23 @@ def make_model(settings: dict[str, Any]) -> Any:
     return AutoModelForCausalLM.from_config(config, **model_options).train()
 
 
-def make_optimizer(parameters: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """Returns AdamW, or transformers' Adafactor; every parameter decays."""
+def decay_groups(model: Any, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the parameters in groups: all of them decay, or matrices alone."""
+    decayed, plain = list[Any](), list[Any]()
+    for parameter in model.parameters():
+        is_matrix = len(getattr(parameter, "ds_shape", parameter.shape)) > 1
+        (decayed if is_matrix or settings["decay"] == "all" else plain).append(parameter)
+    return [{"params": decayed}, *([{"params": plain, "weight_decay": 0.0}] if plain else [])]
+
+
+def make_optimizer(model: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """Returns AdamW, or transformers' Adafactor, over the recipe's groups."""
     options = dict(settings["optimizer"])
     if options.pop("name") == "adafactor":
         from transformers.optimization import Adafactor
 
-        return Adafactor(list(parameters), **options)
-    return torch.optim.AdamW(list(parameters), fused=True, **options)
+        return Adafactor(decay_groups(model, settings), **options)
+    return torch.optim.AdamW(decay_groups(model, settings), fused=True, **options)
 
 
 def learning_rate_share(settings: dict[str, Any], step: int) -> float:
@@ -117,13 +187,24 @@ def next_token_loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], list[float]]:
-    """Trains by transformers' Trainer under accelerate's configuration; returns the losses and seconds of the steps."""
+def with_accelerate(settings: dict[str, Any], steps: int, every_s: float) -> tuple[list[float], list[float], bool]:
+    """Trains by transformers' Trainer under accelerate's configuration; returns the losses and seconds of the steps,
+    and whether all of them were run.
+    """
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     losses, ends_s = list[float](), list[float]()
+    pauses: list[Pauses] = []
 
     class Clock(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            saves, ends = pauses[0].after_step()
+            control.should_save = saves and state.global_step < settings["steps"]  # it trains on from its last step too
+            control.should_training_stop = ends or state.global_step >= steps
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            completed(HERE / CHECKPOINTS / f"checkpoint-{state.global_step}")
+
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             ends_s.append(time.perf_counter())
 
@@ -138,7 +219,7 @@ def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], 
 
         def create_optimizer(self, model: Any = None) -> Any:
             trained: Any = model or self.model
-            self.optimizer = make_optimizer(trained.parameters(), settings)
+            self.optimizer = make_optimizer(trained, settings)
             return self.optimizer
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -149,17 +230,25 @@ def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], 
     arguments = json.loads((HERE / "training_arguments.json").read_text())
     trainer: Any = Plain(
         model=make_model(settings),
-        args=TrainingArguments(**arguments, max_steps=steps, output_dir=str(HERE / "output")),
+        args=TrainingArguments(**arguments, max_steps=settings["steps"], output_dir=str(HERE / CHECKPOINTS)),
         train_dataset=Sequences(_data(settings), settings["seq_len"], settings["sequences"]),  # type: ignore[arg-type]
         callbacks=[Clock()],
     )
     trainer.model_accepts_loss_kwargs = False  # each micro-batch's mean loss is divided by their number
-    trainer.train()
-    return losses, [end - begin for begin, end in itertools.pairwise(ends_s)]
+    pauses.append(Pauses(every_s, trainer.args.device))
+    newest = next(iter(complete_checkpoints()[-1:]), None)
+    trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+    is_done = trainer.state.global_step >= settings["steps"]
+    if is_done:
+        if trainer.is_fsdp_enabled:
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.model.config.use_cache = True
+        trainer.save_model(str(HERE / UNFINISHED))
+    return losses, [end - begin for begin, end in itertools.pairwise(ends_s)], is_done
 
 
-def with_deepspeed(settings: dict[str, Any], steps: int) -> tuple[list[float], list[float]]:
-    """Trains by `deepspeed.initialize`; returns the losses and seconds of the steps."""
+def with_deepspeed(settings: dict[str, Any], steps: int, every_s: float) -> tuple[list[float], list[float], bool]:
+    """Trains by `deepspeed.initialize`; returns the losses and seconds of the steps, and whether all were run."""
     import deepspeed
 
     on_cuda = torch.cuda.is_available()
@@ -171,12 +260,20 @@ def with_deepspeed(settings: dict[str, Any], steps: int) -> tuple[list[float], l
     model = make_model(settings)
     if settings["gradient_checkpointing"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    optimizer = None if "optimizer" in config else make_optimizer(model.parameters(), settings)
+    optimizer = None if "optimizer" in config else make_optimizer(model, settings)
     initialize: Any = deepspeed.initialize
-    engine, *_ = initialize(model=model, model_parameters=list(model.parameters()), optimizer=optimizer, config=config)
-    batches = _batches(settings, dist.get_rank(), dist.get_world_size())
+    engine, *_ = initialize(
+        model=model, model_parameters=decay_groups(model, settings), optimizer=optimizer, config=config
+    )
+    first = 0
+    for newest in complete_checkpoints()[-1:]:
+        _, state = engine.load_checkpoint(str(newest.parent), tag=newest.name)
+        first = state["step"]
+    batches = _batches(settings, dist.get_rank(), dist.get_world_size(), first * settings["grad_accum"])
     losses, seconds, rate = list[float](), list[float](), settings["optimizer"]["lr"]
-    for step in range(steps):
+    pauses = Pauses(every_s, device)
+    step = first - 1
+    for step in range(first, steps):
         began_s = time.perf_counter()
         for group in engine.optimizer.param_groups:
             group["lr"] = rate * learning_rate_share(settings, step)
@@ -191,13 +288,38 @@ def with_deepspeed(settings: dict[str, Any], steps: int) -> tuple[list[float], l
         seconds.append(time.perf_counter() - began_s)
         if dist.get_rank() == 0:
             print(f"step {step + 1}, loss {losses[-1]:.4f}, {seconds[-1]:.3f} s", flush=True)
-    return losses, seconds
+        saves, ends = pauses.after_step()
+        if saves or step + 1 == settings["steps"]:
+            path = HERE / CHECKPOINTS / f"checkpoint-{step + 1}"
+            engine.save_checkpoint(str(path.parent), tag=path.name, client_state={"step": step + 1}, save_latest=False)
+            completed(path)
+        if ends:
+            break
+    is_done = step + 1 >= settings["steps"]
+    if is_done and is_first_rank():
+        _save_whole(engine, HERE / CHECKPOINTS / f"checkpoint-{settings['steps']}")
+    dist.barrier()
+    return losses, seconds, is_done
 
 
-def _batches(settings: dict[str, Any], rank: int, ranks: int) -> Iterator[torch.Tensor]:
-    """Yields the micro-batches of one rank."""
+def _save_whole(engine: Any, checkpoint: Path) -> None:
+    """Writes the model that the ranks have cut up, in fp32, as a transformers folder; host memory holds it twice."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    if engine.zero_optimization_stage():
+        weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint.parent), tag=checkpoint.name)
+    else:
+        weights = engine.module.state_dict()
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(HERE / "model"), dtype=torch.float32)
+    model.load_state_dict(weights)
+    model.config.use_cache = True
+    model.save_pretrained(HERE / UNFINISHED)
+
+
+def _batches(settings: dict[str, Any], rank: int, ranks: int, first_number: int) -> Iterator[torch.Tensor]:
+    """Yields the micro-batches of one rank, from the one of that number on."""
     data, size = Sequences(_data(settings), settings["seq_len"], settings["sequences"]), settings["micro_batch"]
-    for number in itertools.count():
+    for number in itertools.count(first_number):
         first = (number * ranks + rank) * size
         yield torch.stack([data[first + i]["tokens"] for i in range(size)])
 
@@ -207,18 +329,25 @@ def _data(settings: dict[str, Any]) -> Path:
 
 
 def main() -> None:
-    """Trains, and writes losses and seconds to `steps.json`."""
+    """Trains, writes losses and seconds to `steps.json`, and at the end of the training the model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, help="optimizer steps (default: those of the whole training)")
-    settings = json.loads((HERE / "settings.json").read_text())
-    steps = parser.parse_args().steps or settings["steps"]
+    parser.add_argument("--steps", type=int, help="end after this optimizer step (default: the training's last one)")
+    parser.add_argument("--checkpoint-s", type=float, default=600.0, help="seconds between checkpoints (600)")
+    settings, options = json.loads((HERE / "settings.json").read_text()), parser.parse_args()
+    if (HERE / TRAINED).exists():
+        print(f"{HERE / TRAINED} holds the trained model: there is nothing left to do.", flush=True)
+        return
+    steps = min(options.steps or settings["steps"], settings["steps"])
     torch.set_float32_matmul_precision(settings["matmul_precision"])
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     trained = with_deepspeed if settings["with"] == "deepspeed" else with_accelerate
-    losses, seconds = trained(settings, steps)
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    losses, seconds, is_done = trained(settings, steps, options.checkpoint_s)
+    if is_first_rank():
         (HERE / "steps.json").write_text(json.dumps({"losses": losses, "seconds": seconds}) + "\n")
+        if is_done:
+            finish(HERE / UNFINISHED)
+            print(f"Trained: {HERE / TRAINED} holds the model.", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()  # ZeRO stage 3 aborts at a plain exit
 

@@ -25,7 +25,16 @@ from platform.train.preparing.shard import ShardSettings, Shared, begin, make
 from platform.train.preparing.tokenizer import BYTES, Tokenizer, load
 from platform.train.token_files import file_sha256
 from trainers.data.footer import read_footer
-from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
+from trainers.data.index import (
+    FORMAT,
+    NAME,
+    PLAN_NAME,
+    TOKENIZER,
+    IndexedFile,
+    TokenIndex,
+    read_index,
+    write_index,
+)
 from trainers.records.plain_files import read_json
 from trainers.spec.codec import to_json
 
@@ -81,6 +90,8 @@ def prepare(request: PrepareRequest) -> TokenIndex:
         index = _index(request.out, shards, tokenizer, hashes)
         if not index.tokens:
             raise InputError(f"every document of the input is empty: there is nothing to train on in {request.out}")
+        if tokenizer is not None:
+            tokenizer.save(request.out / TOKENIZER)
         with replacing(request.out / NAME) as path:
             write_index(path, index)
         if request.separator is not None and index.documents <= sum(file.kind == "text" for file in files):

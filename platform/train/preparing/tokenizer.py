@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class Tokenizer:
     """Token id appended to each document; None for none."""
     definition: str = ""
     """The tokenizer as JSON of the library tokenizers; "" for BYTES."""
+    source: str = ""
+    """Path of its folder; "" for BYTES."""
 
     @property
     def id_type(self) -> str:
@@ -40,6 +43,11 @@ class Tokenizer:
     def digest(self) -> str:
         """A hash of the definition."""
         return hashlib.sha256(self.definition.encode()).hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Writes the tokenizer's files for AutoTokenizer; none for BYTES."""
+        if self.source:
+            _loaded(self.source).save_pretrained(str(folder))
 
     def encoder(self) -> Encode:
         """Returns the function that encodes texts, for use in the calling process."""
@@ -72,11 +80,8 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     folder = real_path(name)
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network
-    import transformers
-
     try:
-        loaded: Any = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        loaded = _loaded(str(folder))
     except Exception as error:  # each tokenizer class has errors of its own
         raise InputError(f"cannot read a tokenizer in {folder}: {one_line(error)}") from error
     if not loaded.is_fast:
@@ -88,4 +93,12 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
         vocab_size=max(loaded.get_vocab().values()) + 1,
         end_of_document=loaded.eos_token_id if with_end else None,
         definition=loaded.backend_tokenizer.to_str(),
+        source=str(folder),
     )
+
+
+def _loaded(folder: str) -> Any:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked up on the network
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -130,7 +130,8 @@ def content(path: str, sha256: str = "a", **fields: Any) -> DataContent:
     ],
 )  # fmt: skip
 def test_data_are_the_same_by_what_they_hold(fields: dict[str, Any], sentence: str):
-    plans = {"a": plan(data_content=content("tokens")), "b": plan(**{"data_content": content("tokens"), **fields})}
+    other: dict[str, Any] = {"data_content": content("tokens"), **fields}
+    plans = {"a": plan(data_content=content("tokens")), "b": plan(**other)}
     if not sentence:
         check_same_data(plans)
         return

@@ -1,15 +1,19 @@
-"""Exports are run as their users run them, by two CPU processes each, and train as this project does."""
+"""Exports are run as their users run them, by CPU processes, and train as this project does."""
 
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import platform.train.exporting.command as command  # pyright takes `from platform import` for the standard module
 from platform.train.training_folder import TrainingFolder, steps_of
@@ -23,7 +27,10 @@ pytestmark = pytest.mark.contract
 
 IN_ORDER = dataclasses.replace(RECIPE, data_order="file")
 STEPS = 8
+ONE = Layout(engine="ddp")
+ZERO_0 = Layout(engine="deepspeed", zero_stage=0, dp_replicate=2)
 ZERO_1 = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
+ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
 SENTENCE = re.compile(
     r"The same layout in (\w+): [\d.]+% (?:slower|faster): [\d,]+ tokens/s \(±[\d.]+%\), in this project [\d,]+"
     r" tokens/s \(±[\d.]+%\), over 5 steps each, .*; loss after 8 steps ([\d.]+) and ([\d.]+)\."
@@ -41,7 +48,13 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("program", "layout"), [("accelerate", DDP), pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy)]
+    ("program", "layout"),
+    [
+        ("accelerate", ONE),
+        pytest.param("accelerate", DDP, marks=pytest.mark.heavy),
+        pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy),
+    ],
+    ids=["accelerate alone", "accelerate", "deepspeed 1"],
 )
 def test_an_export_has_the_losses_of_this_project_and_its_speed_stands_beside(
     program: str, layout: Layout, weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -55,7 +68,80 @@ def test_an_export_has_the_losses_of_this_project_and_its_speed_stands_beside(
     assert float(matched[2]) == pytest.approx(float(matched[3]), rel=2e-4)
     losses = json.loads((tmp_path / "out" / "steps.json").read_text())["losses"]
     assert len(losses) == STEPS and losses[-1] < losses[0]
-    assert "- held-out losses, checkpoints in the canonical form and MLflow" in output.err
+    assert "- held-out losses and MLflow: the script only trains\n" in output.err
+    assert not list(tmp_path.glob("out/checkpoints/*")) and not (tmp_path / "out" / "trained").exists()
+
+
+def launched(out: Path, *argv: str) -> tuple[list[float], str]:
+    """Runs an export as its users do; returns the losses of its steps and what it printed."""
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "DS_ACCELERATOR": "cpu"}
+    command = [str(out / "launch.sh"), *argv]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    return json.loads((out / "steps.json").read_text())["losses"], completed.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "layout"),
+    [
+        ("accelerate", ONE),
+        pytest.param("accelerate", DDP, marks=pytest.mark.heavy),
+        pytest.param("deepspeed", ZERO_0, marks=pytest.mark.heavy),
+        pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy),
+        pytest.param("deepspeed", ZERO_3, marks=pytest.mark.heavy),
+    ],
+    ids=["accelerate alone", "accelerate", "deepspeed 0", "deepspeed 1", "deepspeed 3"],
+)
+def test_a_script_goes_on_from_its_checkpoint_and_ends_with_a_model_and_its_tokenizer(
+    program: str, layout: Layout, tmp_path: Path
+):
+    """Checks a training whose last checkpoint and model are lost: its last step is repeated bit for bit."""
+    out, recipe = tmp_path / "out", dataclasses.replace(IN_ORDER, decay="matrices")
+    target = write_layout(tmp_path / "layout.json", layout, recipe=recipe)
+    argv = [str(target), "--to", program, "--tokens", str(STEPS * STEP), "--device", "cpu", "--out", str(out)]
+    assert command.main(argv) == 0
+    text = (out / "launch.sh").read_text()
+    assert f"# {recipe.label}. {recipe.regularization}\n# Data: included, " in text
+    losses, _ = launched(out, "--checkpoint-s", "0")
+    assert len(losses) == STEPS and len(list((out / "checkpoints").glob("checkpoint-*"))) == 2
+    model = AutoModelForCausalLM.from_pretrained(out / "trained")
+    shutil.rmtree(out / "trained")
+    (out / "checkpoints" / f"checkpoint-{STEPS}" / "complete").unlink(missing_ok=True)
+    again, _ = launched(out)
+    assert again == losses[-1:]
+    repeated = AutoModelForCausalLM.from_pretrained(out / "trained")
+    assert all(map(torch.equal, model.state_dict().values(), repeated.state_dict().values()))
+    assert repeated.num_parameters() == RECIPE.model.num_parameters and repeated.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(out / "trained")
+    assert tokenizer("a\u00fc\n")["input_ids"] == [*"a\u00fc\n".encode()]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("program", "layout"), [("accelerate", DDP), ("deepspeed", ZERO_1)], ids=["accelerate", "deepspeed"]
+)
+def test_a_script_that_is_ended_saves_first(program: str, layout: Layout, tmp_path: Path):
+    out = tmp_path / "out"
+    target = write_layout(tmp_path / "layout.json", layout, recipe=IN_ORDER)
+    argv = [str(target), "--to", program, "--tokens", str(100_000 * STEP), "--device", "cpu", "--out", str(out)]
+    assert command.main([*argv, "--data", str(_tokens(tmp_path))]) == 0
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "DS_ACCELERATOR": "cpu"}
+    with subprocess.Popen([str(out / "launch.sh"), "--checkpoint-s", "0.1"], env=environment) as process:
+        while not list((out / "checkpoints").glob("*/complete")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        process.wait(300)
+    steps = [int(path.parent.name.rpartition("-")[2]) for path in (out / "checkpoints").glob("*/complete")]
+    losses, _ = launched(out, "--steps", str(max(steps) + 3))
+    assert len(losses) == 3
+
+
+def _tokens(folder: Path) -> Path:
+    path = folder / "tokens.parquet"
+    rows = torch.randint(0, 256, (400, 400), generator=torch.Generator().manual_seed(0)).tolist()
+    pq.write_table(pa.table({"tokens": rows}), path)
+    return path
 
 
 def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tmp_path: Path):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -15,6 +17,7 @@ import platform.train.exporting.command as command
 import platform.train.exporting.plain_training as plain_training
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, MODEL, RECIPE, STEP
+from trainers.engines.settings import make_optimizer
 from trainers.spec.layout import Layout
 from trainers.training.export import write_config
 
@@ -108,6 +111,36 @@ def test_ddp_looks_for_no_unused_parameters(layout: Layout, expected: bool | Non
     assert export(tmp_path, layout, "--to", "accelerate") == 0
     arguments = json.loads((tmp_path / "out" / "training_arguments.json").read_text())
     assert arguments.get("ddp_find_unused_parameters") is expected
+
+
+@pytest.mark.parametrize(("decay", "undecayed"), [("all", 0), ("matrices", 10)])
+def test_a_script_decays_what_the_recipe_says(
+    decay: Literal["all", "matrices"], undecayed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Checks norms and biases of a GPT-2 of one layer."""
+    recipe = dataclasses.replace(RECIPE, decay=decay)
+    target = write_layout(tmp_path / "layout.json", DDP, recipe=recipe)
+    assert command.main([str(target), "--to", "accelerate", "--tokens", str(STEP), "--out", str(tmp_path / "o")]) == 0
+    monkeypatch.setattr(plain_training, "HERE", tmp_path / "o")
+    settings = json.loads((tmp_path / "o" / "settings.json").read_text())
+    model = plain_training.make_model(settings)
+    ours = make_optimizer(model.parameters(), recipe)
+    for optimizer in (plain_training.make_optimizer(model, settings), ours):
+        decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+        vectors = [decays[id(parameter)] for parameter in model.parameters() if parameter.dim() == 1]
+        assert len(decays) == len([*model.parameters()]) and vectors.count(0.0) == undecayed
+        assert all(decays[id(parameter)] == 0.1 for parameter in model.parameters() if parameter.dim() > 1)
+
+
+def test_a_script_leaves_a_trained_model_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "settings.json").write_text("{}")
+    monkeypatch.setattr(plain_training, "HERE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    plain_training.main()
+    assert "there is nothing left to do" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_weights", [True, False])

@@ -173,6 +173,8 @@ def test_a_tokenizer_from_a_folder(run: Run, tmp_path: Path) -> None:
     index = read_index(out)
     assert index is not None
     assert (index.tokenizer, index.vocab_size, index.end_of_document) == ("tokenizer", len(fast), fast.eos_token_id)
+    saved = transformers.AutoTokenizer.from_pretrained(out / "tokenizer")  # goes with the model that is trained on it
+    assert saved("It is.").input_ids == fast("It is.").input_ids and saved.eos_token_id == fast.eos_token_id
     bare = run(source, "--tokenizer", tmp_path / "tokenizer", "--no-end-token", out="bare")
     assert documents_of(bare) == expected
 
