@@ -240,7 +240,8 @@ def test_budgets_that_are_none(refused: Refused, option: str, value: str) -> Non
 
 
 def test_devices_that_nothing_runs_on(refused: Refused) -> None:
-    assert "512 is not a multiple of micro_batch 1 x 3 data-parallel ranks" in refused("gpt2", "--gpus", "3")
+    batch = ("--set", "global_batch=512")
+    assert "512 is not a multiple of micro_batch 1 x 3 data-parallel ranks" in refused("gpt2", "--gpus", "3", *batch)
 
 
 def test_studies_in_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
