@@ -1,4 +1,4 @@
-"""What a stand-in's search does within its own budget: a fake backend plays trials as long as they were measured."""
+"""The search of a stand-in within its own budget: a fake backend plays trials as long as they were measured."""
 
 import pytest
 
