@@ -25,7 +25,8 @@ def distinct_rows(
             return
         first = int(remaining[0])
         is_equal = np.isclose(figures[remaining], figures[first], rtol=AS_FAST, atol=0.0).all(axis=1)
-        is_left, axes = ~is_equal, set[str]()
+        is_left: npt.NDArray[np.bool_] = np.logical_not(is_equal)
+        axes = set[str]()
         for place in np.flatnonzero(is_equal):
             differing = _differing(layouts[int(remaining[place])], layouts[first])
             if len(differing) <= 1 or differing <= axes:
