@@ -141,9 +141,9 @@ def drawn(points: PointArrays, prior: Prior, generator: np.random.Generator, sca
     smooth = np.cos(points.place.astype(np.float64) @ frequencies + phases) @ weights
     linear = points.effects.astype(np.float64) @ generator.standard_normal(points.effects.shape[1])
     nothing = learn(points, everything[:0], np.zeros(0), prior)
-    own = np.sqrt(nothing.noise_variance(everything)) * generator.standard_normal(len(points))
+    by_point = np.sqrt(nothing.noise_variance(everything)) * generator.standard_normal(len(points))
     shared = prior.common * generator.standard_normal()
-    return scale * np.asarray(shared + prior.effects * linear + prior.smooth * smooth + own, dtype=np.float64)
+    return scale * np.asarray(shared + prior.effects * linear + prior.smooth * smooth + by_point, dtype=np.float64)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _ON_MANY: Mapping[str, tuple[Any, ...]] = {"virtual": (4, 8), "checkpointing": (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Space(SpaceFields):
-    """What may be tried for one model, by the fields of `SpaceFields`.
+    """The layouts and batch points that may be tried for one model, made of the fields of `SpaceFields`.
 
     Raises:
         ValueError: see `SpaceFields`.

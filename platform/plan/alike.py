@@ -25,15 +25,19 @@ def distinct_rows(
             return
         first = int(remaining[0])
         is_equal = np.isclose(figures[remaining], figures[first], rtol=AS_FAST, atol=0.0).all(axis=1)
-        kept, axes = ~is_equal, set[str]()
+        is_left: npt.NDArray[np.bool_] = np.logical_not(is_equal)
+        axes = set[str]()
         for place in np.flatnonzero(is_equal):
             differing = _differing(layouts[int(remaining[place])], layouts[first])
             if len(differing) <= 1 or differing <= axes:
                 axes |= differing
             else:
-                kept[place] = True
-        yield first, Alike(axes=tuple(name for name in axes_of(Layout) if name in axes), count=int((~kept).sum()) - 1)
-        remaining = remaining[kept]
+                is_left[place] = True
+        yield (
+            first,
+            Alike(axes=tuple(name for name in axes_of(Layout) if name in axes), count=int((~is_left).sum()) - 1),
+        )
+        remaining = remaining[is_left]
 
 
 def _differing(layout: Layout, other: Layout) -> set[str]:

@@ -79,7 +79,7 @@ def dense_model(recipe: Recipe) -> torch.nn.Module:
             seed=recipe.seed,
             std=recipe.model.init_std,
             device=torch.device("cpu"),
-            norm_start=0.0 if recipe.model.architecture == "gemma3_text" else 1.0,
+            norm_start=0.0 if recipe.model.architecture in ("gemma3_text", "nemotron") else 1.0,
         )
         parameter.data.copy_(value)
     return model
@@ -162,18 +162,22 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
     settings: dict[str, Any] = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
     # The last block has no window: `max_window_layers` of qwen says that of the first ones only.
     kinds = ["sliding_attention"] * spec.window_layers + ["full_attention"] * (spec.num_layers - spec.window_layers)
-    if spec.architecture == "olmo3":
-        settings |= {"sliding_window": spec.window, "layer_types": kinds, "head_dim": spec.head_dim}
-    if spec.architecture == "smollm3":
+    if spec.architecture in ("olmo3", "exaone4"):
+        settings |= {"sliding_window": spec.window, "layer_types": kinds}
+    if spec.architecture in ("smollm3", "seed_oss", "arcee", "nemotron", "internlm3", "helium"):
         settings |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
+    if spec.architecture == "seed_oss":
+        settings |= {"attention_dropout": 0.0, "residual_dropout": 0.0}  # 0.1 by default
+    if spec.architecture == "ernie4_5":
+        settings |= {"use_bias": spec.mlp_bias}
     if spec.architecture == "stablelm":
         settings |= {"use_qkv_bias": spec.attention_bias, "qk_layernorm": spec.head_norms}
         settings |= {"use_parallel_residual": spec.parallel_residual}
-    if spec.architecture == "glm4":
+    if spec.architecture in ("glm", "glm4", "hunyuan_v1_dense"):
         settings |= {"attention_bias": spec.attention_bias}
     if spec.architecture in ("qwen2", "qwen3"):
         settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
-    if spec.architecture in ("mistral", "phi3"):
+    if spec.architecture in ("mistral", "phi3", "starcoder2"):
         settings |= {"sliding_window": spec.window or None}
     if spec.architecture == "gemma3_text":
         settings |= {
@@ -181,7 +185,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
             "sliding_window_pattern": spec.num_layers,
             "final_logit_softcapping": spec.logit_softcap or None,
         }
-    if spec.architecture in ("qwen3", "mistral", "glm4", "gemma3_text"):
+    if spec.architecture not in ("stablelm", "phi3"):
         settings |= {"head_dim": spec.head_dim}
     return AutoModelForCausalLM.from_config(
         CONFIG_MAPPING[spec.architecture](**settings), attn_implementation="eager"

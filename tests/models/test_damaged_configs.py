@@ -70,6 +70,8 @@ def count_of_transformers(spec: ModelSpec) -> int:
     if config.get("head_dim", 0) is None:
         del config["head_dim"]
     kind = config.pop("model_type")
+    if kind == "hunyuan_v1_dense":
+        config.setdefault("head_dim", spec.head_dim)  # which its class does not compute
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**config))
     return sum(parameter.numel() for parameter in model.parameters())

@@ -38,6 +38,19 @@ SPECS = {
     ),
     "glm4": ModelSpec(name="glm4", architecture="glm4", num_kv_heads=2, attention_bias=True, **SIZES),
     "glm4, no biases": ModelSpec(name="plain", architecture="glm4", num_kv_heads=2, head_width=16, **SIZES),
+    "glm": ModelSpec(name="glm", architecture="glm", num_kv_heads=2, attention_bias=True, **SIZES),
+    "starcoder2": ModelSpec(name="starcoder2", architecture="starcoder2", num_kv_heads=2, **SIZES),
+    "nemotron": ModelSpec(name="nemotron", architecture="nemotron", num_kv_heads=2, head_width=16, **SIZES),
+    "arcee": ModelSpec(name="arcee", architecture="arcee", num_kv_heads=2, mlp_bias=True, **SIZES),
+    "seed_oss": ModelSpec(name="seed", architecture="seed_oss", num_kv_heads=2, attention_bias=True, **SIZES),
+    "ernie4_5": ModelSpec(name="ernie4_5", architecture="ernie4_5", num_kv_heads=2, **SIZES),
+    "exaone4": ModelSpec(name="exaone4", architecture="exaone4", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "exaone4, global": ModelSpec(name="global", architecture="exaone4", num_kv_heads=2, **SIZES),
+    "hunyuan_v1_dense": ModelSpec(name="hunyuan", architecture="hunyuan_v1_dense", num_kv_heads=2, **SIZES),
+    "internlm3": ModelSpec(
+        name="internlm3", architecture="internlm3", num_kv_heads=2, attention_bias=True, mlp_bias=True, **SIZES
+    ),
+    "helium": ModelSpec(name="helium", architecture="helium", num_kv_heads=2, attention_bias=True, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
     ),

@@ -14,6 +14,7 @@ import search_spaces
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
+from trainers.spec import architectures
 from trainers.spec.batch import BatchPoint
 from trainers.spec.model import ModelSpec
 
@@ -45,6 +46,16 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "bloom": {},
     "stablelm": {"qk_layernorm": True, "use_parallel_residual": True},
     "glm4": {"head_dim": 16},
+    "glm": {"head_dim": 16},
+    "starcoder2": _LOCAL,
+    "nemotron": {"head_dim": 16},
+    "arcee": {},
+    "seed_oss": {"head_dim": 16},
+    "ernie4_5": {"head_dim": 16},
+    "exaone4": _LOCAL,
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "internlm3": {"head_dim": 16},
+    "helium": {"head_dim": 8},
 }
 REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
@@ -55,6 +66,11 @@ def config_of(kind: str) -> PreTrainedConfig:
         parts: dict[str, Any] = {"text_config": {**_SIZES, **_LOCAL, "head_dim": 16}, "vision_config": _VISION}
         return CONFIG_MAPPING[kind](**parts)
     return CONFIG_MAPPING[kind](**{**_SIZES, **ACCEPTED.get(kind, {})})
+
+
+def test_every_family_has_a_configuration_here() -> None:
+    """Checks those that `tests/whole_searches` searches too."""
+    assert {"gemma3_text" if kind == "gemma3" else kind for kind in ACCEPTED} == set(architectures.names())
 
 
 @pytest.mark.parametrize("kind", ACCEPTED)
@@ -100,6 +116,9 @@ def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -
         ("qwen2", "max_window_layers", "few", "max_window_layers must be a whole number of at least 0"),
         ("gemma3_text", "sliding_window_pattern", "local", "sliding_window_pattern must be a whole number"),
         ("llama", "num_hidden_layers", 10**25, "num_hidden_layers of .* must be at most 100,000, got 1000"),
+        ("llama", "num_hidden_layers", -5, r"at least 1 for num_layers \(num_hidden_layers\), got -5"),
+        ("llama", "num_key_value_heads", 0, r"at least 1 for num_kv_heads \(num_key_value_heads\), got 0"),
+        ("llama", "initializer_range", 0, r"a number above 0 for init_std \(initializer_range\), got 0"),
         ("llama", "num_hidden_layers", True, r"a whole number for num_layers \(num_hidden_layers\), got True"),
         ("llama", "rms_norm_eps", float("inf"), "rms_norm_eps of .* must be a finite number, got inf"),
         ("llama", "attention_dropout", float("nan"), "attention_dropout of .* must be a finite number, got nan"),

@@ -1,5 +1,6 @@
 """A checkpoint as a transformers folder, and a training that begins with one."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
+from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
-from tests.training.engines_group import FP_RECIPES, manifest, train
+from tests.training.engines_group import FP_RECIPES, manifest, recipe, train
 from trainers.engines.base import create_engine
 from trainers.records import checkpoints
+from trainers.spec import architectures
 from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.training import initial_weights
 from trainers.training.checkpoint import CheckpointWriter
@@ -23,6 +27,14 @@ pytestmark = pytest.mark.contract
 DDP = Layout(engine="ddp", dp_replicate=2)
 ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
+NEOX = ModelSpec(
+    name="gpt_neox", architecture="gpt_neox", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=32
+)
+RECIPES = FP_RECIPES | {
+    f"{name} of the contract": dataclasses.replace(recipe(), model=spec)
+    for name, spec in {**FAMILIES, "gpt_neox": NEOX}.items()
+}
+"""One of each kind of state, and every family with each of its variants."""
 
 
 def probe(recipe: Recipe) -> torch.Tensor:
@@ -50,7 +62,7 @@ def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
         export(newest, recipe, folder / "model")
     dist.barrier()
     begun: list[torch.Tensor] = []
-    for layout in (ZERO_3, FSDP):
+    for layout in (ZERO_3, FSDP) if recipe in FP_RECIPES.values() else (FSDP,):
         other = create_engine(recipe, layout, torch.device("cpu"))
         initial_weights.load(other, folder / "model")
         begun.append(other.logits(probe(recipe)).clone())
@@ -60,27 +72,31 @@ def _logits_of(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: tmp_path_factory.mktemp(name) for name in FP_RECIPES}
+    return {name: tmp_path_factory.mktemp(name) for name in RECIPES}
 
 
 @pytest.fixture(scope="module")
 def logits_by_model(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    recipes_and_folders = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
-    return dict(zip(FP_RECIPES, run_group(_played, recipes_and_folders, 2), strict=True))
+    recipes_and_folders = [(recipe, str(folders[name])) for name, recipe in RECIPES.items()]
+    return dict(zip(RECIPES, run_group(_played, recipes_and_folders, 2), strict=True))
 
 
-@pytest.mark.parametrize("name", FP_RECIPES)
+def test_every_family_is_exported_here() -> None:
+    assert {recipe.model.architecture for recipe in RECIPES.values()} == set(architectures.names())
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_exported_model_gives_the_logits_of_the_trained_one(
     name: str, folders: dict[str, Path], logits_by_model: dict[str, dict[str, Any]]
 ):
     model = AutoModelForCausalLM.from_pretrained(folders[name] / "model", attn_implementation="eager")
     assert model.dtype == torch.float32
     with torch.no_grad():
-        logits = model(probe(FP_RECIPES[name])).logits
+        logits = model(probe(RECIPES[name])).logits
     torch.testing.assert_close(logits, logits_by_model[name]["trained"], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FP_RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_training_begins_with_the_weights_of_a_folder(name: str, logits_by_model: dict[str, dict[str, Any]]):
     for logits in logits_by_model[name]["begun"]:
         torch.testing.assert_close(logits, logits_by_model[name]["trained"], rtol=1e-6, atol=1e-6)
@@ -89,7 +105,7 @@ def test_a_training_begins_with_the_weights_of_a_folder(name: str, logits_by_mod
 def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], logits_by_model: dict[str, dict[str, Any]]):
     files = initial_weights.WeightFiles(folders["bloom"] / "model")
     with pytest.raises(ValueError, match=r"has no weight transformer\.wte\.weight: it is of another model"):
-        files.stored_name("transformer.wte.weight", "transformer")
+        files.stored_name("transformer.wte.weight", "transformer", "gpt2")
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path):

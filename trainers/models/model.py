@@ -160,7 +160,7 @@ def config_of(spec: ModelSpec) -> PreTrainedConfig:
     settings: dict[str, Any] = spec.settings if spec.config else spec.to_config() | unstated
     for key in ("model_type", "auto_map"):  # code that a file names is never run
         settings.pop(key, None)
-    if "head_dim" in settings and settings["head_dim"] is None:
+    if {**architecture_of(spec.architecture).config_defaults, **settings}.get("head_dim", 0) is None:
         settings["head_dim"] = spec.head_dim
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False

@@ -6,17 +6,19 @@ from typing import Any
 
 from trainers.spec.codec import shortened
 
-_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 _SWITCHES = (
     "add_cross_attention",
     "apply_residual_connection_post_layernorm",
     "attention_bias",
+    "attention_out_bias",
     "mlp_bias",
     "qk_layernorm",
     "reorder_and_upcast_attn",
     "scale_attn_by_inverse_layer_idx",
     "scale_attn_weights",
     "slow_but_exact",
+    "use_bias",
     "use_bidirectional_attention",
     "use_parallel_residual",
     "use_qkv_bias",

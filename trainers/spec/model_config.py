@@ -120,10 +120,14 @@ def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]],
         spelled = f"{field} ({' or '.join(keys[field])})"
         if field in _INTEGERS and type(value) is not int:
             kind = "a whole number"
+        elif field in _INTEGERS and value < 1:
+            kind = "at least 1"
         elif field in _SWITCHES and type(value) is not bool:
             kind = "true or false"
         elif field in ("init_std", "logit_softcap") and type(value) not in (int, float):
             kind = "a number"
+        elif field == "init_std" and not value > 0:
+            kind = "a number above 0"
         else:
             continue
         raise ValueError(f"the configuration of {name} wants {kind} for {spelled}, got {shortened(value)}")

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from trainers.distributed.state import WEIGHT, Counters
 from trainers.engines.base import Engine
 from trainers.records.plain_files import read_json
+from trainers.spec.architectures import architecture_of
 from trainers.spec.errors import InputError
 
 if TYPE_CHECKING:  # a worker imports transformers by `trainers.startup.import_stubs`
@@ -44,14 +45,14 @@ class WeightFiles:
         else:
             raise ValueError(f"{folder} holds neither {_SINGLE} nor {_INDEX}: save the model there as safetensors")
 
-    def stored_name(self, name: str, base: str) -> str:
-        """Returns the file's name of a parameter, which leaves out the model's `base` prefix in files of the bare
-        model.
+    def stored_name(self, name: str, base: str, architecture: str) -> str:
+        """Returns the file's name of a parameter: its own, one without the model's `base` prefix in files of the bare
+        model, or another one that files of the `architecture` have.
 
         Raises:
             ValueError: the folder has no such parameter.
         """
-        for candidate in (name, name.removeprefix(f"{base}.")):
+        for candidate in (name, name.removeprefix(f"{base}."), architecture_of(architecture).stored_as.get(name, "")):
             if candidate in self._file_of:
                 return candidate
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
@@ -82,14 +83,14 @@ class WeightFiles:
         Raises:
             ValueError: they are not; the first ones that are not are named.
         """
-        base, used = model.base_model_prefix, dict[torch.nn.Parameter, str]()
+        base, kind, used = model.base_model_prefix, model.config.model_type, dict[torch.nn.Parameter, str]()
         unused = self._names()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             if parameter not in used:
-                used[parameter] = self.stored_name(name, base)
+                used[parameter] = self.stored_name(name, base, kind)
                 self.check_tensor(used[parameter], name, tuple(parameter.shape))
             elif {name, name.removeprefix(f"{base}.")} & unused:
-                copy = self.stored_name(name, base)
+                copy = self.stored_name(name, base, kind)
                 if self._are_equal(copy, used[parameter]):
                     unused.discard(copy)
         left_out = (*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), _ROTARY)
@@ -150,12 +151,12 @@ def load(engine: Engine, folder: Path) -> None:
     Raises:
         ValueError: the folder holds another model, or cannot be read.
     """
-    files, base = WeightFiles(folder), engine.models[0].module.base_model_prefix
+    files, model = WeightFiles(folder), engine.models[0]
     for key, tensor in engine.training_state().items():
         kind, _, name = key.partition("/")
         if kind != WEIGHT:
             continue
-        stored = files.stored_name(name, base)
+        stored = files.stored_name(name, model.module.base_model_prefix, model.spec.architecture)
         files.check_tensor(stored, name, tensor.shape)
         for part in tensor.parts:
             part.tensor.copy_(files.read(stored, part.offsets, tuple(part.tensor.shape)))

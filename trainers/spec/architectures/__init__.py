@@ -20,6 +20,16 @@ _REGISTRY = {
     "stablelm": "trainers.spec.architectures.stablelm:ARCHITECTURE",
     "glm4": "trainers.spec.architectures.glm4:ARCHITECTURE",
     "gemma3_text": "trainers.spec.architectures.gemma3_text:ARCHITECTURE",
+    "glm": "trainers.spec.architectures.glm:ARCHITECTURE",
+    "starcoder2": "trainers.spec.architectures.starcoder2:ARCHITECTURE",
+    "nemotron": "trainers.spec.architectures.nemotron:ARCHITECTURE",
+    "arcee": "trainers.spec.architectures.arcee:ARCHITECTURE",
+    "seed_oss": "trainers.spec.architectures.seed_oss:ARCHITECTURE",
+    "ernie4_5": "trainers.spec.architectures.ernie4_5:ARCHITECTURE",
+    "exaone4": "trainers.spec.architectures.exaone4:ARCHITECTURE",
+    "hunyuan_v1_dense": "trainers.spec.architectures.hunyuan_v1_dense:ARCHITECTURE",
+    "internlm3": "trainers.spec.architectures.internlm3:ARCHITECTURE",
+    "helium": "trainers.spec.architectures.helium:ARCHITECTURE",
 }
 
 

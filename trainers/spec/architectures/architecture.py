@@ -89,6 +89,8 @@ class Architecture:
     """Path of the norm after the last block."""
     head: str
     """Path of the layer that gives the logits."""
+    stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Names that files of weights have for parameters which transformers renames as it reads and writes them."""
 
     tensor_parallel: Mapping[str, Cutting]
     """Cut of each linear layer of a block under tensor parallelism, by its path in it: "colwise" by outputs, "rowwise"

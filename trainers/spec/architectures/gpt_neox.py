@@ -26,6 +26,7 @@ ARCHITECTURE = Architecture(
     blocks="gpt_neox.layers",
     final_norm="gpt_neox.final_layer_norm",
     head="lm_head",
+    stored_as={"lm_head.weight": "embed_out.weight"},
     tensor_parallel={
         "attention.query_key_value": "colwise",
         "attention.dense": "rowwise",

@@ -56,6 +56,8 @@ class WindowByBlock(LlamaLike):
     switch: str = ""
     """The key that turns the window on; empty where it always is on."""
     global_every: int = 0
+    masks_always: bool = True
+    """Whether transformers makes the window's mask, which takes a length, even where no block has the window."""
 
     def window(self, config: Mapping[str, Any], num_layers: int) -> SlidingWindow:
         size = _size(config, self.default_window)
@@ -87,8 +89,7 @@ class WindowByBlock(LlamaLike):
         count = spec.num_layers - spec.window_layers
         is_global = [(i + 1) * count // spec.num_layers > i * count // spec.num_layers for i in range(spec.num_layers)]
         switch = {self.switch: spec.window > 0} if self.switch else {}
-        # A length is needed even where no block has it: transformers makes the mask all the same.
-        size = spec.window or (None if self.switch else self.default_window)
+        size = spec.window or (self.default_window if self.masks_always and not self.switch else None)
         return {
             **switch,
             "sliding_window": size,

@@ -1,0 +1,10 @@
+"""ERNIE 4.5: Llama with one tied table, neighbouring values of a head turned as pairs, and biases on request."""
+
+from trainers.spec.architectures.llama_like import KEYS, LlamaLike
+
+ARCHITECTURE = LlamaLike(
+    name="ernie4_5",
+    tied=True,
+    config_keys={**KEYS, "attention_bias": ("use_bias",), "mlp_bias": ("use_bias",)},
+    config_defaults={"num_key_value_heads": 2, "head_dim": 128},
+)

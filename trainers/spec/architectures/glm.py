@@ -1,0 +1,13 @@
+"""GLM-4 of 2024: Llama with partly turned heads, one matrix for gate and up, and biases of queries, keys and values."""
+
+from trainers.spec.architectures.llama_like import ATTENTION_CUT, KEYS_WITH_ATTENTION_BIAS, LlamaLike
+
+ARCHITECTURE = LlamaLike(
+    name="glm",
+    rotary_share=0.5,
+    output_bias=False,
+    config_keys=KEYS_WITH_ATTENTION_BIAS,
+    config_defaults={"num_key_value_heads": 2, "head_dim": 128, "attention_bias": True},
+    tensor_parallel={**ATTENTION_CUT, "mlp.gate_up_proj": "colwise", "mlp.down_proj": "rowwise"},
+    stacked={"mlp.gate_up_proj": 2},
+)
