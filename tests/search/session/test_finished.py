@@ -25,7 +25,7 @@ from tests.samples import header
 from tests.search.loop.backend import CLUSTER, Backend, Clock, Play, fast, result
 from tests.whole_searches.session import write_space
 from trainers.records.job import Job
-from trainers.records.journal import End
+from trainers.records.journal import End, Resume
 from trainers.records.measurement import Measurement
 from trainers.spec.batch import BatchPoint
 
@@ -55,6 +55,8 @@ def _session(
     setup = setup_of(request, PLACE, None)
     if study.follow()[1].header is None:
         study.record(header(study.name, recipes=setup.recipes, cluster=setup.cluster))
+    else:
+        study.record(Resume())
     loop = SearchLoop(
         study=study,
         candidates=setup.plan.candidates,
