@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     command_parser.add_argument(
         "--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
     )
-    trust = "write files and MLflow for a study of another user too"
+    trust = "write files and MLflow for others' studies too"
     command_parser.add_argument("--trust", action="store_true", help=trust)
     command_parser.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
     return command_parser

@@ -106,7 +106,7 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
     add("--auto-resume", action="store_true", help=auto)
     copied = "copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX"
     add("--copy-to", type=_folder, metavar="PLACE", help=copied)
-    trust = "resume, or learn from, a study of another user, whose space file is code that runs as you"
+    trust = "use others' studies, whose space file runs as you"
     add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")

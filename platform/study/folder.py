@@ -9,7 +9,7 @@ from platform.common.errors import InputError
 from search_spaces.paths import expanded
 
 FOLDER_HELP = "where studies are kept (default: %(default)s)"
-TRUST_HELP = "use a study or training of another user, in whose folder this command writes as you"
+TRUST_HELP = "use others' folders"
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 """Path of the working directory that Ray copies for a submitted job and removes some time after it."""
 
