@@ -39,6 +39,23 @@ def test_an_engine_comes_without_what_its_libraries_import_for_others() -> None:
     assert completed.returncode == 0, completed.stderr
 
 
+ABSENT = """
+from trainers.spec import architectures
+
+names = (*architectures.names(), "absent", "absent_text")
+architectures.names = lambda: names
+from trainers.startup import import_stubs
+
+with import_stubs.imports():
+    from transformers import AutoModelForCausalLM
+"""
+
+
+def test_a_family_that_this_release_of_transformers_lacks_leaves_the_others() -> None:
+    completed = subprocess.run([sys.executable, "-c", ABSENT], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert completed.returncode == 0, completed.stderr
+
+
 def test_the_switch_leaves_imports_alone_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(startup.SWITCH, "0")
     hidden = {name: sys.modules.pop(name) for name in import_stubs.HIDDEN if name in sys.modules}

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -162,6 +163,8 @@ def config_of(spec: ModelSpec) -> PreTrainedConfig:
         settings.pop(key, None)
     if {**architecture_of(spec.architecture).config_defaults, **settings}.get("head_dim", 0) is None:
         settings["head_dim"] = spec.head_dim
+    if spec.architecture not in CONFIG_MAPPING:
+        raise ValueError(f"transformers {transformers.__version__} has no model_type {spec.architecture}")
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
     # No sequence is ever padded. A row of padding outside of the table, as some files state it, cannot be built.

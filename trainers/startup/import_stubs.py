@@ -94,8 +94,9 @@ def _read_our_models_alone() -> None:
     def read_ours(path: str | Path) -> Any:
         if Path(path) not in (models, models / "__init__.py"):
             return read(path)
-        # "gemma3_text" is a model type of the folder "gemma3".
+        # "gemma3_text" is a model type of the folder "gemma3"; a release may have no folder of either name.
         folders = (name if (models / name).is_dir() else name.rpartition("_")[0] for name in architectures.names())
-        return {name: read(str(models / name)) for name in dict.fromkeys(("auto", *folders))}
+        ours = dict.fromkeys(("auto", *(name for name in folders if name and (models / name).is_dir())))
+        return {name: read(str(models / name)) for name in ours}
 
     utils.create_import_structure_from_path = read_ours
