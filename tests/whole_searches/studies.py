@@ -25,6 +25,7 @@ ANSWERED = frozenset({0, NOT_RESOLVED})
 """Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
 small layouts ends: a test of something else accepts both.
 """
+_ANSWERS = "Fastest|Not resolved between|Measured one layout"
 RAN = frozenset({Outcome.OK, Outcome.SLOW})
 """Outcomes of a rung that ran. The load of the machine during the best rung so far decides which of the two a rung
 gets: no test may require one of them.
@@ -65,10 +66,10 @@ def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def shows_a_result(out: str) -> bool:
-    """Returns whether the output of a study of the model "tiny" names a winner, or the layouts that are not
-    resolved.
+    """Returns whether the output of a study of the model "tiny" names a winner, the layouts that are not resolved, or
+    the one that was measured.
     """
-    return re.search(r"^(Fastest|Not resolved between)\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
+    return re.search(rf"^({_ANSWERS})\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
 
 
 def nothing_twice(run: Run) -> None:
