@@ -2,6 +2,7 @@
 """MLflow away at a study's start, in its middle and at its end: the search waits for nothing, and nothing is lost."""
 
 import os
+import shlex
 import signal
 import socket
 import time
@@ -36,7 +37,7 @@ def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Pat
         sentence = mirror.close(120)
         assert time.monotonic() - began < BUSY_S
     assert "was not reached, so how much it lacks of 3 measurements is not known (connection refused)" in sentence
-    assert f"python -m platform.report away --studies {studies}" in sentence
+    assert f"python -m platform.report away --studies {shlex.quote(str(studies))}" in sentence
     assert "secret" not in sentence and "\n" not in sentence
     assert len(read(study.path)[0].measurements) == 3
 
