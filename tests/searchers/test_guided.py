@@ -33,8 +33,7 @@ from trainers.spec.cluster import Cluster
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
 )
-PLAIN = ["attention=eager", "loss=plain", "compile=none", "tp=1", "pp=1", "cp=1", "bucket_mib=0"]
-PLAIN.append("micro_batch=1,2,4,8,16")
+PLAIN = ["attention=eager", "loss=plain", "compile=none", "tp=1", "pp=1", "cp=1", "micro_batch=1,2,4,8,16"]
 BLOOM = load("bloom7b").with_changes(PLAIN).candidates(4)[0]
 """Candidates without the kernels' axes and of short ladders: a tenth of the layouts, so that a test may go through all
 of them.

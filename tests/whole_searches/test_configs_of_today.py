@@ -16,7 +16,7 @@ BATCH = ("--set", "global_batch=8", "--set", "micro_batch=4")
 
 
 ONE_LAYOUT = ("attention=sdpa", "loss=plain", "grad_sync=last", "tp=1", "pp=1", "cp=1")
-"""What leaves a recipe one layout: a trial and a gate each."""
+"""Values that leave a recipe one layout: a trial and a gate each."""
 
 
 def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ the last bit that products read is flipped in every weight. On H200s sound layou
 BLOOM, of 4 to 16 blocks, in bf16 and FP8, are at most 0.74, 0.62 and 0.98 times as far apart (docs/lab/2026-11-28.md).
 """
 ALIBI_FACTORS = (4.0, 3.5, 5.0)
-"""Those of models with ALiBi: transformers' eager attention rounds the biases to bf16, fused kernels do not. Sound
-layouts of BLOOM, of 4 and 30 blocks, are at most 2.4, 2.0 and 2.8 times as far apart."""
+"""The multiples for models with ALiBi: transformers' eager attention rounds the biases to bf16, fused kernels do not.
+Sound layouts of BLOOM, of 4 and 30 blocks, are at most 2.4, 2.0 and 2.8 times as far apart.
+"""
 OLD_GRADIENTS: dict[Precision, tuple[float, float, float]] = {
     "fp32": FP32_GRADIENTS,
     "tf32": (0.22, 8e-2, 5e-2),
@@ -75,7 +76,7 @@ FLOOR = 1e-4
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GradientTolerances:
-    """How far sketches of one kind may be from the reference's."""
+    """Largest relative differences of one kind of sketch from the reference's."""
 
     each_tensor: Mapping[str, float]
     median: float
@@ -222,7 +223,8 @@ def _tensor_checks(reference: GateCurves, curves: GateCurves) -> Iterable[Check]
             yield Check(of=f"{sketch.of}, of other parameters than the reference's:", error=math.inf, tolerance=0.0)
             continue
         errors, lengths = sketch_errors(sketch.values, others[sketch.of], curves.tensors)
-        where = max(errors, key=lambda name: errors[name] / max(allowed.each_tensor[name], 1e-30))
+        shares = {name: errors[name] / max(allowed.each_tensor[name], 1e-30) for name in errors}
+        where = max(shares, key=shares.__getitem__)
         yield Check(of=sketch.of, error=errors[where], tolerance=allowed.each_tensor[where], where=where)
         where = max(lengths, key=lengths.__getitem__)
         yield Check(of=f"{LENGTH}{sketch.of}", error=lengths[where], tolerance=allowed.length, where=where)
