@@ -16,6 +16,7 @@ import psutil
 import platform.train.__main__ as train  # pyright takes `from platform import` for the standard module
 from platform.cluster.connection import connected
 from platform.cluster.nodes import ClusterHandle
+from platform.common import signals
 from platform.common.signals import interruptible
 from platform.train.summary import summary
 from platform.train.training_session import opened, train_on
@@ -31,6 +32,8 @@ STEPS = 200
 
 def main(folder: Path) -> None:
     """Plays the trainings one after the other."""
+    # A command that was interrupted is killed if it runs on for so long; this process goes on with another training.
+    signals.INTERRUPT_S = 3600.0
     ended: dict[str, Any] = {}
     with interruptible(), connected("local", cpu_workers=2) as handle:  # as the command does
         sockets: list[tuple[str, str]] = []
