@@ -5,7 +5,7 @@ import dataclasses
 from search_spaces import engines
 from search_spaces.space import Space
 from trainers.spec.model import ModelSpec
-from trainers.spec.model_sizes import SWITCHES
+from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
 from trainers.spec.recipe import INCLUDED, Recipe
 from trainers.text import VOCAB_SIZE
 
@@ -47,7 +47,7 @@ def small_model(
         window_layers=max(1, round(num_layers * model.window_layers / model.num_layers)) if model.window else 0,
         logit_softcap=model.logit_softcap,
         miniature_of=model.name,
-        **{switch: getattr(model, switch) for switch in SWITCHES},
+        **{field: getattr(model, field) for field in (*SWITCHES, *MULTIPLIERS)},
     )
 
 

@@ -1,6 +1,7 @@
 """Recent model families, each on layouts of four ranks that exercise its own features, and faults that must show."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,35 @@ FAMILIES = {
     "hunyuan_v1_dense": _spec("hunyuan_v1_dense", attention_bias=True, head_width=16),
     "internlm3": _spec("internlm3", attention_bias=True, mlp_bias=True, head_width=16),
     "helium": _spec("helium", attention_bias=True, mlp_bias=True),
+    "granite": _spec(
+        "granite",
+        attention_bias=True,
+        mlp_bias=True,
+        head_width=16,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.7,
+        residual_multiplier=0.6,
+        logits_scaling=1.7,
+    ),
+    "cohere2": _spec("cohere2", num_layers=4, window=WINDOW, window_layers=3, logit_scale=0.3),
+    # Sequences of 24 are longer than 8, from which on queries are scaled by their position.
+    "ministral3": _spec(
+        "ministral3",
+        window=WINDOW,
+        window_layers=2,
+        head_width=16,
+        config=json.dumps(
+            {
+                **{"model_type": "ministral3", "pad_token_id": None},
+                **{"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2},
+                **{"vocab_size": 104, "intermediate_size": 128, "head_dim": 16, "sliding_window": WINDOW},
+                "rope_parameters": {
+                    **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8},
+                    **{"llama_4_scaling_beta": 0.5, "max_position_embeddings": 32},
+                },
+            }
+        ),
+    ),
     "phi3": _spec("phi3", window=WINDOW, window_layers=2),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
@@ -75,6 +105,13 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("hunyuan_v1_dense", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("internlm3", "fp32", {**_DDP, "pp": 2, "tp": 2, "attention": "sdpa"}),
     ("helium", "fp32", {**_STAGE_2, "cp": 2, "tp": 2, "attention": "flex"}),
+    ("granite", "fp32", {**_DDP, "pp": 2, "tp": 2, "attention": "sdpa"}),
+    ("granite", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
+    ("granite", "fp32", {**_STAGE_2, "dp_shard": 4, "attention": "eager"}),
+    ("cohere2", "fp32", {**_DDP, "cp": 2, "pp": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("cohere2", "fp32", {**_STAGE_3, "tp": 2, "dp_shard": 2, "attention": "flex"}),
+    ("ministral3", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("ministral3", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "sdpa"}),
     ("phi3", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "eager", "checkpointing": "every_2"}),
     ("gemma3_text", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("gemma3_text", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "flex"}),

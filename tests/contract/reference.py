@@ -162,9 +162,14 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
     settings: dict[str, Any] = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
     # The last block has no window: `max_window_layers` of qwen says that of the first ones only.
     kinds = ["sliding_attention"] * spec.window_layers + ["full_attention"] * (spec.num_layers - spec.window_layers)
-    if spec.architecture in ("olmo3", "exaone4"):
+    if spec.architecture in ("olmo3", "exaone4", "cohere2"):
         settings |= {"sliding_window": spec.window, "layer_types": kinds}
-    if spec.architecture in ("smollm3", "seed_oss", "arcee", "nemotron", "internlm3", "helium"):
+    if spec.architecture == "granite":
+        multipliers = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+        settings |= {key: getattr(spec, key) for key in multipliers}
+    if spec.architecture == "cohere2":
+        settings |= {"logit_scale": spec.logit_scale}
+    if spec.architecture in ("smollm3", "seed_oss", "arcee", "nemotron", "internlm3", "helium", "granite"):
         settings |= {"attention_bias": spec.attention_bias, "mlp_bias": spec.mlp_bias}
     if spec.architecture == "seed_oss":
         settings |= {"attention_dropout": 0.0, "residual_dropout": 0.0}  # 0.1 by default
@@ -173,11 +178,11 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
     if spec.architecture == "stablelm":
         settings |= {"use_qkv_bias": spec.attention_bias, "qk_layernorm": spec.head_norms}
         settings |= {"use_parallel_residual": spec.parallel_residual}
-    if spec.architecture in ("glm", "glm4", "hunyuan_v1_dense"):
+    if spec.architecture in ("glm", "glm4", "hunyuan_v1_dense", "cohere2"):
         settings |= {"attention_bias": spec.attention_bias}
     if spec.architecture in ("qwen2", "qwen3"):
         settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
-    if spec.architecture in ("mistral", "phi3", "starcoder2"):
+    if spec.architecture in ("mistral", "phi3", "starcoder2", "ministral3"):
         settings |= {"sliding_window": spec.window or None}
     if spec.architecture == "gemma3_text":
         settings |= {
@@ -187,6 +192,7 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
         }
     if spec.architecture not in ("stablelm", "phi3"):
         settings |= {"head_dim": spec.head_dim}
+    settings |= {key: value for key, value in spec.settings.items() if key != "model_type"}
     return AutoModelForCausalLM.from_config(
         CONFIG_MAPPING[spec.architecture](**settings), attn_implementation="eager"
     ).train()

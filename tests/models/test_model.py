@@ -51,6 +51,11 @@ SPECS = {
         name="internlm3", architecture="internlm3", num_kv_heads=2, attention_bias=True, mlp_bias=True, **SIZES
     ),
     "helium": ModelSpec(name="helium", architecture="helium", num_kv_heads=2, attention_bias=True, **SIZES),
+    "granite": ModelSpec(
+        name="granite", architecture="granite", num_kv_heads=2, mlp_bias=True, logits_scaling=8.0, **SIZES
+    ),
+    "cohere2": ModelSpec(name="cohere2", architecture="cohere2", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "ministral3": ModelSpec(name="ministral3", architecture="ministral3", num_kv_heads=2, head_width=16, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
     ),

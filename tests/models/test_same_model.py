@@ -44,7 +44,7 @@ def whole_config(family: str) -> dict[str, Any]:
     keys = architecture_of(family).config_keys
     sizes = {keys[field][0]: size for field, size in SIZES.items() if field in keys}
     window = {"use_sliding_window": True, "sliding_window": 4} if family in ("qwen2", "qwen3") else {}
-    if family in ("mistral", "phi3", "olmo3", "gemma3_text", "starcoder2", "exaone4"):
+    if family in ("mistral", "phi3", "olmo3", "gemma3_text", "starcoder2", "exaone4", "cohere2", "ministral3"):
         window = {"sliding_window": 4}
     extra = {"final_logit_softcapping": 2.0} if family == "gemma3_text" else {}
     spec = ModelSpec.from_config({"model_type": family, **sizes, **window, **extra}, name="tiny")

@@ -56,6 +56,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 16},
     "internlm3": {"head_dim": 16},
     "helium": {"head_dim": 8},
+    "granite": {"attention_multiplier": 0.25, "logits_scaling": 8.0},
+    "cohere2": _LOCAL,
+    "ministral3": {"head_dim": 16},
 }
 REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
@@ -175,8 +178,8 @@ def test_the_language_model_of_a_known_family_is_taken_out_of_one_with_images(tm
     space = search_spaces.load(str(path))
     assert space.recipe.model.architecture == "mistral"
     assert "mine is trained without its images: of mistral3, its language model, a mistral" in space.sentences
-    path.write_text(json.dumps({**with_images, "text_config": {**inner, "model_type": "ministral3"}}))
-    with pytest.raises(ValueError, match=r"^model_type 'ministral3' of mine is not known"):
+    path.write_text(json.dumps({**with_images, "text_config": {**inner, "model_type": "ministral9"}}))
+    with pytest.raises(ValueError, match=r"^model_type 'ministral9' of mine is not known"):
         search_spaces.load(str(path))
     path.write_text(json.dumps({**with_images, "quantization_config": {"quant_method": "fp8"}}))
     with pytest.raises(ValueError, match=r"^quantization_config of mine is stated"):

@@ -32,11 +32,9 @@ def test_two_precisions_have_a_winner_each_and_the_answer_says_what_fp8_costs(tm
     assert len(speeds) == 2 and session_end.out.count("Fastest of 1 ") == 2
     price = result.float8_price(result.of_study[1])
     assert price is not None and price.speed_ratio == pytest.approx(speeds[1] / speeds[0])
-    assert speeds[1] < speeds[0], "a CPU emulates it"
     assert price.steps >= 2 and price.mean_loss_change and abs(price.mean_loss_change) < 0.05
-    assert "fp8_tensorwise beside bf16: slower" in session_end.out and price.sentence in " ".join(
-        session_end.out.split()
-    )
+    assert price.sentence.startswith("fp8_tensorwise beside bf16: ")
+    assert price.sentence in " ".join(session_end.out.split())
 
 
 SPACE = """

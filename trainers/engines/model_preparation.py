@@ -25,7 +25,7 @@ from trainers.kernels.compiled import (
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
-from trainers.models.model import Model, attention_in_effect
+from trainers.models.model import Model, attention_in_effect, set_factor
 from trainers.spec.architectures import architecture_of
 from trainers.spec.layout import Layout
 
@@ -59,11 +59,14 @@ def prepare(model: Model, layout: Layout) -> Model:
     set_activation_budget(layout.activation_budget)
     if layout.mlp != "plain":
         family_kernels(model.spec.architecture).fuse_mlp(model.module)
-    softcap = model.spec.logit_softcap
-    if softcap:  # else it would take whatever a head or a pipeline's stage gives for logits
+    softcap, factor = model.spec.logit_softcap, model.spec.logit_factor
+    # Else it would take whatever a head or a pipeline's stage gives for logits.
+    if softcap:
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
-    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1 or softcap):
-        use_loss_head(model.head, layout.loss, compiled=layout.compile == "block", softcap=softcap)
+    set_factor(model, architecture_of(model.spec.architecture).logit_factor, 1.0)
+    changes_logits = softcap or factor != 1
+    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1 or changes_logits):
+        use_loss_head(model.head, layout.loss, compiled=layout.compile == "block", softcap=softcap, factor=factor)
     units: list[nn.Module] = []
     for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
         unit = block

@@ -73,8 +73,12 @@ class LossHead(nn.Linear):
     first_row: int
     softcap: float
     """Bound of the logits, to which a tangent takes them; 0 for none."""
+    factor: float
+    """Factor of the logits, by which the hidden states are multiplied in their place: these are fewer."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.factor != 1:
+            input = input * self.factor
         if self.labels is None:
             logits = softcapped(super().forward(input), self.softcap)
             return logits if self.group is None else gather(logits, -1, self.group)
@@ -106,8 +110,8 @@ def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
-def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float = 0.0) -> None:
-    """Makes a model's head a `LossHead` in place, which takes the cap of the logits over from the model.
+def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float = 0.0, factor: float = 1.0) -> None:
+    """Makes a model's head a `LossHead` in place, which takes cap and factor of the logits over from the model.
 
     Raises:
         ValueError: the head is no plain linear layer without a bias.
@@ -117,7 +121,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
     head.kind, head.compiled, head.labels, head.num_labels = kind, compiled, None, None
-    head.first_row, head.group, head.softcap = 0, None, softcap
+    head.first_row, head.group, head.softcap, head.factor = 0, None, softcap, factor
 
 
 def split_head(head: nn.Module, first_row: int, group: Any) -> None:

@@ -25,14 +25,15 @@ def sharpen(engine: Engine, recipe: Recipe, *, undo: bool = False) -> None:
     """Scales queries and keys so that scores spread, and moves norms and biases off ones and zeros, where some faults
     do not show; with `undo` takes this back and clears the optimizer's states. A collective, before a first step.
 
-    A query or a key of a normed input has a deviation of `init_std` times the root of the width. Under norms of queries
-    and keys it has the norm's weight instead.
+    A query or a key of a normed input has a deviation of `init_std` times the root of the width, and a score that of
+    both, times the root of the head's width and the factor of scores. Under norms of queries and keys they have the
+    norm's weight instead.
     """
     model = recipe.model
     family = architecture_of(model.architecture)
     attention = [path for path, cutting in family.tensor_parallel.items() if cutting == "colwise"]
     attention = [f".{path}.weight" for path in attention if path.startswith(f"{family.attention_path}.")]
-    deviation = model.init_std**2 * model.hidden_size
+    deviation = model.init_std**2 * model.hidden_size * model.score_factor * math.sqrt(model.head_dim)
     factor = math.sqrt(SCORE_DEVIATION / deviation)
     sign = -1.0 if undo else 1.0
     for key, tensor in engine.training_state().items():

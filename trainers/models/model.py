@@ -7,6 +7,7 @@ micro-steps, and a layout must not change the mathematics.
 import contextlib
 import dataclasses
 import importlib
+import operator
 from collections.abc import Generator
 from typing import Any
 
@@ -111,6 +112,13 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
         names=names,
         units=blocks,
     )
+
+
+def set_factor(model: Model, attribute: str, value: float) -> None:
+    """Sets a factor of transformers' model; `attribute` is its path, empty where the family has none."""
+    path, _, name = attribute.rpartition(".")
+    if name:
+        setattr(operator.attrgetter(path)(model.module) if path else model.module, name, value)
 
 
 def share_attention(model: Model, share: Share) -> None:

@@ -11,11 +11,11 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
 from trainers.spec.codec import json_object, shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
-from trainers.spec.model_sizes import SWITCHES, ModelSizes
+from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES, ModelSizes
 
 FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "megatron_hardware"]
 
-_OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES)
+_OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES, *MULTIPLIERS)
 """Fields that are left out of a `config.json` where they are 0 or false."""
 LARGEST_SIZE = 10**9
 """Largest size of any model; above it products of sizes would exceed 64 bits."""
@@ -50,6 +50,11 @@ class ModelSpec(ModelSizes):
             "tied_embeddings": family.tied if self.tied_embeddings is None else self.tied_embeddings,
             "embedding_norm": family.embedding_norm if self.embedding_norm is None else self.embedding_norm,
         }
+        for field in MULTIPLIERS:
+            if field in family.config_keys:
+                defaults[field] = getattr(self, field) or family.config_defaults.get(field, 1.0)
+            elif getattr(self, field):
+                raise ValueError(f"{self.name}, a {self.architecture}, cannot have {field} {getattr(self, field)}")
         for field, value in defaults.items():
             object.__setattr__(self, field, value)
         for field in ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads"):
@@ -74,6 +79,9 @@ class ModelSpec(ModelSizes):
             raise ValueError(
                 f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
             )
+        for field in MULTIPLIERS:
+            if not 0 <= getattr(self, field) < math.inf:
+                raise ValueError(f"{field} of {self.name} must be a finite number above 0, got {getattr(self, field)}")
         try:
             _ = self.settings
         except (ValueError, TypeError, AttributeError) as error:

@@ -8,7 +8,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
 from trainers.spec.codec import shortened
 from trainers.spec.config_values import check_values
-from trainers.spec.model_sizes import SWITCHES
+from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
 
 LARGEST_DEPTH = 10**5
 """Most blocks of a `config.json`: a list of them is made."""
@@ -19,6 +19,7 @@ _LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_conf
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions")
 _SWITCHES = ("tied_embeddings", *SWITCHES)
+_ABOVE_ZERO = ("init_std", *MULTIPLIERS)
 
 
 def text_model(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -124,9 +125,9 @@ def _check_types(values: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]],
             kind = "at least 1"
         elif field in _SWITCHES and type(value) is not bool:
             kind = "true or false"
-        elif field in ("init_std", "logit_softcap") and type(value) not in (int, float):
+        elif field in (*_ABOVE_ZERO, "logit_softcap") and type(value) not in (int, float):
             kind = "a number"
-        elif field == "init_std" and not value > 0:
+        elif field in _ABOVE_ZERO and not value > 0:
             kind = "a number above 0"
         else:
             continue

@@ -4,6 +4,14 @@ import dataclasses
 
 SWITCHES = ("attention_bias", "mlp_bias", "head_norms", "parallel_residual")
 """Fields of what a model may have or not have, whatever its family has by default."""
+MULTIPLIERS = (
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "logit_scale",
+)
+"""Fields of constants that scale parts of the model, each called as in `config.json`; 0 in families without them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +51,16 @@ class ModelSizes:
     """Whether each head of queries and keys has a norm with a weight of its own."""
     parallel_residual: bool = dataclasses.field(default=False, metadata={"later": True})
     """Whether attention and feed-forward block take the output of one norm, so that a block has one norm less."""
+    embedding_multiplier: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Factor of what is embedded."""
+    attention_multiplier: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Factor of the products of queries and keys, in place of one by the root of a head's width."""
+    residual_multiplier: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Factor of what attention and feed-forward block add to the hidden states."""
+    logits_scaling: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Divisor of the logits."""
+    logit_scale: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Factor of the logits."""
     config: str = ""
     """The user's config.json as canonical JSON where the model came from one, else empty."""
     miniature_of: str | None = None
@@ -57,6 +75,16 @@ class ModelSizes:
     def attention_width(self) -> int:
         """Width of the queries of all heads, `hidden_size` unless heads have their own width."""
         return self.num_heads * self.head_dim
+
+    @property
+    def score_factor(self) -> float:
+        """Factor of the products of queries and keys."""
+        return self.attention_multiplier or self.head_dim**-0.5
+
+    @property
+    def logit_factor(self) -> float:
+        """Factor of the products of hidden states and head."""
+        return (self.logit_scale or 1.0) / (self.logits_scaling or 1.0)
 
     def keys_per_query(self, seq_len: int) -> float:
         """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the

@@ -30,6 +30,9 @@ _REGISTRY = {
     "hunyuan_v1_dense": "trainers.spec.architectures.hunyuan_v1_dense:ARCHITECTURE",
     "internlm3": "trainers.spec.architectures.internlm3:ARCHITECTURE",
     "helium": "trainers.spec.architectures.helium:ARCHITECTURE",
+    "granite": "trainers.spec.architectures.granite:ARCHITECTURE",
+    "cohere2": "trainers.spec.architectures.cohere2:ARCHITECTURE",
+    "ministral3": "trainers.spec.architectures.ministral3:ARCHITECTURE",
 }
 
 

@@ -109,6 +109,12 @@ class Architecture:
     """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
     that transformers' model lacks; empty where there is no such place."""
 
+    embedding_factor: str = ""
+    """Attribute of transformers' model with the factor of what is embedded; empty where none is outside of the table.
+    """
+    logit_factor: str = ""
+    """Attribute of transformers' model with the factor or the divisor of the logits; empty where there is none."""
+
     kernels: str = ""
     """The module of `trainers.kernels` whose `KERNELS` stand in for modules of transformers; empty where none do."""
     code: str = ""

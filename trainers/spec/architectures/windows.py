@@ -56,6 +56,7 @@ class WindowByBlock(LlamaLike):
     switch: str = ""
     """The key that turns the window on; empty where it always is on."""
     global_every: int = 0
+    """Blocks from one without a window to the next, where `layer_types` is left out; 0 for `max_window_layers`."""
     masks_always: bool = True
     """Whether transformers makes the window's mask, which takes a length, even where no block has the window."""
 
