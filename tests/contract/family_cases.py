@@ -63,12 +63,23 @@ FAMILIES = {
         head_width=16,
         config=json.dumps(
             {
-                **{"model_type": "ministral3", "pad_token_id": None},
-                **{"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2},
-                **{"vocab_size": 104, "intermediate_size": 128, "head_dim": 16, "sliding_window": WINDOW},
+                "model_type": "ministral3",
+                "pad_token_id": None,
+                "num_hidden_layers": 2,
+                "hidden_size": 32,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "vocab_size": 104,
+                "intermediate_size": 128,
+                "head_dim": 16,
+                "sliding_window": WINDOW,
                 "rope_parameters": {
-                    **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8},
-                    **{"llama_4_scaling_beta": 0.5, "max_position_embeddings": 32},
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 8,
+                    "llama_4_scaling_beta": 0.5,
+                    "max_position_embeddings": 32,
                 },
             }
         ),
