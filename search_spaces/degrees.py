@@ -9,11 +9,11 @@ from trainers.spec.division import divides, division_refusals
 from trainers.spec.engines import imported_rules
 from trainers.spec.engines.engine_axis import fewest_shards
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.mesh_rules import pipeline_refusals
 from trainers.spec.recipe import Recipe
 
-_DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-_CUTS = ("tp", "pp", "cp")
+_DEGREES = (*DATA_PARALLEL, *MODEL_PARALLEL)
 _PIECE_TOKENS = 8192
 """Tokens of a sequence for each context-parallel rank from which on a longer context is worth another one, beyond the
 degrees that a space names.
@@ -34,7 +34,7 @@ def with_divisors(
     wider = {
         axis: (*values, *_further(axis, values, recipe, num_devices, reach))
         for axis, values in axes.items()
-        if axis in _CUTS and axis not in chosen and len(values) > 1
+        if axis in MODEL_PARALLEL and axis not in chosen and len(values) > 1
     }
     return {**axes, **wider}
 
@@ -69,7 +69,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
         ValueError: no engine can mean these values (`Layout`'s own sentence).
     """
     sharded = values.get("zero_stage", 0) > 0
-    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in _CUTS))
+    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in MODEL_PARALLEL))
     if "dp_shard" in values:
         shard = values["dp_shard"]
         replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
@@ -110,10 +110,9 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
     Raises:
         ValueError: the other degrees, or the shards, do not divide the devices.
     """
-    within = layout.tp * layout.pp * layout.cp
     shards = layout.dp_shard if layout.dp_replicate > 1 else 1
-    if num_devices % (within * shards):
-        degrees = {"dp_shard": shards, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
+    if num_devices % (layout.model_parallel * shards):
+        degrees = {"dp_shard": shards, **{axis: getattr(layout, axis) for axis in MODEL_PARALLEL}}
         raise ValueError(f"{num_devices} devices are not a multiple of the layout's {_above_one(degrees)}")
     free = {"dp_replicate"} if layout.dp_replicate > 1 else {"dp_replicate", "dp_shard"}
     values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
@@ -142,7 +141,7 @@ def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
     """Returns whether the tp, pp and cp of these axis values split a model in a way that their engine supports, on a
     number of devices that divides `num_devices` (None: any).
     """
-    split = {axis: size for axis in _CUTS if (size := values.get(axis, 1)) > 1}
+    split = {axis: size for axis in MODEL_PARALLEL if (size := values.get(axis, 1)) > 1}
     if not split or (num_devices is not None and num_devices % math.prod(split.values())):
         return False
     try:

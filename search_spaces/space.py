@@ -14,6 +14,7 @@ from search_spaces.shared_batch import shared_batch
 from search_spaces.space_fields import SpaceFields
 from search_spaces.variations import may_run
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import MODEL_PARALLEL
 from trainers.spec.recipe import Recipe
 
 _MANY_DEVICES = 128
@@ -62,7 +63,7 @@ class Space(SpaceFields):
         rejected: list[RejectedLayout] = []
         against = Reasons()
         keys: set[str] = set()
-        asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
+        asks_to_split = bool(self.points) or any(axis in self.axes for axis in MODEL_PARALLEL)
         for recipe, values, micro_batches, name in self.combinations(world_size, reach):
             try:
                 layout = fill(values, world_size)

@@ -14,12 +14,14 @@ from search_spaces.space import Space
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.engines import predicted, registered, rules_of
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import MODEL_PARALLEL
 from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 Combination = tuple[Recipe, dict[str, Any], tuple[int, ...], str]
 _SPLITTING = predicted()[0]
 """An engine that splits a model in every way, in whose place those of a software's strategies stand."""
+_DEGREES = (*MODEL_PARALLEL, "virtual")
 _KERNELS = {
     name: defaults_of(Layout)[name]
     for name, axis in axes_of(Layout).items()
@@ -71,7 +73,7 @@ def refusal(recipe: Recipe, layout: Layout, software: str) -> str:
     if recipe.compression != "none":
         return f"compression {recipe.compression} is of this project's trainers, not of {software}"
     strategy = layout.rules.strategy(layout)
-    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "virtual")}
+    degrees = {name: getattr(layout, name) for name in _DEGREES}
     beside = sorted(_degrees_of(degrees) - set(runs(software).get(strategy, ())))
     if strategy not in runs(software) or not _is_of(layout, strategy, software):
         return f"{software} has no {layout.rules.label(layout)}"
@@ -92,7 +94,7 @@ def _engine(strategy: str, software: str) -> str:
 
 
 def _degrees_of(values: Mapping[str, Any]) -> set[str]:
-    return {name for name in ("tp", "pp", "cp", "virtual") if values.get(name, 1) > 1}
+    return {name for name in _DEGREES if values.get(name, 1) > 1}
 
 
 def _strategies(space: Space, cluster: ClusterSpec) -> dict[str, dict[str, Any]]:

@@ -29,6 +29,8 @@ class Axis:
     """The column of the measurement table that holds it, where that has another name."""
     parameter: bool = True
     """Whether it is an MLflow parameter; an axis that is not is part of `sharding` and `dp` there."""
+    degree: Literal["", "data", "model"] = ""
+    """Whether it is a number of ranks that see other samples, or that share one copy of the model and the samples."""
     note: str = ""
     """Words in the notes of the measurement table, which has no column for it, for values other than the default."""
     read_back: Literal["always", "if set", "if known"] = "always"

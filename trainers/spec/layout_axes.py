@@ -1,6 +1,8 @@
 """The axes of a `Layout`, each with its declaration; see `trainers.spec.axis`."""
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from typing import Literal
 
 from trainers.spec.axis import axes_of, axis, defaults_of
@@ -17,10 +19,6 @@ Schedule = Literal["1f1b", "interleaved"]
 CudaGraphs = Literal["off", "on"]
 
 
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
-
-
 def activation_budget(checkpointing: str) -> float:
     """Returns the share of its activations that compiled code may keep, for a value of `checkpointing`."""
     name, _, percent = checkpointing.partition("_")
@@ -32,6 +30,11 @@ def _checkpointing_words(value: str) -> str:
         return f"{share:.0%} of activations kept"
     word = {"every_4": "every fourth", "every_2": "every second"}.get(value, value)
     return f"{word} block checkpointed" if word != value else f"{word} checkpointing"
+
+
+def _model_parallel(name: str, about: str) -> int:
+    """Returns the field of a degree of model parallelism."""
+    return axis(1, label=f"{name} {{}}", column="degrees", degree="model", read_back="if known", least=1, about=about)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class LayoutAxes:
     dp_replicate: int = axis(
         1,
         column="degrees",
+        degree="data",
         least=1,
         of_number="no memory",
         about="Data-parallel groups that each hold the whole model.",
@@ -63,14 +67,15 @@ class LayoutAxes:
     dp_shard: int = axis(
         1,
         column="degrees",
+        degree="data",
         least=1,
         parameter=False,
         of_number="lighter",
         about="Data-parallel ranks that share one copy of what is sharded.",
     )
-    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1, about="Tensor-parallel degree.")
-    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1, about="Pipeline stages.")
-    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1, about="Context-parallel degree.")
+    tp: int = _model_parallel("tp", "Tensor-parallel degree.")
+    pp: int = _model_parallel("pp", "Pipeline stages.")
+    cp: int = _model_parallel("cp", "Context-parallel degree.")
     schedule: Schedule = axis(
         "1f1b",
         later=True,
@@ -209,12 +214,16 @@ class LayoutAxes:
     @property
     def data_parallel(self) -> int:
         """Number of ranks that see different sequences."""
-        return self.dp_replicate * self.dp_shard
+        return self.product(DATA_PARALLEL)
 
     @property
     def model_parallel(self) -> int:
         """Number of ranks that share one copy of the model and see the same sequences."""
-        return self.tp * self.pp * self.cp
+        return self.product(MODEL_PARALLEL)
+
+    def product(self, degrees: Iterable[str]) -> int:
+        """Returns the number of ranks of these degrees together."""
+        return math.prod(getattr(self, name) for name in degrees)
 
     @property
     def is_hybrid(self) -> bool:
@@ -278,3 +287,9 @@ class LayoutAxes:
     def _is_shown(self, axis: str) -> bool:
         """Returns whether the value of `axis` tells layouts apart."""
         return self.is_set(axis)
+
+
+DATA_PARALLEL = tuple(name for name, declared in axes_of(LayoutAxes).items() if declared.degree == "data")
+MODEL_PARALLEL = tuple(name for name, declared in axes_of(LayoutAxes).items() if declared.degree == "model")
+AXES = ("pp", *DATA_PARALLEL, "cp", "tp")
+"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.spec.engines.engine_axis import EngineAxis
 from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 PIECE_VALUES = 2**27
@@ -56,7 +56,7 @@ ENGINE = _Ddp(
     axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
     has_attention_masks=True,
-    model_parallel=("tp", "pp", "cp"),
+    model_parallel=MODEL_PARALLEL,
     has_float8=True,
     complexity_rank=0,
     is_preloaded=True,

@@ -8,7 +8,7 @@ from typing import Any
 from trainers.spec.engines.engine_axis import EngineAxis
 from trainers.spec.engines.rules import EngineRules
 from trainers.spec.float8 import linear_sizes
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 
@@ -88,7 +88,7 @@ ENGINE = _Fsdp(
     runtime="trainers.engines.fsdp:FsdpEngine",
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
     axes={"schedule": (2, 3), "virtual": (2, 3)},
-    model_parallel=("tp", "pp", "cp"),
+    model_parallel=MODEL_PARALLEL,
     has_attention_masks=True,
     has_float8=True,
     complexity_rank=1,

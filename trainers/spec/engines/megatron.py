@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
 
 
@@ -29,7 +29,7 @@ ENGINE = _Megatron(
     runtime="",
     grad_syncs={0: ("last",), 1: ("last",), 2: ("last",)},
     axes={"schedule": (0, 1), "virtual": (0, 1)},
-    model_parallel=("tp", "pp", "cp"),
+    model_parallel=MODEL_PARALLEL,
     has_attention_masks=True,
     has_float8=True,
 )

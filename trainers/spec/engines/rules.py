@@ -9,7 +9,7 @@ from typing import Any
 from trainers.spec.axis import axes_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.engines.engine_axis import axes_of_engine
-from trainers.spec.layout_axes import GradSync, LayoutAxes
+from trainers.spec.layout_axes import MODEL_PARALLEL, GradSync, LayoutAxes
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import stages_of
 
@@ -114,7 +114,7 @@ class EngineRules:
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
-        for axis in ("tp", "pp", "cp"):
+        for axis in MODEL_PARALLEL:
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
