@@ -7,6 +7,7 @@ A bare `pytest` has imported the standard library's `platform` before it reads t
 """
 
 import functools
+import os
 import re
 import signal
 from pathlib import Path
@@ -22,6 +23,8 @@ platform.__path__ = [str(ROOT / "platform")]
 # A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that: no test could send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # a path that is not there may have the form of an id of the hub
 
 # Spaces have the same layouts wherever tests run: packages of optional kernels are hidden.
 _IS_INSTALLED = OptionalKernel.is_installed

@@ -6,12 +6,11 @@ A new space is one file and one line in `_REGISTRY`; a file of one's own, named 
 import dataclasses
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from search_spaces import reference
+from search_spaces import hub, reference
 from search_spaces.changes import spelling_hint
 from search_spaces.miniature import of_its_own_axes
 from search_spaces.paths import expanded
@@ -33,9 +32,6 @@ _REGISTRY = {
     "qwen3_8b": "search_spaces.qwen3:qwen3_8b",
 }
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json)")
-"""Pattern of a model's name on the Hugging Face hub."""
-
 
 def names() -> tuple[str, ...]:
     """Returns the names of the built-in spaces."""
@@ -48,8 +44,8 @@ def built_in_spaces() -> tuple[Space, ...]:
 
 
 def load(name_or_path: str) -> Space:
-    """Returns the space of that name, of that Python file (its `space()`), or of that transformers `config.json` or its
-    folder.
+    """Returns the space of that name, of that Python file (its `space()`), or of that transformers `config.json`, its
+    folder or, where there is no such path, its id on the Hugging Face hub.
 
     Raises:
         ValueError: no such space (with near names) or file, or the file gives no space, in one sentence.
@@ -65,12 +61,9 @@ def load(name_or_path: str) -> Space:
         return _of_file(path)
     if path.suffix == ".json":
         return space_of_config(path)
-    if _HUB_ID.fullmatch(name_or_path):
-        folder = name_or_path.split("/")[1]
-        raise ValueError(
-            f"{name_or_path} is no file here, and models are not downloaded: hf download {name_or_path} config.json"
-            f" --local-dir {folder}, then give {folder}/config.json"
-        )
+    if is_of_hub(name_or_path):
+        config = hub.fetch(name_or_path)
+        return space_of_config(config.path, config.remarks)
     if path.is_dir() or "/" in name_or_path:
         lacks = "has no config.json" if path.is_dir() else "is not there"
         raise ValueError(f"{path} {lacks}: give a space's name (--list), a .py file or a model's config.json or folder")
@@ -78,6 +71,16 @@ def load(name_or_path: str) -> Space:
         f"unknown space {name_or_path!r}{spelling_hint(name_or_path.lower(), _REGISTRY)} (the spaces are"
         f" {', '.join(_REGISTRY)}; the path of a .py file or of a config.json names one too)"
     )
+
+
+def pinned(name_or_path: str) -> str:
+    """Returns the name by which `load` gives the same space again: an id of the hub with its commit."""
+    return hub.fetch(name_or_path).pinned if is_of_hub(name_or_path) else name_or_path
+
+
+def is_of_hub(name_or_path: str) -> bool:
+    """Returns whether `load` takes it for an id of the Hugging Face hub."""
+    return hub.is_id(name_or_path) and not expanded(name_or_path).exists()
 
 
 def _built_in(name: str) -> Space:

@@ -17,12 +17,12 @@ from trainers.spec.model_config import remarks_on
 from trainers.spec.recipe import Recipe
 
 
-def space_of_config(path: Path) -> Space:
+def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     """Returns the space of the model that the `config.json` at `path` describes.
 
     Length and global batch are those that it states as `seq_length` and `global_batch_size`; else 2048 (or as many
     positions as the model has) and 512, and `Space.assumption` says that these are defaults. The axes are those of the
-    built-in spaces.
+    built-in spaces. `remarks` are further sentences on the model.
 
     Raises:
         ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
@@ -69,7 +69,7 @@ def space_of_config(path: Path) -> Space:
         micro_batches=(1,),
         doubling=True,
         assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
-        remarks=remarks_on(config, name),
+        remarks=(*remarks, *remarks_on(config, name)),
     )
     has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
     space = with_installed(space, "attention", *(("mlp",) if has_fused_mlp else ()), "loss")

@@ -70,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_subject(command_parser: argparse.ArgumentParser) -> None:
     """Adds the options that name model, cluster and software."""
-    command_parser.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
+    command_parser.add_argument(
+        "space",
+        metavar="SPACE",
+        help="a space's name, its file, a config.json, or OWNER/NAME of the hub",
+    )
     command_parser.add_argument(
         "--cluster",
         metavar="C",

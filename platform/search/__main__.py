@@ -42,7 +42,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_subject(add: Callable[..., argparse.Action]) -> None:
     """Adds the options that name what is searched, and for which training."""
-    add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
+    subject = "space's name (--list), path of a space file or config.json, or OWNER/NAME of the hub"
+    add("space", nargs="?", help=subject)
     add("--list", action="store_true", help="print the known spaces and end")
     add(
         "--set",

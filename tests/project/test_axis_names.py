@@ -27,7 +27,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
+    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "cp", "loss", "mlp", "tp"},
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
     "trainers/spec/division.py": frozenset({"cp", "tp"}),
@@ -48,7 +48,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Their costs.
     "platform/cost_model/": SHARED,
     "platform/plan/offers.py": frozenset(
-        {"attention", "compile", "cp", "dp_replicate", "engine", "pp", "schedule", "tp", "virtual", "zero_stage"}
+        {"attention", "compile", "dp_replicate", "engine", "schedule", "virtual", "zero_stage"}
     ),
     "platform/plan/software.py": frozenset({"checkpointing", "engine", "pp", "tp", "zero_stage"}),
     "platform/study/result/gate.py": frozenset({"loss"}),  # a figure of a step, not the axis

@@ -31,12 +31,11 @@ def test_an_unknown_name_tells_near_ones() -> None:
         search_spaces.load("bloom7")
 
 
-def test_a_model_of_the_hub_gets_the_command_that_downloads_its_config() -> None:
-    command = r"hf download org/Model-8B config.json --local-dir Model-8B, then give Model-8B/config.json"
-    with pytest.raises(ValueError, match=command):
-        search_spaces.load("org/Model-8B")
-    for path in ("folder/space.py", "folder/config.json", "a/b/c", "/org/model", "./model"):
-        with pytest.raises(ValueError, match=r"^(?!.*hf download)"):
+def test_a_path_is_no_id_of_the_hub() -> None:
+    assert search_spaces.is_of_hub("org/Model-8B") and search_spaces.is_of_hub("org/Model-8B@v1.0")
+    for path in ("folder/space.py", "folder/config.json", "a/b/c", "/org/model", "./model", "model", "org/model@"):
+        assert not search_spaces.is_of_hub(path)
+        with pytest.raises(ValueError, match=r"^(?!.*hub)"):
             search_spaces.load(path)
 
 

@@ -48,15 +48,18 @@ class StudyOptions:
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
 
     def files(self) -> tuple[Path, ...]:
-        """Returns the space's file, which may be code; empty for a built-in space."""
-        built_in = self.space is None or self.space in _BUILT_IN
-        return () if built_in else (user_path(str(self.space)),)
+        """Returns the space's file, which may be code; empty for a built-in space and a model of the hub."""
+        without_file = self.space is None or self.space in _BUILT_IN or search_spaces.is_of_hub(self.space)
+        return () if without_file else (user_path(str(self.space)),)
 
     def differences(self, stored: "StudyOptions") -> list[str]:
         """Returns the options given here that differ from those `stored` with the study, as a user types them."""
         default = StudyOptions()
         names = (field.name for field in dataclasses.fields(self))
         changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(stored, name))]
+        # Where no revision is asked for, the stored one is kept.
+        if "space" in changed and str(stored.space).partition("@")[0] == self.space:
+            changed.remove("space")
         return ["the space" if name == "space" else "--" + name.replace("_", "-") for name in changed]
 
 

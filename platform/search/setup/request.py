@@ -100,9 +100,11 @@ def read_request(options: SearchOptions) -> SearchRequest:
         space = _space(study, fixed)
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
+    if study.space is not None:
+        study = dataclasses.replace(study, space=search_spaces.pinned(study.space))
     models = [recipe.model for variant in (space, space.miniature) if variant for recipe in variant.recipes]
     with BuildQuestion(models, study.space or str(study.layout)) as builder:
-        request = _request(options, space, fixed)
+        request = _request(dataclasses.replace(options, study=study), space, fixed)
         builder.check()
     return request
 

@@ -1,0 +1,70 @@
+"""Models of the Hugging Face hub by their id, `owner/name` or `owner/name@revision`: their `config.json` alone."""
+
+import dataclasses
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from trainers.spec.codec import json_object
+
+_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json))(?:@([\w.-][\w./-]*))?")
+_ROOT = Path(__file__).resolve().parent.parent
+LONGEST_S = 15.0
+"""Seconds that the hub has for its answer: its library itself tries for more than a minute."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class HubConfig:
+    """A `config.json` of the hub, in its cache on this machine."""
+
+    model: str
+    path: Path
+    commit: str
+    endpoint: str
+    warning: str
+
+    @property
+    def pinned(self) -> str:
+        """The id by which the same file is found again, without a network while it is in the cache."""
+        return f"{self.model}@{self.commit}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on where the file is from."""
+        source = f"the config.json of {self.model} is that of commit {self.commit[:12]} at {self.endpoint}"
+        return (source, self.warning) if self.warning else (source,)
+
+
+def is_id(text: str) -> bool:
+    """Returns whether `text` has the form of an id; a path may have it too."""
+    return _ID.fullmatch(text) is not None
+
+
+@functools.cache
+def fetch(text: str) -> HubConfig:
+    """Returns the configuration of the id `text`; fetched once in a process.
+
+    Raises:
+        ValueError: it cannot be had, with the reason and what to do.
+    """
+    match = _ID.fullmatch(text)
+    assert match is not None
+    model, revision = match.groups()
+    command = [sys.executable, "-m", "trainers.models.hub_config", model, *([revision] if revision else [])]
+    try:
+        completed = subprocess.run(command, cwd=_ROOT, capture_output=True, timeout=LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"{text} is no file here, and the hub did not answer within {LONGEST_S:g} s: try again, or give the path of"
+            " its config.json"
+        ) from None
+    try:
+        answer = json_object(completed.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        reason = completed.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no answer"]
+        raise ValueError(f"{text} is no file here, and the hub could not be asked: {reason[0]}") from None
+    if "error" in answer:
+        raise ValueError(f"{text} is no file here, and the model {answer['error']}")
+    return HubConfig(model=model, **{**answer, "path": Path(answer["path"])})
