@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -17,7 +18,7 @@ from trainers.records.journal_lines import append
 from trainers.records.measurement import Measurement
 
 MICRO_BATCHES = (1, 2, 4)
-BESIDE = {"sm_clock_mhz": (1500.0,), "others_busy_pct": (4.0,)}
+BESIDE: dict[str, Any] = {"sm_clock_mhz": (1500.0,), "others_busy_pct": (4.0,)}
 
 
 def study(number: int) -> list[Measurement]:
