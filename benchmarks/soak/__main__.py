@@ -1,17 +1,14 @@
-"""Injects random faults into resumed searches on CPU workers, and counts what was lost, run twice or left behind. Run
+"""Injects random faults into resumed searches or trainings on CPU workers, and counts what was lost, run twice or left
+behind. Run
 
-python -m benchmarks.soak --minutes 60 [--seed 0] [--faults "worker killed,disk full"]
+python -m benchmarks.soak [searches | trainings] --minutes 60 [--seed 0] [--faults "worker killed,disk full"]
 
-A study is a search of four layouts at two micro-batches. Its sessions meet faults at random moments, until one of them
-ends the session; the next one resumes it, until one comes to its end. After six faults a study is left alone. Faults
-come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1.
-A full disk needs root, who mounts a small one; the clock jumps for Python in the search's processes alone
+Faults come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1. A full disk and
+a read-only folder need root, who mounts a small disk; the clock jumps for Python in a search's processes alone
 (`benchmarks/soak/clock.py`).
 """
 
 import argparse
-import contextlib
-import dataclasses
 import os
 import random
 import shutil
@@ -21,177 +18,40 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import search_spaces
-from benchmarks.soak.clock import Clock
-from benchmarks.soak.faults import FAULTS, Deck, Scene, Server
-from benchmarks.soak.tally import Tally
-from tests.disks import small_disk
-from tests.faults import leaks
-from tests.whole_searches.session import Ended, write_space
-from tests.whole_searches.studies import ANSWERED, SLOW, num_rungs, start
-from trainers.records.journal import Line, Measured
+from benchmarks.soak import faults, training_faults
+from benchmarks.soak.searches import SearchSoak
+from benchmarks.soak.trainings import TrainingSoak
 
-_FAULTS_A_STUDY = 6
-_ALONE = 3
-"""Sessions without a fault after which a study must have ended."""
-_DISK_MIB = 256
-_DRIVER_KILLED = -9
-_ENDS = frozenset({*ANSWERED, 3})
-"""Exit codes of a session whose driver was not killed: a result, or a cluster's fault."""
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class Study:
-    """A study of the soak, with its observations so far."""
-
-    name: str
-    folder: Path
-    until_s: float
-    """No fault is begun after that time of the monotonic clock."""
-    lines: Sequence[Line] = ()
-    seen_ids: set[str] = dataclasses.field(default_factory=set[str])
-    """Ids of the measurements that the journal ever held."""
-    held_resources: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
-    num_faults: int = 0
-    """Number of faults injected into it."""
-    num_faultless: int = 0
-    """Number of sessions since the last one with a fault."""
-
-    @property
-    def journal(self) -> Path:
-        """The study's journal."""
-        return self.folder / "studies" / self.name / "journal.jsonl"
-
-    def look(self, lines: Sequence[Line]) -> None:
-        """Records the measurements that the journal holds now."""
-        self.lines = lines
-        self.seen_ids |= {line.measurement.id for line in lines if isinstance(line, Measured)}
-
-
-class Soak:
-    """A running soak; `tally` has its findings."""
-
-    def __init__(self, folder: Path, rng: random.Random, names: Sequence[str]) -> None:
-        """Starts MLflow in `folder`, where all of the soak's files are, and makes the clock."""
-        self.tally = Tally()
-        self._folder, self._rng = folder, rng
-        try:
-            self._clock = Clock(folder)
-        except OSError as error:
-            print(f"without jumps of the clock: {error}")
-            self._clock = None
-        self._may_mount = os.geteuid() == 0
-        if not self._may_mount:
-            print("without full disks: only root mounts a small one")
-        can = {"clock jumps": self._clock is not None, "disk full": self._may_mount}
-        self._deck = Deck([name for name in names if can.get(name, True)], rng)
-        self.server = Server(folder)
-
-    def run(self, until_s: float) -> None:
-        """Injects faults into study after study until that time of the monotonic clock."""
-        while time.monotonic() < until_s:
-            self._study(f"soak{self.tally.studies}", until_s)
-
-    def _study(self, name: str, until_s: float) -> None:
-        folder = self._folder / name
-        temporary = folder / "tmp"
-        temporary.mkdir(parents=True)
-        axes = {"engine": ("ddp",), "bucket_mib": (0, 8), "checkpointing": ("none", "full")}
-        space = write_space(folder / "space.py", axes=axes, repeats=1, hang_floor_s=15.0, **SLOW)
-        argv = (str(space), "--name", name, "--searcher", self._rng.choice(("sweep", "guided")))
-        study = Study(name=name, folder=folder, until_s=until_s)
-        with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
-            while study.num_faultless < _ALONE:
-                session_end = self._session(study, ("--resume", name) if study.journal.exists() else argv)
-                if session_end is not None and session_end.code in ANSWERED:
-                    break
-            else:
-                self.tally.odd.append(f"{name} came to no end in {_ALONE} sessions without a fault")
-            planned = search_spaces.load(str(space)).candidates(2)[0]
-            self.tally.take_journal(name, study.lines, study.seen_ids, planned)
-            self.tally.take_remains(name, study.held_resources, study.journal.parent, temporary)
-
-    def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
-        """Runs a session with faults; returns how it ended, None where it left processes behind."""
-        environment = {"TMPDIR": str(study.folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
-        environment |= self._clock.environment if self._clock else {}
-        number, began_s = self.tally.sessions, time.monotonic()
-        self.tally.sessions += 1
-        session_end = None
-        with (
-            start(study.folder, study.name, number, *argv, environment=environment) as session,
-            leaks.of(session) as accounts,
-        ):
-            scene = Scene(session, study.folder / "studies", self.server, self._clock, self._rng)
-            faults = self._inject_faults(scene, study)
-            session_text = f"{study.name}, session {number} ({', '.join(faults) or 'no fault'})"
-            study.look(session.lines())
-            try:
-                session_end = session.end()
-            except AssertionError as error:
-                self.tally.left.append(f"{session_text}: {error}")
-            scene.mend()
-            study.look(session.lines())
-        study.held_resources |= {resource for of_trial in accounts.held.values() for resource in of_trial}
-        study.num_faults, study.num_faultless = study.num_faults + len(faults), 0 if faults else study.num_faultless + 1
-        self.tally.left += [f"{session_text}: {leak}" for leak in accounts.leaked]
-        self.tally.faults.update(faults)
-        code = "none" if session_end is None else session_end.code
-        print(f"{session_text}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
-        if session_end is not None:
-            self._judge(session_text, session_end, faults)
-        return session_end
-
-    def _inject_faults(self, scene: Scene, study: "Study") -> list[str]:
-        """Injects faults while the session runs, at random moments of its rungs, or first of Ray's start; returns the
-        faults.
-        """
-        faults: list[str] = []
-        while study.num_faults + len(faults) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
-            before = num_rungs(scene.session.lines())
-            if not faults and self._rng.random() < 0.2:
-                scene.let_pass(self._rng.uniform(0, 15))
-            elif scene.wait_until(lambda before=before: num_rungs(scene.session.lines()) > before, 600):
-                scene.let_pass(self._rng.uniform(0, 6))
-            if scene.runs:
-                fault = self._deck.draw()
-                if FAULTS[fault](scene):
-                    faults.append(fault)
-        return faults
-
-    def _judge(self, session_text: str, session_end: Ended, faults: Sequence[str]) -> None:
-        expected_codes = {*_ENDS, _DRIVER_KILLED} if "driver killed" in faults else _ENDS
-        if session_end.code not in expected_codes:
-            self.tally.odd.append(
-                f"{session_text}: exit code {session_end.code}: {' | '.join(session_end.err.splitlines()[-3:])}"
-            )
-        if "Traceback" in session_end.err:
-            self.tally.odd.append(f"{session_text}: a traceback: {session_end.err}")
+_SOAKS = {"searches": (SearchSoak, tuple(faults.FAULTS)), "trainings": (TrainingSoak, tuple(training_faults.FAULTS))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Soaks for the given time, prints the tally; the exit code is 1 unless all of it is zero."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Soaks for the given time, prints the tally; the exit code is 1 unless nothing was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("subject", nargs="?", choices=[*_SOAKS], default="searches")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no further fault is begun")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--faults", default=",".join(FAULTS), help="of these alone, by their names, with commas")
+    parser.add_argument("--faults", metavar="NAMES", help="of the subject's faults these alone, with commas")
     options = parser.parse_args(argv)
-    names = options.faults.split(",")
-    if unknown := [name for name in names if name not in FAULTS]:
-        parser.error(f"--faults knows {', '.join(FAULTS)}; got {unknown[0]!r}")
-    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    soak_type, all_names = _SOAKS[options.subject]
+    names = all_names if options.faults is None else options.faults.split(",")
+    if unknown := [name for name in names if name not in all_names]:
+        parser.error(f"--faults knows {', '.join(all_names)}; got {unknown[0]!r}")
+    folder = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # the path of Ray's sockets is short
     began_s = time.monotonic()
-    soak = Soak(folder, random.Random(options.seed), names)
+    soak = soak_type(folder, random.Random(options.seed), names)
     try:
-        soak.run(began_s + 60 * options.minutes)
+        soak.run(60 * options.minutes)
     finally:
-        soak.server.end()
+        soak.end()
         minutes = (time.monotonic() - began_s) / 60
         print(f"{minutes:.1f} minutes, seed {options.seed}, {os.cpu_count()} cores\n{soak.tally}")
     if soak.tally.is_clean:
         shutil.rmtree(folder)
     else:
-        print(f"logs and journals are kept in {folder}")
+        print(f"logs and {options.subject} are kept in {folder}")
     return 0 if soak.tally.is_clean else 1
 
 

@@ -137,3 +137,8 @@ class Unwell:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.uri = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def end(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()

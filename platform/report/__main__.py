@@ -9,6 +9,7 @@ It reads the journals alone, and updates MLflow where it lacks something. Exit c
 """
 
 import argparse
+import gc
 import json
 import os
 from collections.abc import Sequence
@@ -159,7 +160,9 @@ def _read(folder: Path) -> StudyResult:
     read_history, remarks = read(folder, last=not is_locked(folder))
     for remark in remarks:
         print_line(remark)
-    return StudyResult.of(read_history)
+    result = StudyResult.of(read_history)
+    gc.freeze()  # it stays until the end: the search for cycles need not look through a million objects again
+    return result
 
 
 def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | None) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from platform.common.text import count, figure
@@ -66,24 +66,22 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
         for measurement in measurements
         if measurement.outcome in TIMED and measurement.tokens_per_s and not measurement.repeat
     ]
-    compared: dict[tuple[str, Any, Any], list[tuple[float, float]]] = {}
-    for axis, a, b, ratio, margin in _pairs(timed):
-        if (axis, b, a) in compared:
-            compared[axis, b, a].append((1 / ratio, margin))
-        else:
-            compared.setdefault((axis, a, b), []).append((ratio, margin))
+    rows = [_axes(measurement) for measurement in timed]
+    speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
+    places = [place for place in range(len(AXES)) if len({row[place] for row in rows}) > 1]
     sentences: dict[str, tuple[float, list[str]]] = {}
-    for (axis, value, other), pairs_of in compared.items():
-        if not _differs(pairs_of):
-            continue
-        ratios_of = [ratio for ratio, _ in pairs_of]
-        ratio = statistics.median(ratios_of)
-        fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
-        pairs = f"median of {len(ratios_of)} pairs" if len(ratios_of) > 1 else "1 pair"
-        remark = "" if winner is None else _of_winner(winner, axis, fast, slow, timed)
-        words = f"{fast} is {gain:.1%} faster than {slow} ({pairs}{remark})"
-        largest, phrases = sentences.get(axis, (0.0, []))
-        sentences[axis] = (max(largest, gain), [*phrases, words])
+    for place in places:
+        other_places = [other for other in places if other != place]
+        for (value, other), pairs in _pairs(rows, timed, place, other_places).items():
+            if not _differs(pairs):
+                continue
+            ratio = statistics.median(map(_ratio, pairs))
+            fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
+            counted = f"median of {len(pairs)} pairs" if len(pairs) > 1 else "1 pair"
+            remark = "" if winner is None else _of_winner(_axes(winner), place, fast, slow, speed)
+            words = f"{fast} is {gain:.1%} faster than {slow} ({counted}{remark})"
+            largest, phrases = sentences.get(AXES[place], (0.0, []))
+            sentences[AXES[place]] = (max(largest, gain), [*phrases, words])
     of_miniature = " of the miniature" if timed and timed[0].miniature else ""
     return [
         f"{axis.replace('_', '-')}{of_miniature}, all else equal: {'; '.join(words)}."
@@ -91,11 +89,42 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
     ]
 
 
-def _differs(compared: Sequence[tuple[float, float]]) -> bool:
-    """Returns whether the 95 % interval of pairs' ratios, each with its margin over windows, excludes equal speeds."""
-    logs = [math.log(ratio) for ratio, _ in compared]
-    if len(compared) == 1:
-        return abs(logs[0]) > compared[0][1]
+_Pair = tuple[Measurement, Measurement]
+
+
+def _pairs(
+    rows: Sequence[tuple[Any, ...]], timed: Sequence[Measurement], place: int, other_places: Sequence[int]
+) -> dict[tuple[Any, Any], list[_Pair]]:
+    """Returns the pairs of measurements that differ in the axis at `place` alone, by its two values; at `other_places`
+    are the other axes in which any two differ.
+
+    Measurements are grouped by these, since a study of 10,000 has too many pairs to compare each.
+    """
+    groups: dict[Any, list[tuple[Any, Measurement]]] = {}
+    for row, measurement in zip(rows, timed, strict=True):
+        groups.setdefault(tuple(row[other] for other in other_places), []).append((row[place], measurement))
+    pairs: dict[tuple[Any, Any], list[_Pair]] = {}
+    for group in groups.values():
+        for (value, measurement), (other_value, other) in itertools.combinations(group, 2):
+            if (other_value, value) in pairs:
+                pairs[other_value, value].append((other, measurement))
+            elif value != other_value:
+                pairs.setdefault((value, other_value), []).append((measurement, other))
+    return pairs
+
+
+def _ratio(pair: _Pair) -> float:
+    """Returns the first measurement's tokens/s over the other's."""
+    return speed_of(pair[0]) / speed_of(pair[1])
+
+
+def _differs(pairs: Sequence[_Pair]) -> bool:
+    """Returns whether the 95 % interval excludes equal speeds: over the pairs' ratios, for a single one over both
+    measurements' windows.
+    """
+    logs = [math.log(_ratio(pair)) for pair in pairs]
+    if len(pairs) == 1:
+        return abs(logs[0]) > math.hypot(*map(_margin, pairs[0]))
     low, high = interval(logs)
     return low > 0 or high < 0
 
@@ -106,16 +135,18 @@ def _margin(measurement: Measurement) -> float:
     return (high_s - low_s) / (high_s + low_s) if math.isfinite(high_s) else math.inf
 
 
-def _of_winner(winner: Measurement, axis: str, fast: Any, slow: Any, timed: Sequence[Measurement]) -> str:
-    """Returns how the winner, where it has the `slow` value of the axis, compares with the `fast` one; else ""."""
-    place, point = AXES.index(axis), _axes(winner)
-    if point[place] != slow:
+def _of_winner(
+    winner: tuple[Any, ...], place: int, fast: Any, slow: Any, speed: Mapping[tuple[Any, ...], float]
+) -> str:
+    """Returns how the winner, where it has the `slow` value of the axis at `place`, compares with the `fast` one; else
+    "". `speed` is tokens/s by a point's axes.
+    """
+    if winner[place] != slow:
         return ""
-    speed = {_axes(measurement): measurement.tokens_per_s or 0.0 for measurement in timed}
-    beside = (*point[:place], fast, *point[place + 1 :])
+    beside = (*winner[:place], fast, *winner[place + 1 :])
     if beside not in speed:
         return ", without the winner"
-    return ", the other way round for the winner" if speed[beside] < speed.get(point, 0.0) else ""
+    return ", the other way round for the winner" if speed[beside] < speed.get(winner, 0.0) else ""
 
 
 def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
@@ -188,27 +219,6 @@ def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
     if other_days < plan_days * (1 + NOTED):
         return words
     return f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
-
-
-def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float, float]]:
-    """Yields axis, its two values, their ratio of tokens/s and its margin over windows, for all pairs that are equal in
-    every other axis.
-
-    Measurements are grouped by all that remains without the axis, since a study of 10,000 has too many pairs to compare
-    each.
-    """
-    rows = [_axes(measurement) for measurement in timed]
-    margins = [_margin(measurement) for measurement in timed]
-    for place, axis in enumerate(AXES):
-        groups: dict[tuple[Any, ...], list[tuple[Any, float, float]]] = {}
-        for row, measurement, margin in zip(rows, timed, margins, strict=True):
-            assert measurement.tokens_per_s
-            other_values = (*row[:place], *row[place + 1 :])
-            groups.setdefault(other_values, []).append((row[place], measurement.tokens_per_s, margin))
-        for group in groups.values():
-            for (a, speed, margin), (b, other, other_margin) in itertools.combinations(group, 2):
-                if a != b:
-                    yield axis, a, b, speed / other, math.hypot(margin, other_margin)
 
 
 def _axes(measurement: Measurement) -> tuple[Any, ...]:

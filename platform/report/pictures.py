@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from platform.common.text import figure, plural
 from platform.report.image_formats import FORMATS, show_dollars
@@ -124,6 +124,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     """Draws a dot for each point that ran; those that ran out of memory stand on the base line at the memory they
     needed.
     """
+    from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
     limit = min([cluster.device_memory_gib, *(point.cap_gib for point in points if point.cap_gib is not None)])
@@ -135,15 +136,15 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         dots_by_style.setdefault((_MARKERS.get(measurement.layout.rules.name, "o"), _color(measurement)), []).append(
             measurement
         )
-    for ladder in ladders.values():
-        axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
+    # In one artist each: matplotlib lays out and draws thousands of them in half a minute.
+    joined = [list(zip(*_places(ladder), strict=True)) for ladder in ladders.values() if len(ladder) > 1]
+    style: Any = {"capstyle": "projecting", "joinstyle": "round"}  # those of `plot`
+    axes.add_collection(LineCollection(joined, colors=_GRID, linewidths=1, zorder=1, **style))
     for (marker, color), dots in dots_by_style.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
     crashed = [point for point in points if point.outcome is Outcome.OOM]
-    for measurement in crashed:
-        held_gib = measurement.allocated_gib if measurement.allocated_gib is not None else measurement.reserved_gib
-        needed = limit if held_gib is None else held_gib + (measurement.asked_gib or 0.0)
-        axes.plot(needed, 0, "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
+    needed = [_needed_gib(measurement, limit) for measurement in crashed]
+    axes.plot(needed, [0.0] * len(needed), "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
     if best is not None and best.peak_allocated_gib is not None:
         axes.plot(best.peak_allocated_gib, _speed(best), "o", mfc="none", mec=_INK, ms=13, zorder=4)
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
@@ -168,6 +169,12 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         ],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip
+
+
+def _needed_gib(crashed: Measurement, limit_gib: float) -> float:
+    """Returns the memory that a point held and asked for as it ran out; the limit where that is not known."""
+    held_gib = crashed.allocated_gib if crashed.allocated_gib is not None else crashed.reserved_gib
+    return limit_gib if held_gib is None else held_gib + (crashed.asked_gib or 0.0)
 
 
 def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:

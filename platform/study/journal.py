@@ -64,18 +64,18 @@ class Tail:
         try:
             with os.fdopen(open_plain(self.path, most_bytes=MOST_BYTES), "rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                for line in file:  # a journal of 100 MiB is never in memory as a whole
+                    if not (last or line.endswith(b"\n")):
+                        break
+                    self._number += 1
+                    entry = self._entry(line)
+                    self._offset += len(line)
+                    if entry is not None:
+                        entries.append(entry)
         except MissingFileError:
             return entries
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        end = len(data) if last else data.rfind(b"\n") + 1
-        for line in data[:end].splitlines(keepends=True):
-            self._number += 1
-            entry = self._entry(line)
-            self._offset += len(line)
-            if entry is not None:
-                entries.append(entry)
         return entries
 
     def _entry(self, line: bytes) -> Line | None:

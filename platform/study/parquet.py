@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import importlib
+import itertools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -105,32 +106,34 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
         InputError: the file cannot be written.
     """
     pa, pq = _pyarrow()
+    rows = tuple(measurements)
     kinds = {"params_b": float, "gpus": int, "dp": int, "miniature": bool}
-    fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
-    fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
-    json_by_id: dict[int, Any] = {}
-    rows = [_flat(measurement, json_by_id) for measurement in measurements]
+    table: dict[str, Any] = {
+        name: pa.array(map(make, rows), _arrow_type(kinds.get(name, str), pa)) for name, make in _DERIVED.items()
+    }
+    for name, columns in itertools.groupby(_columns(), lambda column: column.path[0]):
+        values, indices = _distinct([getattr(row, name) for row in rows])
+        for column in columns:
+            cells = pa.array([_cell(value, column.path[1:]) for value in values], _arrow_type(column.hint, pa))
+            table[column.name] = cells.take(pa.array(indices, pa.int64()))
+    table["global_batch"] = pa.array([row.global_batch for row in rows], pa.int64())  # a fixed accumulation's too
     with replacing(path) as part:
-        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
+        pq.write_table(pa.table(table), part)
 
 
-def _flat(measurement: Measurement, json_by_id: dict[int, Any]) -> dict[str, Any]:
-    """Returns the row of a measurement; `json_by_id` holds the JSON of recipes, layouts and what else rows share, by
-    identity.
+def _distinct(values: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Returns each object among the values once, and for each value the index of its object: a study has few recipes
+    and conditions, of which each row of a table has 100 cells.
     """
-    row: dict[str, Any] = {name: make(measurement) for name, make in _DERIVED.items()}
-    data: dict[str, Any] = {}
-    for field in dataclasses.fields(measurement):
-        value = getattr(measurement, field.name)
-        if not dataclasses.is_dataclass(value):
-            data[field.name] = to_json(value)
-            continue
-        if id(value) not in json_by_id:
-            json_by_id[id(value)] = to_json(value)
-        data[field.name] = json_by_id[id(value)]
-    for column in _columns():
-        value = data
-        for step in column.path:
-            value = None if value is None else value[step]
-        row[column.name] = list(value.items()) if isinstance(value, dict) else value  # type: ignore[reportUnknownArgumentType]
-    return row | {"global_batch": measurement.global_batch}  # a recipe with a fixed accumulation leaves it open
+    index_by_id: dict[int, int] = {}
+    indices = [index_by_id.setdefault(id(value), len(index_by_id)) for value in values]
+    by_id = {id(value): value for value in values}
+    return [by_id[key] for key in index_by_id], indices
+
+
+def _cell(value: Any, path: Sequence[str]) -> Any:
+    """Returns the value at `path` of fields in a form that Arrow takes; None where it or what it is in is None."""
+    for step in path:
+        value = None if value is None else getattr(value, step)
+    json = to_json(value)
+    return list(json.items()) if isinstance(json, dict) else json  # type: ignore[reportUnknownVariableType]

@@ -87,9 +87,7 @@ class Study:
         admit(path, (JOURNAL,), trusted=trusted)
         study = cls(path, acquire(path))
         try:
-            with no_collector():  # all that a journal of 50 MiB becomes has no cycles
-                study._lines = study._tail.read(last=True)
-                study._history = _history(study._tail, study._lines)
+            study._lines, study._history = _read(study._tail, last=True)
             if newer := study._tail.newer:
                 raise InputError(f"{describe_newer(path, newer)}; platform.report shows the rest")
             sentence = set_aside(path, study._tail.rejected)
@@ -233,20 +231,23 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
         InputError: the journal does not say what the study is about, or is a link.
     """
     tail = Tail(path / JOURNAL)
-    history = _history(tail, tail.read(last=last))
+    _, history = _read(tail, last=last)
     newer = describe_newer(path, tail.newer)
     remarks = [describe_rejected(path, tail.rejected), newer and f"{newer}; the rest is used."]
     return history, [remark for remark in remarks if remark]
 
 
-def _history(tail: Tail, lines: Sequence[Line]) -> History:
-    history = History(lines)
+def _read(tail: Tail, *, last: bool) -> tuple[list[Line], History]:
+    """Returns the lines of the journal from where `tail` is, and their history."""
+    with no_collector():  # all that a journal of 50 MiB becomes has no cycles
+        lines = tail.read(last=last)
+        history = History(lines)
     if history.header is None and tail.newer:
         raise InputError(describe_newer(tail.path.parent, tail.newer))
     if history.header is None:
         reason = f" ({tail.rejected[0].why})" if tail.rejected else ""
         raise InputError(f"{tail.path} does not begin with a study's first line{reason}: give the search a new name")
-    return history
+    return lines, history
 
 
 def _refuse_existing(path: Path) -> None:

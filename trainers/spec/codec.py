@@ -207,7 +207,7 @@ def _shortened(item: Any) -> str:
     return "a list" if isinstance(item, (list, tuple)) else shortened(item)
 
 
-_MOST_KEPT = 4096
+_MOST_KEPT = 1 << 16  # a large study plans some thousand layouts, and measures each at several batch points
 
 
 def _one_of_each(kind: type, values: dict[bytes, Any], item: Any) -> Any:

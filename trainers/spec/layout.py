@@ -100,7 +100,7 @@ class Layout(LayoutAxes):
             else ""
         )
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """One short line of text, without fields at their plain value."""
         parts = [self.rules.label(self), self.replicas, *self.axis_labels().values()]

@@ -87,9 +87,14 @@ class Spending:
 
         A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
         """
+        limit = self.budget.max_trials
+        is_run = limit is not None and self._num_searched >= limit
+        trials = f"the search ran its {plural(limit or 0, 'trial')} (--max-trials)" if is_run else ""
+        # Both where both hold: the last of its trials may have been cut short by the time.
+        return ", and ".join(filter(None, (trials, self._time_over_reason(trial_s, reserve_s))))
+
+    def _time_over_reason(self, trial_s: float, reserve_s: float) -> str:
         budget, left_s = self.budget, self.time_left_s()
-        if budget.max_trials is not None and self._num_searched >= budget.max_trials:
-            return f"the search ran its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
             return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"
         if left_s <= 0:

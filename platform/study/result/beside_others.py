@@ -19,17 +19,23 @@ def beside_others(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
     if fastest is None or fastest.search is None:
         return []
     rows = [point.search for point in timed if point.search]
-    speeds = [(_possible(point.search, fastest.search, rows), point) for point in timed if point.search]
+    of_layout: dict[str, list[Measurement]] = {}  # thousands of rows are not compared with each other
+    for row in rows:
+        of_layout.setdefault(row.layout.id, []).append(row)
+    speeds = [
+        (_possible(row, fastest.search, of_layout[row.layout.id]), point)
+        for row, point in zip(rows, timed, strict=True)
+    ]
     above = [(speed, point) for speed, point in speeds if speed > fastest.search_tokens_per_s]
     return [point for _, point in sorted(above, key=lambda pair: -pair[0])]
 
 
-def _possible(row: Measurement, fastest: Measurement, rows: Iterable[Measurement]) -> float:
+def _possible(row: Measurement, fastest: Measurement, of_layout: Iterable[Measurement]) -> float:
     """Returns the tokens/s that the row might have had undisturbed: its own where it was no more disturbed than the
-    `fastest`.
+    `fastest` and, at a smaller micro-batch, the rows `of_layout`.
     """
     more = _share_of_others(row) - _share_of_others(fastest)
-    busier = max((_busier(row, other) for other in rows), default=1.0)
+    busier = max((_busier(row, other) for other in of_layout), default=1.0)
     return speed_of(row) / (1 - min(more, 0.9) if more > BESIDE else 1.0) * (busier if busier > LESS_BUSY else 1.0)
 
 
@@ -40,7 +46,7 @@ def _share_of_others(row: Measurement) -> float:
 
 
 def _busier(row: Measurement, other: Measurement) -> float:
-    """Returns how many times busier GPUs were at a smaller micro-batch of the row's layout; 1 for any other."""
-    if not row.sm_clock_mhz or row.layout != other.layout or other.batch.micro_batch >= row.batch.micro_batch:
+    """Returns how many times busier GPUs were in another row of the layout; 1 where its micro-batch is no smaller."""
+    if not row.sm_clock_mhz or other.batch.micro_batch >= row.batch.micro_batch:
         return 1.0
     return other.utilization_pct / row.utilization_pct if other.utilization_pct and row.utilization_pct else 1.0

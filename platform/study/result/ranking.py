@@ -91,6 +91,8 @@ class PointRuns:
     @property
     def typical(self) -> Measurement:
         """The run of median speed; where a run failed, that one."""
+        if len(self.decisive) == 1:
+            return self.decisive[0]
         lost_runs = [run for run in self.decisive if run.outcome is not Outcome.OK]
         if lost_runs:
             return lost_runs[-1]
@@ -102,6 +104,8 @@ class PointRuns:
         """The run that stands for the point: the one of longest accumulation, the middle one among equals; the one of
         median speed where the longest differs from it by more than on a quiet machine.
         """
+        if len(self.decisive) == 1:
+            return self.decisive[0]
         longest = max(run.measured_grad_accum for run in self.decisive)
         runs = [run for run in self.decisive if run.measured_grad_accum == longest]
         middle = statistics.median_low(speed_of(run) for run in runs)

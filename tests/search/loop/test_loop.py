@@ -133,6 +133,11 @@ class TestBudgets:
         backend.run(loop)
         assert backend.order == ALL_RUNGS[:2] and loop.ended_reason == "the search ran its 2 trials (--max-trials)"
 
+    def test_max_trials_whose_last_one_took_the_time_that_was_left(self, make: Make, backend: Backend) -> None:
+        loop = make(max_trials=2, time_s=16.0)  # a trial takes 8 s
+        backend.run(loop)
+        assert loop.ended_reason == "the search ran its 2 trials (--max-trials), and 16 s are over (--time-budget)"
+
     @pytest.mark.parametrize("budget", [{"max_trials": 3}, {"time_s": 24.0}, {"gpu_s": 50.0}])
     def test_one_that_ends_with_the_last_layout_did_not_end_the_search(
         self, make: Make, backend: Backend, budget: dict[str, float]
