@@ -1,5 +1,6 @@
 """A machine that is busy while the best layouts run again: a fake backend plays the trials, the study is real."""
 
+import random
 import re
 from collections.abc import Callable, Iterator
 
@@ -125,6 +126,16 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     assert backend.jobs[before].repeat > 1, "it begins with the contenders"
     best = named_winner(history_of(study).measurements)
     assert best is not None and best.layout == LAYOUTS[0]
+
+
+@pytest.mark.parametrize("time_s", [60.0, 130.0, 280.0])
+def test_a_budget_is_spent_on_contenders_whose_order_stays_open(make: Make, backend: Backend, time_s: float) -> None:
+    """Checks that no more is left than a run takes, of 6 s; six rounds of three take 108 s."""
+    factors = random.Random(0)
+    backend.play = search_then(lambda job: FASTEST[job.layout] * factors.uniform(0.4, 0.95))
+    loop = make(rules=LAST, time_s=time_s)
+    backend.run(loop, max_trials=100)
+    assert 0 <= loop.spending.time_left_s() < 6.0 and "contenders" in loop.left_out
 
 
 def test_more_rounds_run_while_they_take_no_longer_than_the_search(make: Make, backend: Backend) -> None:
