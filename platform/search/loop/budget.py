@@ -37,6 +37,7 @@ class Spending:
         self._num_searched = 0
         """Number of the search's trials."""
         self._running: tuple[int, float] | None = None
+        self._kept_s = 0.0
 
     def begin(self, num_devices: int, *, searches: bool = False) -> None:
         """Begins a trial on `num_devices`, which either `searches` or is a final run."""
@@ -68,6 +69,14 @@ class Spending:
         if self.budget.time_s is not None:
             left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
         return left_s
+
+    def keep(self, seconds: float) -> None:
+        """Notes that the search leaves these seconds for final runs."""
+        self._kept_s = seconds
+
+    def kept_s(self) -> float:
+        """Returns the seconds that the search leaves for final runs, 0 once it is over."""
+        return self._kept_s
 
     def stop_at_s(self, leave_s: float) -> float | None:
         """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a

@@ -181,6 +181,7 @@ class SearchLoop:
         if self._search_end is None:
             reserve_s = self._reserve_s()
             work, self._search_end = self._next_work(reserve_s)
+            self.spending.keep(reserve_s if work else 0.0)
             if work is not None:
                 recipe = work[0].recipe
                 runs_one = not self._time.is_compared(recipe, self.history)

@@ -13,6 +13,7 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.search.loop.budget import Budget
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
+from platform.search.loop.phase import SessionPhase
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.search.setup.forecast import NO_FORECAST, Forecast
 from platform.searchers.problem import Problem
@@ -92,6 +93,7 @@ class Session:
     def __init__(self, folder: Path, takes: Trials, time_s: float, num_layouts: int, expected: Trials | None) -> None:
         self.takes, self.time_s, self.clock = takes, time_s, Clock()
         self.before: Measurement | None = None
+        self.most_kept_s = 0.0
         within = tuple(Candidate(recipe=RECIPE, layout=on, micro_batches=(1, 2, 4)) for on in LAYOUTS[:num_layouts])
         with Study.create(folder, f"study-{next(NUMBERS)}") as study:
             study.record(header("made-up", recipes=(RECIPE,), cluster=GPUS))
@@ -112,7 +114,9 @@ class Session:
             self.sentence = self.loop.time_sentence
             began_s = self.clock.now_s
             while (job := self.loop.next_job()) is not None:
-                self.before = None
+                kept_s = self.loop.spending.kept_s()
+                assert bool(kept_s) <= (self.loop.phase is SessionPhase.SEARCHING)
+                self.most_kept_s, self.before = max(self.most_kept_s, kept_s), None
                 self.clock.now_s += (takes.first_start_s - takes.start_s) * (not self.backend.jobs)
                 self.backend.gate_s = self.gate_s(job)
                 state, reason = self.backend.begin(job)
@@ -194,7 +198,7 @@ def test_a_budget_that_was_named_for_the_gate_holds_it(tmp_path: Path) -> None:
         )
         assert named and not short.has_gate, short.sentence
         enough = Session(tmp_path, takes, float(named[1]), 5, takes)
-        assert enough.has_gate and enough.num_searched >= 2
+        assert enough.has_gate and enough.num_searched >= 2 and enough.most_kept_s > TIMING.winner_s
         assert enough.sentence.endswith("of one rung beside the winner's last run and the numerics gate (predicted).")
 
 
