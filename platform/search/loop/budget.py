@@ -30,7 +30,7 @@ class Spending:
     def __init__(self, budget: Budget, *, num_devices: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Starts to count: Ray runs by now, whose start no budget holds."""
         self.budget = budget
-        self._num_devices = num_devices
+        self.num_devices = num_devices
         self._clock = clock
         self._started_s = clock()
         self._ended_gpu_s = 0.0
@@ -65,7 +65,7 @@ class Spending:
 
     def time_left_s(self) -> float:
         """Returns the seconds until a budget ends, infinite without one."""
-        left_s = self.gpu_left_s() / self._num_devices
+        left_s = self.gpu_left_s() / self.num_devices
         if self.budget.time_s is not None:
             left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
         return left_s
@@ -88,7 +88,7 @@ class Spending:
     @property
     def whole_s(self) -> float:
         """Seconds that the budget allows in all, infinite without one."""
-        of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self._num_devices
+        of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self.num_devices
         return min(self.budget.time_s or math.inf, of_devices)
 
     def over_reason(self, *, trial_s: float, reserve_s: float) -> str:

@@ -95,22 +95,26 @@ class TimePlan:
         budget, whole_s, gated_s = self._spending.budget, self._spending.whole_s, self.gated_s(history)
         if math.isinf(whole_s) or not gated_s:
             return ""
+        num_devices = self._spending.num_devices
         origin = "from the study's trials" if history.longest_rungs else "predicted"
         lacking = sum(self._num_lacking(recipe, history) for recipe in self._num_layouts)
         last_run = "the winner's last run" if len(self._num_layouts) == 1 else "the winners' last runs"
         if whole_s < gated_s:
             least_s = 10 * math.ceil(gated_s / 10)
-            of_time = budget.time_s is not None and budget.time_s <= whole_s
-            option = "--time-budget" if of_time else "--gpu-s"
-            value = least_s if of_time else math.ceil(least_s * (budget.gpu_s or 0.0) / whole_s)
+            least = {"--time-budget": (budget.time_s, least_s), "--gpu-s": (budget.gpu_s, least_s * num_devices)}
+            raised = " and ".join(
+                f"{option} {value}" for option, (limit, value) in least.items() if limit is not None and limit < value
+            )
             before = f"{plural(lacking, 'layout')} and {last_run}" if lacking else last_run
             return (
                 f"{duration(whole_s)} may be too short for the numerics gate: with {before} it takes about"
-                f" {duration(least_s)} ({origin}), which {option} {value} allows."
+                f" {duration(least_s)} ({origin}), which {raised} would hold."
             )
         costs, reserve_s = self.costs(history, begins=True), self.reserve_s(history, begins=True, for_new_winner=False)
         more = int((whole_s - self._comparing_s(history, costs) - reserve_s) / costs.trial_s)
-        num_layouts = min(sum(self._num_layouts.values()) - self._num_tried(history), max(0, more) + lacking)
+        untried = sum(self._num_layouts.values()) - self._num_tried(history)
+        most = untried if budget.max_trials is None else min(untried, budget.max_trials)
+        num_layouts = min(most, max(0, more) + lacking)
         return (
             f"{duration(whole_s)} allow about {plural(num_layouts, 'layout')} of one rung beside {last_run} and the"
             f" numerics gate ({origin})."

@@ -21,7 +21,7 @@ from platform.study.history import LATER_START
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.samples import header, layout
-from tests.search.loop.backend import CLUSTER, RECIPE, Backend, Clock, Make, TimeOut, result
+from tests.search.loop.backend import CLUSTER, RECIPE, Backend, Clock, Make, TimeOut, candidates, result
 from trainers.measuring.ladder import may_begin
 from trainers.records.job import GateSize, Job, Timing
 from trainers.records.measurement import TIMED, Measurement, Outcome
@@ -188,18 +188,31 @@ def test_every_budget_holds_a_point_then_a_second_layout_then_the_gate(
 
 
 def test_a_budget_that_was_named_for_the_gate_holds_it(tmp_path: Path) -> None:
-    """Checks budgets that a session asked for in place of its own, in time and in device seconds."""
+    """Checks budgets that a session asked for in place of its own."""
     for takes in (GPT2, LLAMA, SLOW):
         short = Session(tmp_path, takes, 80.0, 5, takes)
         named = re.fullmatch(
             r"1 min 20 s may be too short for the numerics gate: with 2 layouts and the winner's last run it takes"
-            r" about .+ \(predicted\), which --time-budget (\d+) allows\.",
+            r" about .+ \(predicted\), which --time-budget (\d+) would hold\.",
             short.sentence,
         )
         assert named and not short.has_gate, short.sentence
         enough = Session(tmp_path, takes, float(named[1]), 5, takes)
         assert enough.has_gate and enough.num_searched >= 2 and enough.most_kept_s > TIMING.winner_s
         assert enough.sentence.endswith("of one rung beside the winner's last run and the numerics gate (predicted).")
+
+
+def test_each_budget_that_is_too_short_is_named(make: Make) -> None:
+    rules, expected = ConfirmationRules(repeats=1, gate=GATE), forecast(GPT2, candidates()[0])
+
+    def sentence(**budget: float) -> str:
+        return make(rules=rules, forecast=expected, **budget).time_sentence
+
+    assert sentence(time_s=60.0).endswith("which --time-budget 130 would hold.")
+    assert sentence(gpu_s=120.0).endswith("which --gpu-s 260 would hold.")
+    assert sentence(time_s=60.0, gpu_s=80.0).endswith("which --time-budget 130 and --gpu-s 260 would hold.")
+    assert "allow about 3 layouts" in sentence(time_s=3600.0)
+    assert "allow about 2 layouts" in sentence(time_s=3600.0, max_trials=2)
 
 
 def test_without_a_budget_or_a_prediction_nothing_is_said(make: Make) -> None:
