@@ -93,7 +93,8 @@ class TimePlan:
         is to run or nothing is known of its time.
         """
         budget, whole_s, gated_s = self._spending.budget, self._spending.whole_s, self.gated_s(history)
-        if math.isinf(whole_s) or not gated_s:
+        costs = self.costs(history, begins=True)
+        if math.isinf(whole_s) or not gated_s or not costs.trial_s:
             return ""
         num_devices = self._spending.num_devices
         origin = "from the study's trials" if history.longest_rungs else "predicted"
@@ -110,7 +111,7 @@ class TimePlan:
                 f"{duration(whole_s)} may be too short for the numerics gate: with {before} it takes about"
                 f" {duration(least_s)} ({origin}), which {raised} would hold."
             )
-        costs, reserve_s = self.costs(history, begins=True), self.reserve_s(history, begins=True, for_new_winner=False)
+        reserve_s = self.reserve_s(history, begins=True, for_new_winner=False)
         more = int((whole_s - self._comparing_s(history, costs) - reserve_s) / costs.trial_s)
         untried = sum(self._num_layouts.values()) - self._num_tried(history)
         most = untried if budget.max_trials is None else min(untried, budget.max_trials)

@@ -24,6 +24,7 @@ from tests.samples import header, layout
 from tests.search.loop.backend import CLUSTER, RECIPE, Backend, Clock, Make, TimeOut, candidates, result
 from trainers.measuring.ladder import may_begin
 from trainers.records.job import GateSize, Job, Timing
+from trainers.records.journal import Resume
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 
@@ -213,6 +214,19 @@ def test_each_budget_that_is_too_short_is_named(make: Make) -> None:
     assert sentence(time_s=60.0, gpu_s=80.0).endswith("which --time-budget 130 and --gpu-s 260 would hold.")
     assert "allow about 3 layouts" in sentence(time_s=3600.0)
     assert "allow about 2 layouts" in sentence(time_s=3600.0, max_trials=2)
+
+
+def test_a_study_whose_first_trial_was_killed_tells_nothing_before_another_ended(make: Make, backend: Backend) -> None:
+    rules = ConfirmationRules(repeats=1, gate=GATE)
+    job = make(rules=rules).next_job()
+    assert job is not None
+    backend.begin(job)
+    backend.study.record(Resume())
+    resumed = make(rules=rules, time_s=600.0)
+    assert not resumed.time_sentence
+    backend.step(resumed)
+    backend.study.record(Resume())
+    assert make(rules=rules, time_s=600.0).time_sentence.endswith("(from the study's trials).")
 
 
 def test_without_a_budget_or_a_prediction_nothing_is_said(make: Make) -> None:
