@@ -153,16 +153,18 @@ class ConfirmationScheduler:
 
         It covers the winners' closing trials, and their profile if requested; the last runs alone if there is no time
         for the gates; and nothing if there is none for these either, since a part of them is worth nothing. With the
-        finalists' runs it is at most a third of the budget. It is zero while nothing is known of a recipe, and where
-        every point is asked for until each was tried.
+        finalists' runs it is at most a third of the budget. Nothing is reserved while nothing is known of a recipe, and
+        where every point is asked for until each was tried.
         """
         if self._waits(history, predicted=self._expected):
             return 0.0
         run_s, gate_s, profile_s = self.closing_s(history, costs, for_new_winner=for_new_winner)
         if run_s + GATE_MARGIN * gate_s + profile_s <= free_s:
             closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
+        elif run_s <= free_s:
+            closing_s = run_s
         else:
-            closing_s = run_s if run_s <= free_s else 0.0
+            return 0.0  # nor does a finalist's run begin
         points = [run.point for recipe in self._recipes for run in self._repeats_left(recipe, history)]
         num_runs = self.rules.repeats * (self.rules.finalists or 1)
         points += [best for best in self._only_expected(history) for _ in range(num_runs)]

@@ -196,6 +196,9 @@ def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
     assert reserve_of(confirmation(rules, ALONE), after(ran()), 3000.0) == pytest.approx(closing_s + again_s)
     assert reserve_of(confirmation(rules, ALONE), after(ran()), 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+    assert reserve_of(confirmation(rules, ALONE), after(ran()), RUN_S - 1) == 0.0, (
+        "none begins before the last run's time"
+    )
 
 
 @pytest.mark.parametrize(
