@@ -174,7 +174,7 @@ def test_every_budget_holds_a_point_then_a_second_layout_then_the_gate(
 ) -> None:
     """Checks trials of which nothing is predicted, or that take as long, half as long or twice as long as predicted."""
     first_s = takes.first_start_s + takes.rung_s
-    cases = [(20.0, 1), (900.0, 1), *zip(BUDGETS_S, itertools.cycle((2, 5)), strict=False)]
+    cases = [(20.0, 1), (900.0, 1), (280.0, 5), *zip(BUDGETS_S, itertools.cycle((2, 5)), strict=False)]
     for time_s, num_layouts in cases:
         session = Session(tmp_path, takes, time_s, num_layouts, expected)
         case = f"{time_s:.0f} s, {num_layouts} layouts, {len(session.backend.jobs)} trials: {session.loop.ended_reason}"
