@@ -14,6 +14,11 @@ _WINDOW = 64
 
 _DEGREES = ("tp", "pp", "virtual", "cp")
 
+MOST_FFN = 8.0
+"""Largest width of a miniature's feed-forward blocks over its hidden size, that of Gemma 7B: wider ones do not fit
+under the cap. transformers' defaults give them to a configuration that states its hidden size alone.
+"""
+
 TIME_BUDGET_S = 385.0
 """Default time budget of two workers, in seconds. Two quiet cores need about half of it; beside two busy loops
 `make search` takes seven minutes with it, the start and the end of Ray included.
@@ -37,7 +42,7 @@ def small_model(
         num_heads=num_heads,
         num_kv_heads=num_heads // 2 if grouped else num_heads,
         vocab_size=VOCAB_SIZE,
-        ffn_size=round(hidden_size * model.ffn_size / model.hidden_size),
+        ffn_size=round(hidden_size * min(MOST_FFN, model.ffn_size / model.hidden_size)),
         max_positions=max_positions if model.max_positions else 0,
         tied_embeddings=model.tied_embeddings,
         embedding_norm=model.embedding_norm,

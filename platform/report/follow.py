@@ -37,6 +37,10 @@ class Budgeted(Protocol):
         """Returns the device seconds that the budget leaves, infinite without one."""
         ...
 
+    def kept_s(self) -> float:
+        """Returns the seconds of `time_left_s` that the search leaves for final runs."""
+        ...
+
 
 @contextlib.contextmanager
 def followed(
@@ -167,6 +171,7 @@ class _Follower:
             batch=self._batch,
             elapsed_s=self._before_s + time.monotonic() - self._started_s,
             left_s=left_s if math.isfinite(left_s) else None,
+            kept_s=self._search.kept_s(),
             gpu_s=history.gpu_s + since_s,
             gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
             device=header.cluster.device_word if header else "device",

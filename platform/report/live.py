@@ -12,7 +12,7 @@ from rich.text import Text
 
 from platform.common.text import figure, plural
 from platform.report.console import STYLES
-from platform.report.progress import SearchProgress, best_point, spent
+from platform.report.progress import SearchProgress, best_point, kept_words, spent
 from trainers.records.measurement import Measurement, Outcome
 
 _LABEL = 9
@@ -51,7 +51,8 @@ def frame(progress: SearchProgress, *, height: int) -> RenderableType:
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    most_last = max(1, min(6, (height - _OTHER_ROWS - bool(progress.model_error)) // (2 if progress.predicted else 1)))
+    other_rows = _OTHER_ROWS + bool(progress.model_error) + bool(kept_words(progress))
+    most_last = max(1, min(6, (height - other_rows) // (2 if progress.predicted else 1)))
     for label, value in _rows(progress, most_last=most_last):
         table.add_row(label, value)
     mark = "MINIATURE  " if progress.miniature else ""
@@ -66,6 +67,8 @@ def _rows(progress: SearchProgress, *, most_last: int) -> Iterator[tuple[str, Re
     if progress.left_s is None and progress.to_go:
         time += f", about {progress.to_go} to go"
     yield "time", Text(time)
+    if words := kept_words(progress):
+        yield "", Text(words)
     yield "running", Text("no trial" if progress.layout is None else progress.layout.label)
     yield "", _ladder(progress)
     of_recipe = progress.recipe and f"of {progress.recipe}: "
@@ -112,7 +115,8 @@ def _ladder(progress: SearchProgress) -> Text:
         if outcome is not None:
             line.append(f"{micro_batch} {outcome}", style=_style(outcome))
         elif progress.batch is not None and progress.batch.micro_batch == micro_batch:
-            line.append(f"{micro_batch} x {progress.batch.grad_accum} runs", style="bold")
+            again = " again in fresh processes" if progress.final_run else ""
+            line.append(f"{micro_batch} x {progress.batch.grad_accum} runs{again}", style="bold")
         else:
             line.append(f"{micro_batch}", style="dim")
     line.append(f"; {progress.running_s:.0f} s", style="dim")
@@ -134,7 +138,7 @@ def _finished(measurement: Measurement) -> Text:
     memory = "" if measurement.peak_allocated_gib is None else f"{figure(measurement.peak_allocated_gib)} GiB"
     line = Text(f"{measurement.outcome:<7}", style=_style(measurement.outcome))
     run = f", run {measurement.repeat}" if measurement.repeat else ""
-    point = f"{measurement.layout.label}, MBS {measurement.batch.micro_batch}{run}"
+    point = f"MBS {measurement.batch.micro_batch}{run}: {measurement.layout.label}"  # a narrow terminal cuts the end
     line.append(f"{speed:>16} {memory:>9}  {point}" if speed else point, style="none")
     if measurement.outcome is not Outcome.OK and measurement.reason:
         line.append(f": {' '.join(measurement.reason.split())}", style="dim")

@@ -32,6 +32,8 @@ class SearchProgress:
     elapsed_s: float
     left_s: float | None
     """Seconds that the time budget leaves; None without one."""
+    kept_s: float = 0.0
+    """Seconds of these that the search leaves for final runs."""
     gpu_s: float
     gpu_left_s: float | None = None
     """Device seconds that the budget leaves; None without one."""
@@ -76,6 +78,7 @@ def progress_line(progress: SearchProgress) -> str:
     parts.append(f"best{progress.recipe and f' of {progress.recipe}'}: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
     parts.append(spent(progress))
+    parts += [words] if (words := kept_words(progress)) else []
     line = " | ".join(parts)
     return f"[miniature] {line}" if progress.miniature else line
 
@@ -105,6 +108,11 @@ def spent(progress: SearchProgress) -> str:
         time += f", {duration(progress.left_s)} left"
     gpu = f"{figure(progress.gpu_s)} {progress.device}-s"
     return f"{time} | {gpu}" if progress.gpu_left_s is None else f"{time} | {gpu}, {figure(progress.gpu_left_s)} left"
+
+
+def kept_words(progress: SearchProgress) -> str:
+    """Returns how much of the time that is left is kept for final runs; "" for none."""
+    return f"{duration(progress.kept_s)} of it kept for final runs" if progress.left_s and progress.kept_s else ""
 
 
 def best_point(best: Measurement | None) -> str:

@@ -55,6 +55,8 @@ AXES: Mapping[str, frozenset[str]] = {
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),
+    # What compiling takes before a first trial.
+    "platform/search/setup/forecast.py": frozenset({"compile"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload"}),

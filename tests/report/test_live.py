@@ -66,7 +66,7 @@ def test_it_says_how_the_search_stands(width: int) -> None:
     text = "\n".join(lines)
     for words in (
         "trials    3 of 12", "2 min 5 s, 1 h 1 min left | 500 GPU-s", "micro-batch 1 ok, 2 x 64 runs, 4, 8; 14 s",
-        "best      11,000 tokens/s", "1 ok, 1 thrash, 1 oom", "last      oom    DDP, sync last",
+        "best      11,000 tokens/s", "1 ok, 1 thrash, 1 oom", "last      oom    MBS 4: DDP, sync last",
         "thrash  12,000 tokens/s  61.2 GiB",
         "predicted 12,600 tokens/s (5.0% too fast)",
         "model     error so far 6.0%, 2.0% corrected",
@@ -92,6 +92,27 @@ def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:
     assert len(drawn(PROGRESS, width=80, height=14)) == 12
     plain = dataclasses.replace(PROGRESS, predicted=(), model_error="")
     assert len(drawn(plain, width=80)) == 12 and len(drawn(plain, width=80, height=12)) == 11
+
+
+def test_of_the_time_that_is_left_it_says_what_is_kept_for_final_runs() -> None:
+    reserving = dataclasses.replace(PROGRESS, kept_s=100.0)
+    lines = drawn(reserving, width=60)
+    assert len(lines) == 17 and lines[4].strip() == "1 min 40 s of it kept for final runs"
+    assert len(drawn(reserving, width=80, height=14)) <= 14
+    assert progress_line(reserving).endswith("1,500 left | 1 min 40 s of it kept for final runs")
+
+
+def test_a_final_run_says_that_it_runs_again() -> None:
+    final = dataclasses.replace(PROGRESS, final_run=2, ladder=(2,), rungs={})
+    assert any(
+        line.strip() == "micro-batch 2 x 64 runs again in fresh processes; 14 s" for line in drawn(final, width=80)
+    )
+
+
+def test_rungs_of_one_layout_are_told_apart_in_a_narrow_terminal() -> None:
+    rungs = tuple(measurement(micro_batch=rung, repeat=rung - 1) for rung in (1, 2))
+    lines = drawn(dataclasses.replace(PROGRESS, last=rungs, predicted=()), width=80)
+    assert sum("MBS 1: FSDP2" in line for line in lines) == sum("MBS 2, run 1: FSDP2" in line for line in lines) == 1
 
 
 def test_a_final_run_is_named_beside_the_layouts_searched() -> None:

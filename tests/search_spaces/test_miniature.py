@@ -1,9 +1,11 @@
-"""Miniatures of spaces that a file makes of built-in ones."""
+"""Miniatures: of models of odd proportions, and of spaces that a file makes of built-in ones."""
 
 from pathlib import Path
 
 import search_spaces
+from search_spaces.miniature import small_model
 from search_spaces.space import Space
+from trainers.spec.model import ModelSpec
 
 _FILE = """
 import dataclasses
@@ -37,3 +39,13 @@ def test_a_miniature_of_the_file_s_own_stays(tmp_path: Path) -> None:
     fields = "miniature=dataclasses.replace(base.miniature, is_stand_in=False, micro_batches=(2,))"
     miniature = _miniature(tmp_path, "{'engine': ('fsdp',)}", fields)
     assert miniature.micro_batches == (2,) and len(miniature.axes["engine"]) == 3
+
+
+def test_a_miniature_of_wide_feed_forward_blocks_has_room_for_its_states() -> None:
+    """Checks the defaults that transformers gives `Qwen2Config(hidden_size=512)`."""
+    wide = ModelSpec(
+        name="my-model", architecture="qwen2", num_layers=32, hidden_size=512, num_heads=32, vocab_size=151_936,
+        ffn_size=22_016,
+    )  # fmt: skip
+    states_gib = 16 * small_model(wide).num_parameters / 2**30
+    assert states_gib < 0.24 / 2, "under the cap, with activations beside them"

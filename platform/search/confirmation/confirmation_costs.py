@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.measuring.ladder import timed_accum
+from trainers.measuring.ladder import AGAIN, timed_accum
 from trainers.records.job import GateSize, Timing
 from trainers.records.measurement import Measurement
 
@@ -32,7 +32,7 @@ class ConfirmationCosts:
         """Returns the seconds of a finalist's run: the steps of the search's own `measurement` of it, in a separate
         trial.
         """
-        return self.start_s + sum(measurement.step_times_s)
+        return self.start_s + _compiled_anew_s(measurement) + sum(measurement.step_times_s)
 
     def held_s(self, measurement: Measurement) -> float:
         """Returns the seconds of a point's run with its allocator held, whose windows are as long as a winner's."""
@@ -42,7 +42,8 @@ class ConfirmationCosts:
         """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as
         `measurement` did.
         """
-        return self.start_s + sum(measurement.step_times_s[: measurement.warmup_steps])
+        warm_up_s = sum(measurement.step_times_s[: measurement.warmup_steps])
+        return self.start_s + _compiled_anew_s(measurement) + warm_up_s
 
     def measuring_s(self, best: Measurement) -> float:
         """Returns the seconds of the windows of a winner's last run: at least three timed steps, and before them one to
@@ -78,6 +79,25 @@ class ConfirmationCosts:
         speed = measurement.tokens_per_s if measurement is not None else None
         speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN
         return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
+
+    def winner_gate_s(self, gate: GateSize, best: Measurement) -> float:
+        """Returns the seconds that the numerics gate adds to the winner's last run: its steps, and compiling, since
+        their micro-batch may be another one than the run's.
+        """
+        return self.gate_s(gate, best, measurement=best) + AGAIN * _compile_s(best)
+
+
+def _compile_s(measurement: Measurement) -> float:
+    """Returns the seconds of compiling in fresh processes, which is longer than in a rung that was not its trial's
+    first.
+    """
+    is_first = measurement.startup_s is not None
+    return (1.0 if is_first else 1 / AGAIN) * (measurement.compile_s or 0.0)
+
+
+def _compiled_anew_s(measurement: Measurement) -> float:
+    """Returns the seconds that compiling takes longer in fresh processes than it took in the measurement's."""
+    return _compile_s(measurement) - (measurement.compile_s or 0.0)
 
 
 UNLIMITED = ConfirmationCosts(start_s=0.0, trial_s=0.0, timing=Timing())

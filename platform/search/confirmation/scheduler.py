@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from platform.common.text import duration, plural
 from platform.search.confirmation.confirmation_costs import UNLIMITED, ConfirmationCosts
@@ -29,14 +29,11 @@ RESERVE_MARGIN = 1.2
 """Time that other trials reserve for a gate, as a multiple of its estimate: the trial before it may take longer than
 earlier ones.
 """
-MOST_GATED = 2 / 3
-"""Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
-MOST_UNGATED = 1 / 2
-"""Share of a budget that the last run alone may take."""
 MOST_OF_RUNS = 1 / 3
 """Share of a budget up to which a search also reserves time for the finalists' runs."""
 MOST_ROUNDS = 6
-"""Rounds of the contenders' runs in one session; another session has as many."""
+"""Rounds of the contenders' runs in a session without a budget, which ends them otherwise; another session has as many.
+"""
 SURE_ROUNDS = 3
 """Rounds that only a budget cuts short: it takes three or four before intervals over pairs are narrow enough to tell
 layouts 10 % apart. Without a budget a further round begins only where all rounds together take no longer than the
@@ -49,12 +46,19 @@ class ConfirmationScheduler:
     session left nothing, so that they are not repeated for ever.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], rules: ConfirmationRules) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        rules: ConfirmationRules,
+        expected: Mapping[str, Measurement] | None = None,
+    ) -> None:
+        """Takes the `expected` winners by recipe id, which are predicted before any was measured."""
         self.rules = rules
+        self._expected = expected or {}
         self._candidates = candidates
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
         self._started: dict[tuple[object, ...], ConfirmationTrial] = {}
-        self._winner_runs = WinnerRuns(candidates, rules, self._started)
+        self._winner_runs = WinnerRuns(candidates, rules, self._started, self._expected)
         self._rounds_before: dict[str, int] = {}
         """By recipe id: the number of the last round before this session."""
 
@@ -100,7 +104,7 @@ class ConfirmationScheduler:
         """
         # A winner's gate that was given and left nothing is missing all the same.
         others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
-        missing = WinnerRuns(self._candidates, self.rules, others)
+        missing = WinnerRuns(self._candidates, self.rules, others, {})
         for recipe, best in self._unprofiled(history):
             trial = ConfirmationTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
             closing = missing.next(recipe, history)
@@ -120,7 +124,7 @@ class ConfirmationScheduler:
         before = self._rounds_before.setdefault(
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
-        most_rounds = MOST_ROUNDS + max(0, before - after)
+        most_rounds = MOST_ROUNDS + max(0, before - after) if math.isinf(left_s) else sys.maxsize - after - 1
         run = contenders_run(
             order, after=after, most_rounds=most_rounds, attempted=self._winner_runs.attempted_runs(recipe)
         )
@@ -135,39 +139,68 @@ class ConfirmationScheduler:
         return run
 
     def reserve_s(
-        self, history: History, costs: ConfirmationCosts, whole_s: float, *, for_new_winner: bool = True
+        self,
+        history: History,
+        costs: ConfirmationCosts,
+        free_s: float,
+        whole_s: float,
+        *,
+        for_new_winner: bool = True,
     ) -> float:
-        """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
-        have run, and with `for_new_winner`, for those of another winner, which would need all of them.
+        """Returns the seconds to reserve for the final trials that would follow now, where the search can leave
+        `free_s` of its budget of `whole_s`; once some have run, and with `for_new_winner`, for those of another winner,
+        which would need all of them.
 
-        It covers the winners' closing trials, and their profile if requested; the last runs alone if that is too large
-        a share of the budget; and nothing if these are too large as well, since a part of them is worth nothing. With
-        the finalists' runs it is at most a third of the budget. It is zero while the final runs `wait`.
+        It covers the winners' closing trials, and their profile if requested; the last runs alone if there is no time
+        for the gates; and nothing if there is none for these either, since a part of them is worth nothing. With the
+        finalists' runs it is at most a third of the budget. Nothing is reserved while nothing is known of a recipe, and
+        where every point is asked for until each was tried.
         """
-        if self.wait(history):
+        if self._waits(history, predicted=self._expected):
             return 0.0
-        run_s, gate_s = self._needs_s(
-            history, costs, for_new_winner=self._recipes if for_new_winner and history.finals_begun else ()
-        )
-        profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
-        if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
+        run_s, gate_s, profile_s = self.closing_s(history, costs, for_new_winner=for_new_winner)
+        if run_s + GATE_MARGIN * gate_s + profile_s <= free_s:
             closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
+        elif run_s <= free_s:
+            closing_s = run_s
         else:
-            closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
-        runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
-        runs_s = sum(costs.repeat_s(run.point) for run in runs)
-        return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
+            return 0.0  # nor does a finalist's run begin
+        points = [run.point for recipe in self._recipes for run in self._repeats_left(recipe, history)]
+        num_runs = self.rules.repeats * (self.rules.finalists or 1)
+        points += [best for best in self._only_expected(history) for _ in range(num_runs)]
+        return max(closing_s, min(closing_s + sum(map(costs.repeat_s, points)), MOST_OF_RUNS * whole_s))
+
+    def closing_s(
+        self, history: History, costs: ConfirmationCosts, *, for_new_winner: bool = True
+    ) -> tuple[float, float, float]:
+        """Returns the estimated seconds of the remaining last runs, of what gates add to them, and of profiles; see
+        `reserve_s`.
+        """
+        new_winners = self._recipes if for_new_winner and history.finals_begun else ()
+        run_s, gate_s = self._needs_s(history, costs, for_new_winner=new_winners)
+        profiled = [best for _, best in self._unprofiled(history)]
+        profiled += self._only_expected(history) if self.rules.profile else []
+        return run_s, gate_s, sum(map(costs.profile_s, profiled))
+
+    def _only_expected(self, history: History) -> list[Measurement]:
+        """Returns the expected winners of recipes that have none yet."""
+        unmeasured = [recipe for recipe in self._recipes if not winner(of_recipe(recipe, history.measurements))]
+        return [self._expected[recipe.id] for recipe in unmeasured if recipe.id in self._expected]
 
     def wait(self, history: History) -> bool:
         """Returns whether the search continues before any final run: until each recipe was tried, and until each point
         was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
         """
+        return self._waits(history)
+
+    def _waits(self, history: History, predicted: Collection[str] = ()) -> bool:
+        """Returns what `wait` does, as if the recipes with the ids `predicted` had been tried."""
         every_point = self.rules.finalists is None
         tried_recipes = {
-            measurement.recipe for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED
-        }
+            measurement.recipe.id for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED
+        }.union(predicted)
         return any(
-            (every_point or candidate.recipe not in tried_recipes) and history.missing(candidate)
+            (every_point or candidate.recipe.id not in tried_recipes) and history.missing(candidate)
             for candidate in self._candidates
         )
 

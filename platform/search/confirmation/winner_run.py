@@ -23,7 +23,7 @@ MOST_REFERENCES = 3
 
 class WinnerRuns:
     """The closing trials of each recipe's winner; `started` are those that this session has run, whatever their
-    outcome.
+    outcome, and `expected` by recipe id the winners that are predicted before any was measured.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class WinnerRuns:
         candidates: Sequence[Candidate],
         rules: ConfirmationRules,
         started: Mapping[tuple[object, ...], ConfirmationTrial],
+        expected: Mapping[str, Measurement],
     ) -> None:
         self._candidates = candidates
         self._compared = compared({candidate.recipe for candidate in candidates})
         self._rules = rules
         self._started = started
+        self._expected = expected
 
     def next(
         self, recipe: Recipe, history: History, *, gated: bool = True, run: bool = True
@@ -74,21 +76,27 @@ class WinnerRuns:
         self, recipe: Recipe, history: History, costs: ConfirmationCosts, *, for_new_winner: bool = False
     ) -> tuple[float, float]:
         """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
-        and the reference's add. With `for_new_winner`, of all of them, since another winner may take its place.
+        and the reference's add. With `for_new_winner`, of all of them, since another winner may take its place; so they
+        are where the winner is only expected.
         """
         best = winner(of_recipe(recipe, history.measurements))
+        if best is None:
+            best, for_new_winner = self._expected.get(recipe.id), True
         if best is None:
             return 0.0, 0.0
         closing = None if for_new_winner else self.next(recipe, history)
         runs = self._needs_timing(best) if for_new_winner else self.next(recipe, history, gated=False) is not None
         run_s = costs.run_s(best) if runs else 0.0
-        gate = self._rules.gate if for_new_winner else closing and closing.gate
+        if for_new_winner:
+            gate = self._rules.gate if self._can_have_gate(best, history) else None
+        else:
+            gate = closing and closing.gate
         if not gate:
             return run_s, 0.0
         reference_s = self.reference_s(best, history, costs)
         if closing and not closing.is_winner_run:
             return run_s, reference_s
-        winner_gate_s = costs.gate_s(gate, best, measurement=best)
+        winner_gate_s = costs.winner_gate_s(gate, best)
         if not runs:  # its trial is counted nowhere else
             winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
         return run_s, winner_gate_s + reference_s
@@ -117,8 +125,9 @@ class WinnerRuns:
         """Returns whether the winner's curves are still missing, where another layout can be its reference or they show
         what FP8 costs in loss.
         """
-        if has_curves(best, history.gates):
-            return False
+        return not has_curves(best, history.gates) and self._can_have_gate(best, history)
+
+    def _can_have_gate(self, best: Measurement, history: History) -> bool:
         return best.recipe in self._compared or bool(self._references(best, history))
 
     def _references(self, best: Measurement, history: History) -> list[Layout]:

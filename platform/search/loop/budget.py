@@ -30,13 +30,14 @@ class Spending:
     def __init__(self, budget: Budget, *, num_devices: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Starts to count: Ray runs by now, whose start no budget holds."""
         self.budget = budget
-        self._num_devices = num_devices
+        self.num_devices = num_devices
         self._clock = clock
         self._started_s = clock()
         self._ended_gpu_s = 0.0
         self._num_searched = 0
         """Number of the search's trials."""
         self._running: tuple[int, float] | None = None
+        self._kept_s = 0.0
 
     def begin(self, num_devices: int, *, searches: bool = False) -> None:
         """Begins a trial on `num_devices`, which either `searches` or is a final run."""
@@ -64,10 +65,18 @@ class Spending:
 
     def time_left_s(self) -> float:
         """Returns the seconds until a budget ends, infinite without one."""
-        left_s = self.gpu_left_s() / self._num_devices
+        left_s = self.gpu_left_s() / self.num_devices
         if self.budget.time_s is not None:
             left_s = min(left_s, self.budget.time_s - (self._clock() - self._started_s))
         return left_s
+
+    def keep(self, seconds: float) -> None:
+        """Notes that the search leaves these seconds for final runs."""
+        self._kept_s = seconds
+
+    def kept_s(self) -> float:
+        """Returns the seconds that the search leaves for final runs, 0 once it is over."""
+        return self._kept_s
 
     def stop_at_s(self, leave_s: float) -> float | None:
         """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a
@@ -79,7 +88,7 @@ class Spending:
     @property
     def whole_s(self) -> float:
         """Seconds that the budget allows in all, infinite without one."""
-        of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self._num_devices
+        of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self.num_devices
         return min(self.budget.time_s or math.inf, of_devices)
 
     def over_reason(self, *, trial_s: float, reserve_s: float) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from platform.search.confirmation.confirmation_costs import ConfirmationCosts
@@ -16,22 +15,18 @@ from platform.search.loop.jobs import TrialSettings, failed_measurement, make_jo
 from platform.search.loop.phase import Decision, SearchEnd, SessionPhase, phase_of
 from platform.search.loop.policy import Kind, Next
 from platform.search.loop.study_log import StudyLog
+from platform.search.loop.time_plan import TimePlan
 from platform.search.loop.trial_time import least_trial_s
 from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.search.setup.forecast import NO_FORECAST, Forecast
 from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from trainers.records.job import Job
 from trainers.records.journal import TrialEnd, TrialStart, TrialState
-from trainers.records.measurement import ENDS_LADDER, TIMED, Measurement
+from trainers.records.measurement import ENDS_LADDER, Measurement
 from trainers.spec.batch import BatchPoint
-from trainers.spec.recipe import Recipe
-
-FIRST_SHARE = 1 / 3
-"""Share of a budget in which the first layout may begin rungs: the rest is for others, without which there is nothing
-to compare it with, and for final runs. Several recipes share it.
-"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +51,7 @@ class SearchLoop:
         searcher: Searcher[Candidate],
         budget: Budget,
         settings: TrialSettings,
+        forecast: Forecast = NO_FORECAST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours."""
@@ -69,14 +65,14 @@ class SearchLoop:
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._log = StudyLog(study)
         self._search = Exploration(searcher, candidates, self._log, settings)
-        self._num_layouts = Counter(candidate.recipe for candidate in candidates)
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
         self._confirmation = (
-            ConfirmationScheduler(candidates, settings.rules)
+            ConfirmationScheduler(candidates, settings.rules, forecast.winners)
             if settings.rules
             else ConfirmationScheduler((), ConfirmationRules())
         )
+        self._time = TimePlan(self.spending, self._confirmation, candidates, settings.timing, forecast)
         self._resumes_finals = self.history.ends_in_finals or bool(self.history.left_out)
         """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
         further candidates are tried, except those that final runs wait for.
@@ -123,6 +119,11 @@ class SearchLoop:
         return self._confirmation.left_out(self.history, self._costs, self._cold_s)
 
     @property
+    def time_sentence(self) -> str:
+        """Sentence on what the session's budget allows, before its first trial; "" where nothing is known of it."""
+        return self._time.sentence(self.history)
+
+    @property
     def has_unwritten(self) -> bool:
         """Whether something settled is not yet in the journal."""
         return self._log.has_unwritten
@@ -164,7 +165,7 @@ class SearchLoop:
     def _decision(self) -> Decision:
         if self.fault:
             return Decision(phase=SessionPhase.FAULTED)
-        lacks_comparison = any(not self._has_two(recipe) for recipe in self._num_layouts)
+        lacks_comparison = self._time.lacks_comparison(self.history)
         if self._resumes_finals and not lacks_comparison and not self._confirmation.wait(self.history):
             if decision := self._final_decision():
                 return decision
@@ -180,9 +181,11 @@ class SearchLoop:
         if self._search_end is None:
             reserve_s = self._reserve_s()
             work, self._search_end = self._next_work(reserve_s)
+            self.spending.keep(reserve_s if work else 0.0)
             if work is not None:
                 recipe = work[0].recipe
-                runs_one, leave_s = not self._is_compared(recipe), self._leave_s(recipe, reserve_s)
+                runs_one = not self._time.is_compared(recipe, self.history)
+                leave_s = self._time.leave_s(recipe, self.history, reserve_s)
                 return Decision(phase=SessionPhase.SEARCHING, job=self._job(*work, leave_s=leave_s, runs_one=runs_one))
             self._search.blame_suspects()
         return None
@@ -197,7 +200,7 @@ class SearchLoop:
         # The time for another winner's final runs may still be given up, and what is passed over does not come back.
         is_settled = bool(self._ends) or not (self._reserves_for_new_winner and history.finals_begun)
         while (work := self._search.next()) is not None:
-            kept_s = reserve_s if self._is_compared(work[0].recipe) else 0.0
+            kept_s = reserve_s if self._time.is_compared(work[0].recipe, history) else 0.0
             reason = self.spending.over_reason(trial_s=least_trial_s(*work, history, timing), reserve_s=kept_s)
             if not reason:
                 return work, None
@@ -210,37 +213,9 @@ class SearchLoop:
             return None, SearchEnd(reason=reason, tried_all=False)
         return None, SearchEnd(reason=self._search.stopped_reason, tried_all=True)
 
-    def _num_timed(self, recipe: Recipe) -> int:
-        """Returns the number of the recipe's layouts that were timed."""
-        return len({m.layout for m in self.history.measurements if m.recipe == recipe and m.outcome in TIMED})
-
-    def _has_two(self, recipe: Recipe) -> bool:
-        """Returns whether two of the recipe's layouts were timed, or all: until then nothing is worth more than a
-        second one.
-        """
-        return self._num_timed(recipe) >= min(2, self._num_layouts[recipe])
-
-    def _is_compared(self, recipe: Recipe) -> bool:
-        """Returns whether two of the recipe's layouts were timed, or time is no matter."""
-        return math.isinf(self.spending.whole_s) or self._has_two(recipe)
-
-    def _leave_s(self, recipe: Recipe, reserve_s: float) -> float:
-        """Returns the seconds of a budget that a trial of the recipe leaves: `reserve_s`, and after its first layout
-        also the others' share.
-        """
-        whole_s = self.spending.whole_s
-        if math.isinf(whole_s) or self._num_layouts[recipe] < 2 or self._num_timed(recipe):
-            return reserve_s
-        return max(reserve_s, self.spending.time_left_s() - FIRST_SHARE * whole_s / len(self._num_layouts))
-
     def _reserve_s(self) -> float:
         """Returns the seconds of a budget that the search reserves for the final runs."""
-        whole_s = self.spending.whole_s
-        if math.isinf(whole_s):
-            return 0.0
-        return self._confirmation.reserve_s(
-            self.history, self._costs, whole_s, for_new_winner=self._reserves_for_new_winner
-        )
+        return self._time.reserve_s(self.history, begins=not self._ends, for_new_winner=self._reserves_for_new_winner)
 
     def _final_decision(self) -> Decision | None:
         """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
@@ -290,9 +265,7 @@ class SearchLoop:
 
     @property
     def _costs(self) -> ConfirmationCosts:
-        history, timing = self.history, self.settings.timing
-        cold_s = 0.0 if self._ends else self._cold_s
-        return ConfirmationCosts(start_s=history.start_s, trial_s=history.trial_s, cold_s=cold_s, timing=timing)
+        return self._time.costs(self.history, begins=not self._ends)
 
     def on_trial_end(
         self,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from platform.common.text import duration, plural
-from platform.search.loop.budget import Budget
+from platform.search.confirmation.scheduler import ConfirmationScheduler
+from platform.search.loop.budget import Budget, Spending
+from platform.search.loop.time_plan import TimePlan
+from platform.search.setup.forecast import forecast_of
 from platform.search.setup.planning import Candidate, num_rungs
 from platform.search.setup.study_setup import StudySetup
 from platform.study.history import History
@@ -28,6 +31,12 @@ def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_obje
         if limit_s is not None and limit_s < seconds:
             whose = budget.time_words if budget.of_space else f"({option})"
             print(f"The budget ends it after {duration(limit_s)} {whose}.")
+    forecast = forecast_of(setup.plan, setup.timing)
+    confirmation = ConfirmationScheduler(setup.plan.candidates, setup.rules, forecast.winners)
+    spending = Spending(budget, num_devices=setup.cluster.num_devices)
+    time_plan = TimePlan(spending, confirmation, setup.plan.candidates, setup.timing, forecast)
+    if sentence := time_plan.sentence(history):
+        print(sentence)
 
 
 def _print(setup: StudySetup, remaining: Sequence[Candidate], seconds: float) -> None:

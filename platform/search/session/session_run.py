@@ -22,6 +22,7 @@ from platform.search.loop.budget import Budget
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
 from platform.search.session import output
+from platform.search.setup.forecast import forecast_of
 from platform.search.setup.planned_line import planned
 from platform.search.setup.study_setup import StudySetup
 from platform.study.study import Study
@@ -107,6 +108,8 @@ class SessionRun:
             tune.recorder(study.journal, state) as recorder,
         ):
             loop = self._loop = self._make_loop(recorder)
+            if sentence := loop.time_sentence:
+                print_line(sentence)
             num_layouts = len(self._setup.plan.candidates)
             with (
                 sampled(study.path),
@@ -123,6 +126,7 @@ class SessionRun:
             candidates=setup.plan.candidates,
             searcher=searchers.create(setup.request.searcher, setup.problem),
             budget=self._budget,
+            forecast=forecast_of(setup.plan, setup.timing),
             settings=TrialSettings(
                 cluster=setup.cluster,
                 cpus_per_worker=handle.cpus_per_worker,

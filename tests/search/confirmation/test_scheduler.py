@@ -70,6 +70,11 @@ def confirmation(
     return ConfirmationScheduler(candidates, rules)
 
 
+def reserve_of(session: ConfirmationScheduler, history: History, free_s: float) -> float:
+    """Returns what is reserved where the whole budget of `free_s` is free."""
+    return session.reserve_s(history, COSTS, free_s, free_s)
+
+
 def kind(trial: ConfirmationTrial | None) -> str:
     """Returns words for the kind of the trial."""
     if trial is None:
@@ -139,43 +144,60 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
 
 
 @pytest.mark.parametrize(
-    ("whole_s", "reserve_s"),
+    ("free_s", "reserve_s"),
     [
-        (1.5 * ALL_S + 1, RUN_S + 1.2 * (GATE_S + REFERENCE_S)),
-        (1.5 * ALL_S - 1, RUN_S),
-        (2 * RUN_S, RUN_S),
-        (2 * RUN_S - 1, 0.0),
+        (ENOUGH_S, RUN_S + 1.2 * (GATE_S + REFERENCE_S)),
+        (ENOUGH_S - 1, RUN_S),
+        (RUN_S, RUN_S),
+        (RUN_S - 1, 0.0),
     ],
 )
-def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, reserve_s: float) -> None:
-    assert confirmation(candidates=ALONE).reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
-    assert confirmation(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before any measurement"
+def test_a_search_leaves_time_for_what_fits_into_the_budget(free_s: float, reserve_s: float) -> None:
+    """Checks a winner that ran, and one that is only expected."""
+    assert reserve_of(confirmation(candidates=ALONE), after(ran()), free_s) == pytest.approx(reserve_s)
+    assert reserve_of(confirmation(candidates=ALONE), after(), free_s) == 0.0, "nothing is known"
+    expecting = ConfirmationScheduler(ALONE, RULES, {RECIPE.id: ran()})
+    assert reserve_of(expecting, after(), free_s) == pytest.approx(reserve_s)
+
+
+def test_no_gate_is_reserved_for_an_expected_winner_that_is_alone() -> None:
+    expecting = ConfirmationScheduler(ALONE[:1], RULES, {RECIPE.id: ran()})
+    assert reserve_of(expecting, after(), 3000.0) == pytest.approx(RUN_S)
+
+
+def test_a_profile_is_reserved_for_an_expected_winner() -> None:
+    rules = dataclasses.replace(RULES, profile=True)
+    expecting = ConfirmationScheduler(ALONE, rules, {RECIPE.id: ran()})
+    assert expecting.closing_s(after(), COSTS) == pytest.approx((RUN_S, GATE_S + REFERENCE_S, 70.0))
 
 
 def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
-    assert confirmation().reserve_s(after(ran()), COSTS, 3000.0) == 0.0
-    assert confirmation().reserve_s(after(ran(), ran(recipe=OTHER)), COSTS, 3000.0) > RUN_S
+    assert reserve_of(confirmation(), after(ran()), 3000.0) == 0.0
+    assert reserve_of(confirmation(), after(ran(), ran(recipe=OTHER)), 3000.0) > RUN_S
+    expecting = ConfirmationScheduler(CANDIDATES, RULES, {OTHER.id: ran(recipe=OTHER)})
+    assert reserve_of(expecting, after(ran()), 3000.0) > RUN_S, "unless its winner's time is predicted"
 
 
 def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_tried() -> None:
     every = confirmation(dataclasses.replace(RULES, finalists=None), ALONE)
-    assert every.reserve_s(after(ran()), COSTS, 3000.0) == 0.0
-    assert every.reserve_s(after(ran(), ran(PLAIN, speed=SPEED / 2)), COSTS, 3000.0) > RUN_S
+    assert reserve_of(every, after(ran()), 3000.0) == 0.0
+    assert reserve_of(every, after(ran(), ran(PLAIN, speed=SPEED / 2)), 3000.0) > RUN_S
 
 
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
     """Checks a study whose reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
     assert confirmation(candidates=ALONE).next(passed) is None
-    assert confirmation(candidates=ALONE).reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+    assert reserve_of(confirmation(candidates=ALONE), passed, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
 
 
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
-    assert confirmation(rules, ALONE).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
-    assert confirmation(rules, ALONE).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(
-        closing_s + 10
+    assert reserve_of(confirmation(rules, ALONE), after(ran()), 3000.0) == pytest.approx(closing_s + again_s)
+    assert reserve_of(confirmation(rules, ALONE), after(ran()), 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+    assert reserve_of(confirmation(rules, ALONE), after(ran()), RUN_S - 1) == 0.0, (
+        "none begins before the last run's time"
     )
 
 

@@ -11,6 +11,7 @@ from platform.search.loop.budget import Budget
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
 from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.search.setup.forecast import NO_FORECAST, Forecast
 from platform.searchers.problem import Problem
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
@@ -53,6 +54,7 @@ def make(study: Study, clock: Clock) -> Make:
         searcher: str = "sweep",
         rules: ConfirmationRules | None = None,
         timing: Timing = TIMING,
+        forecast: Forecast = NO_FORECAST,
         **budget: float,
     ) -> SearchLoop:
         return SearchLoop(
@@ -69,6 +71,7 @@ def make(study: Study, clock: Clock) -> Make:
                 timing=timing,
                 rules=rules,
             ),
+            forecast=forecast,
             clock=clock,
         )
 

@@ -191,7 +191,7 @@ class TestBudgets:
         rules = ConfirmationRules(repeats=3, gate=GateSize(steps=2, sequences=8))
         backend.run(make(searcher=searcher, rules=rules, time_s=40.0))
         searched = [point for point in history_of(study).measurements if not point.repeat]
-        assert [point.batch.micro_batch for point in searched] == [1, 1] or searcher == "guided"
+        assert [point.batch.micro_batch for point in searched][:2] == [1, 1] or searcher == "guided"
         assert len({point.layout for point in searched}) == 2
 
     def test_a_resumed_study_of_one_layout_measures_a_second_one_before_any_final_run(
