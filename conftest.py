@@ -1,5 +1,5 @@
-"""Configures every test: our modules beside the standard `platform`, the flag that writes golden files, and which tests
-may run at the same time.
+"""Configures every test: our modules beside the standard `platform`, the flag that writes golden files, threads, and
+which tests may run at the same time.
 
 A bare `pytest` has imported the standard library's `platform` before it reads this file; with the folder as its
 `__path__`, `platform.search` is found there as it is under `python -m platform.search`. A child of a test that runs
@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def _phase(file: Path) -> str:
     """Returns the phase that `file` has a marker of, a search before Ray; "" where it has none."""
     text = file.read_text(encoding="utf-8")
     return next((name for name in ("search", "ray", "contract") if f"pytest.mark.{name}" in text), "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Gives torch one thread in this process, as the ranks beside it have.
+
+    With a thread for each core, each of thousands of small operations waits until the other processes of the tests let
+    the last of its threads run: that took ten times as long, and as much of the processor.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from trainers.measuring.device import CpuMeter
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
 
-MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
-"""A model of 76 M parameters, 0.28 GiB in fp32, whose largest unit is a twenty-fourth of it."""
+MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=256, num_heads=8, vocab_size=512)
+"""A model of 19 M parameters, 0.07 GiB in fp32, whose largest unit is a twenty-fourth of it."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
 PADDED = ModelSpec.from_config({**GPT2.to_config(), "pad_token_id": 3}, name="padded")
 WATCHED = tuple(str(Path(str(package.__file__)).parent) for package in (trainers, transformers))

@@ -1,4 +1,6 @@
-"""Layouts of 8 ranks over which tensor, context and data parallelism split a tiny model, and faults that must show."""
+"""Layouts of 4 and 8 ranks over which tensor, context and data parallelism split a tiny model, and faults that must
+show.
+"""
 
 import dataclasses
 import itertools
@@ -13,6 +15,9 @@ from trainers.spec.recipe import Recipe
 from trainers.spec.support import standing_refusal
 
 WORLD_SIZE = 8
+"""Ranks of what is split along three axes, and of the whole product."""
+PAIRS_SIZE = 4
+"""Ranks of `pairwise`: a case takes less than half the time that it takes on 8."""
 # No other width is that of the vocabulary: logits are known by it.
 _SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 104, "init_std": 0.2}
 MODELS = {
@@ -78,7 +83,7 @@ def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | 
     cp, tp = values["degrees"]
     data_parallel = {"zero_stage": 0, "dp_replicate": 1, **DATA_PARALLEL[values["data parallel"]]}
     ranks, replicas = world_size // (cp * tp), data_parallel["dp_replicate"]
-    if ranks % replicas:
+    if world_size % (cp * tp) or ranks % replicas:
         return None
     free = "dp_shard" if data_parallel["zero_stage"] else "dp_replicate"
     degrees = {**data_parallel, free: ranks // (replicas if free == "dp_shard" else 1), "cp": cp, "tp": tp}
@@ -90,7 +95,7 @@ def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | 
 
 
 def pairwise() -> list[MeshCase]:
-    """Returns cases in which every two values that may be combined occur together.
+    """Returns cases on 4 ranks in which every two values that may be combined there occur together.
 
     Each case is the one that adds most pairs among some that are drawn with a pair that is still missing. A pair with
     which no case can be drawn counts as refused.
@@ -102,23 +107,32 @@ def pairwise() -> list[MeshCase]:
     while missing:
         pair = min(missing, key=repr)
         tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(pair)} for _ in range(40)]
-        built = [(set(itertools.combinations(values.items(), 2)), case(values)) for values in tries]
+        built = [(set(itertools.combinations(values.items(), 2)), case(values, PAIRS_SIZE)) for values in tries]
         pairs, best = max(built, key=lambda entry: len(entry[0] & missing) if entry[1] is not None else -1)
         missing -= {pair} if best is None else pairs
         chosen_cases += [] if best is None else [best]
     return chosen_cases
 
 
-def pipelines() -> list[MeshCase]:
-    """Returns pipelines whose first stage has only an embedding and whose last only a head, each split over ranks, and
-    one that is split along all axes.
+def wide() -> list[MeshCase]:
+    """Returns cases on 8 ranks, which alone can be split along three axes: replicas of shards, each rank of which is
+    split again, and a pipeline with all other degrees; and pipelines whose first stage has only an embedding and whose
+    last only a head, each split over ranks.
     """
+    plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "offload": "none", "checkpointing": "full"}
+    rows = (
+        {"model": "llama", "data parallel": "hybrid", "degrees": (1, 2), "grad_sync": "every"},
+        {"model": "bloom", "data parallel": "hybrid", "degrees": (2, 1), "grad_sync": "last"},
+        {"model": "neox", "data parallel": "stage 3", "degrees": (2, 2), "grad_sync": "last"},
+    )
+    split = (case({**plain, **row}) for row in rows)
     layouts = {
         "llama": Layout(engine="ddp", pp=4, tp=2),
         "bloom": Layout(engine="fsdp", zero_stage=3, pp=4, tp=2, loss="chunked"),
         "gpt2": Layout(engine="ddp", pp=2, tp=2, cp=2, attention="sdpa"),
     }
-    return [MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout) for name, layout in layouts.items()]
+    pipelines = (MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout) for name, layout in layouts.items())
+    return [mesh_case for mesh_case in (*split, *pipelines) if mesh_case is not None]
 
 
 def product() -> list[MeshCase]:

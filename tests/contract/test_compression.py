@@ -68,7 +68,7 @@ def _trained() -> list[dict[str, Any]]:
 
 def _in_buckets() -> list[float]:
     """Returns the gradient norms of three steps of a model that has several buckets by torch's default."""
-    model = dataclasses.replace(BLOOM, num_layers=16, hidden_size=512, ffn_size=2048)
+    model = dataclasses.replace(BLOOM, num_layers=6, hidden_size=512, ffn_size=2048)
     factored = recipe(model, compression="powersgd_4")
     engine = create_engine(factored, Layout(engine="ddp", dp_replicate=2), torch.device("cpu"))
     tokens = torch.from_numpy(data.source(factored).sequences(0, range(2)))
@@ -81,7 +81,7 @@ def _both(_: None) -> tuple[list[dict[str, Any]], list[float]]:
 
 @pytest.fixture(scope="module")
 def results() -> tuple[list[dict[str, Any]], list[float]]:
-    return run_group(_both, None, 2, deadline_s=120)
+    return run_group(_both, None, 2, deadline_s=600)
 
 
 def test_errors_of_powersgd_stay_in_place_and_are_those_of_torch_s_own_feedback(results: Any) -> None:

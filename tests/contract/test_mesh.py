@@ -2,33 +2,44 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import MODELS, WORLD_SIZE, MeshCase, compiled, faulty, pairwise, pipelines, product
+from tests.contract.mesh_cases import (
+    MODELS,
+    PAIRS_SIZE,
+    WORLD_SIZE,
+    MeshCase,
+    compiled,
+    faulty,
+    pairwise,
+    product,
+    wide,
+)
 from tests.contract.mesh_group import Trained, dense, run_all, run_generated
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.spec.recipe import Recipe
 
 pytestmark = pytest.mark.contract
 
-CASES = [*pairwise(), *pipelines()]
-COMPILED, FAULTY = compiled(), faulty()
+CASES = {PAIRS_SIZE: pairwise(), WORLD_SIZE: wide(), 2: [*compiled(), *faulty()]}
+"""The cases of each number of ranks."""
 
 
 @functools.cache
-def results(world_size: int = WORLD_SIZE) -> list[dict[str, Any]]:
-    return run_group(run_all, CASES if world_size == WORLD_SIZE else [*COMPILED, *FAULTY], world_size)
+def results(world_size: int) -> list[dict[str, Any]]:
+    return run_group(run_all, CASES[world_size], world_size)
 
 
 @functools.cache
 def expected(recipe: Recipe) -> Trained:
     """Returns the dense model's results, in fp32 except that weights and states are bf16 where the recipe's are."""
     model = dense_model(recipe)
-    return dense(MeshCase(recipe=recipe, layout=CASES[0].layout), model, make_optimizer(model, recipe))
+    return dense(MeshCase(recipe=recipe, layout=CASES[PAIRS_SIZE][0].layout), model, make_optimizer(model, recipe))
 
 
 def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, Any]:
@@ -67,34 +78,39 @@ def differences(run: Trained, recipe: Recipe) -> list[str]:
     return sentences
 
 
-def _each(cases: list[MeshCase]) -> list[Any]:
-    return [pytest.param(i, id=case.name) for i, case in enumerate(cases)]
+def _each(*world_sizes: int, choose: Callable[[MeshCase], bool] = lambda case: not case.fault) -> list[Any]:
+    return [
+        pytest.param(world_size, index, id=case.name)
+        for world_size in world_sizes
+        for index, case in enumerate(CASES[world_size])
+        if choose(case)
+    ]
 
 
-def _result(index: int, world_size: int = WORLD_SIZE) -> dict[str, Any]:
+def _result(world_size: int, index: int) -> tuple[Recipe, dict[str, Any]]:
     result = results(world_size)[index]
     if "error" in result:
         pytest.fail(result["error"])
-    return result
+    return CASES[world_size][index].recipe, result
 
 
-@pytest.mark.parametrize("index", _each(CASES))
-def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -> None:
-    result = _result(index)
-    assert differences(result["trained"], CASES[index].recipe) == []
+@pytest.mark.parametrize(("world_size", "index"), _each(PAIRS_SIZE, WORLD_SIZE))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(world_size: int, index: int) -> None:
+    recipe, result = _result(world_size, index)
+    assert differences(result["trained"], recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("index", _each(COMPILED))
-def test_compiled_blocks_lose_no_gradient(index: int) -> None:
-    result = _result(index, 2)
-    assert differences(result["trained"], COMPILED[index].recipe) == []
+@pytest.mark.parametrize(("world_size", "index"), _each(2))
+def test_compiled_blocks_lose_no_gradient(world_size: int, index: int) -> None:
+    recipe, result = _result(world_size, index)
+    assert differences(result["trained"], recipe) == []
     assert result["mismatches"] == []
 
 
-@pytest.mark.parametrize("index", [param for param in _each(CASES) if CASES[param.values[0]].layout.tp > 1])
-def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> None:
-    assert not _result(index)["whole_logits"]
+@pytest.mark.parametrize(("world_size", "index"), _each(PAIRS_SIZE, WORLD_SIZE, choose=lambda case: case.layout.tp > 1))
+def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(world_size: int, index: int) -> None:
+    assert not _result(world_size, index)[1]["whole_logits"]
 
 
 @pytest.mark.heavy
@@ -102,12 +118,13 @@ def test_generated_code_loses_no_gradient() -> None:
     """Checks gradients with inductor's code: torch 2.11's lost gradients of collectives that write into a tensor, which
     a graph that was only traced did not lose.
     """
-    results = run_group(run_generated, COMPILED, 2)
+    cases = compiled()
+    results = run_group(run_generated, cases, 2)
     wrong = [
         result.get("error") or differences(result["trained"], case.recipe)
-        for case, result in zip(COMPILED, results, strict=True)
+        for case, result in zip(cases, results, strict=True)
     ]
-    assert wrong == [[]] * len(COMPILED)
+    assert wrong == [[]] * len(cases)
 
 
 @pytest.mark.heavy
@@ -117,10 +134,13 @@ def test_the_whole_product_of_degrees_and_checkpointing_trains_as_the_dense_mode
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
-    undivided = [i for i, case in enumerate(CASES) if case.layout.tp == 1 and case.layout.loss == "plain"]
-    assert all(_result(i)["whole_logits"] for i in undivided)
+    undivided = [
+        index for index, case in enumerate(CASES[PAIRS_SIZE]) if case.layout.tp == 1 and case.layout.loss == "plain"
+    ]
+    assert undivided and all(_result(PAIRS_SIZE, index)[1]["whole_logits"] for index in undivided)
 
 
-@pytest.mark.parametrize("index", _each(FAULTY))
-def test_a_planted_fault_is_seen(index: int) -> None:
-    assert differences(_result(len(COMPILED) + index, 2)["trained"], FAULTY[index].recipe) != []
+@pytest.mark.parametrize(("world_size", "index"), _each(2, choose=lambda case: bool(case.fault)))
+def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
+    recipe, result = _result(world_size, index)
+    assert differences(result["trained"], recipe) != []

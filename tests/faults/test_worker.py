@@ -17,7 +17,17 @@ from tests import needs
 from tests.faults import leaks
 from tests.faults.memory_group import MemoryGroup
 from tests.whole_searches.session import Session
-from tests.whole_searches.studies import ANSWERED, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
+from tests.whole_searches.studies import (
+    ANSWERED,
+    IN_ORDER,
+    RAN,
+    WITHOUT_MLFLOW,
+    Run,
+    after_cpu_s,
+    nothing_twice,
+    shows_a_result,
+    start,
+)
 from trainers.records.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 from trainers.records.measurement import Measurement, Outcome
 
@@ -81,7 +91,7 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Di
         **_never_compiles(folder / "compiler"),
         **_cannot_import(folder / "packages", "deepspeed"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "MLFLOW_TRACKING_URI": "http://127.0.0.1:1",  # where nobody listens
+        **WITHOUT_MLFLOW,
         "RAY_AUTH_MODE": "disabled",  # so that this process may ask the search's Ray for its placement groups
     }
     # By itself a CPU's rung times a second, five steps in all: it would be over before anything is done to it where

@@ -12,8 +12,6 @@ from trainers.host.watchdog import EXIT_CODE
 
 _CHILD = """
 import sys, time
-import pytest
-
 from trainers.host.watchdog import Watchdog
 floor_s = float(sys.argv[1])
 dog = Watchdog(floor_s=floor_s, on_hang=lambda where, waited_s: print(where, waited_s >= floor_s, flush=True))

@@ -28,7 +28,7 @@ from trainers.records.training import Begun, SetAside
 from trainers.records.training_files import ATTEMPT, CHECKPOINTS, LOCK, MANIFEST, PLAN, RECORDS, STOP
 from trainers.records.training_lines import Reader
 from trainers.spec.layout import Layout
-from trainers.training import checkpoint_reading
+from trainers.training import checkpoint_reading, torchrun
 
 pytestmark = pytest.mark.contract
 
@@ -231,11 +231,13 @@ def test_an_odd_file_of_a_training_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("kind", ["plan a pipe", "plan nested", "attempt junk", "records a pipe", "lock a folder"])
-def test_torchrun_refuses_it_too(kind: str, folder: Path):
+def test_torchrun_refuses_it_too(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     name, make = ODD_FILES[kind]
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
-    completed = _torchrun(folder)
-    assert completed.returncode == 2 and "Traceback" not in completed.stderr
-    (line,) = completed.stderr.strip().splitlines()
+    monkeypatch.setenv("RANK", "0")
+    assert torchrun.main([str(folder)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and str(folder / name) in line

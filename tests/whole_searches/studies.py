@@ -21,6 +21,10 @@ SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
 """Options that try layouts one after another, so that a test knows into which one it injects a fault."""
+WITHOUT_MLFLOW = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
+"""The environment of a search whose test does not ask for MLflow: nobody listens there, and no store is made, which
+takes seconds.
+"""
 ANSWERED = frozenset({0, NOT_RESOLVED})
 """Exit codes of a search that measured layouts. The other load of the machine decides with which of the two a search of
 small layouts ends: a test of something else accepts both.
