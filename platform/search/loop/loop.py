@@ -197,7 +197,7 @@ class SearchLoop:
         shorter one.
         """
         history, timing = self.history, self.settings.timing
-        # The time for another winner's final runs may still be given up, and what is passed over does not come back.
+        # Skipping is final in this run, so nothing is skipped while the reserve for another winner may be released.
         is_settled = bool(self._ends) or not (self._reserves_for_new_winner and history.finals_begun)
         while (work := self._search.next()) is not None:
             kept_s = reserve_s if self._time.is_compared(work[0].recipe, history) else 0.0
