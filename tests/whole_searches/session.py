@@ -22,7 +22,7 @@ LONGEST_S = 1800.0
 """Seconds that one session may take on a shared machine; alone it takes a tenth."""
 _GONE_S = 300.0
 """Seconds that everything a session started may take to end after it; a worker that only starts notices late."""
-_LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Processes that wait a minute for their Ray after a SIGKILL of the driver, by Ray's own setting. They hold nothing."""
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
@@ -224,7 +224,7 @@ class Session:
             self.family()
             time.sleep(0.3)
         until_s = time.monotonic() + _GONE_S
-        while leftover := [process for process in list(self._processes) if _name(process) not in ("", *_LATE)]:
+        while leftover := [process for process in list(self._processes) if _name(process) not in ("", *LATE)]:
             assert time.monotonic() < until_s, f"processes were left behind: {leftover}"
             time.sleep(0.1)
         return Ended(
