@@ -67,4 +67,5 @@ def fetch(text: str) -> HubConfig:
         raise ValueError(f"{text} is no file here, and the hub could not be asked: {reason[0]}") from None
     if "error" in answer:
         raise ValueError(f"{text} is no file here, and the model {answer['error']}")
-    return HubConfig(model=model, **{**answer, "path": Path(answer["path"])})
+    path, commit, endpoint, warning = (str(answer[key]) for key in ("path", "commit", "endpoint", "warning"))
+    return HubConfig(model=model, path=Path(path), commit=commit, endpoint=endpoint, warning=warning)

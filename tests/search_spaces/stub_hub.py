@@ -75,7 +75,7 @@ def serving(elsewhere: Hub | None = None) -> Generator[Hub]:
                 case _:
                     self._reply(401, **{"X-Error-Code": "RepoNotFound"})
 
-        def _reply(self, code: int, body: bytes = b"", **headers: str) -> None:
+        def _reply(self, code: int, body: bytes = b"", /, **headers: str) -> None:
             self.send_response(code)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)

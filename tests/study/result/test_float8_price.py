@@ -90,5 +90,5 @@ def test_the_plainest_winner_has_its_curves_taken_where_a_price_is_read_from_the
     history = History(
         [header(at=AT, recipes=recipes), Measured(at=AT, measurement=measurement(on=PLAIN, recipe=RECIPE))]
     )
-    trial = WinnerRuns(candidates, rules, {}).next(RECIPE, history)
+    trial = WinnerRuns(candidates, rules, {}, {}).next(RECIPE, history)
     assert (trial is not None and trial.gate is not None) == expected
