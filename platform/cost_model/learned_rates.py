@@ -28,15 +28,15 @@ SCALED: Mapping[str, Mapping[str, float]] = {
     "inside": {"intra_bandwidth": -1, "intra_latency": 1},
     "between": {"inter_bandwidth": -1, "group_bandwidth": -1, "inter_latency": 1, "inter_hop": 1},
 }
-"""By rate: the columns that its factor scales, with the power of the factor."""
+"""Columns that each rate's factor scales, with the power of the factor."""
 LINKS = ("inside", "between")
 """The rates that are corrected."""
 WRONG: Mapping[str, tuple[float, float]] = {"compute": (0.1, 0.35), "inside": (0.1, 1.5), "between": (0.2, 2.0)}
-"""By rate: the chance that the assumed one is wrong, and the log deviation of its factor then. Estimates: devices share
+"""Chance that each assumed rate is wrong, and the log deviation of its factor then. Estimates: devices share
 a catalogue's figures within some percent, networks differ by an order of magnitude and are often not known.
 """
 COMMON_SIGMA: Mapping[str, float] = {"step": 0.1, "micro": 0.1, "once": 0.3}
-"""By what was timed: log deviation of the error that all rows share though every rate is right."""
+"""Log deviation of the error that all rows share though every rate is right, by what was timed."""
 FITTING = 0.9
 """Least share of what was timed that corrected rates must explain."""
 SURE = 0.7
@@ -95,8 +95,8 @@ class RateFactors:
         changed = _scaled(columns, {name: np.asarray(getattr(self, name)) for name in LINKS})
         if self.between_sigma is None:
             return changed
-        known = np.minimum(columns.link_sigma, self.between_sigma)
-        return Columns.of({**changed.arrays(), "link_sigma": known})
+        link_sigma = np.minimum(columns.link_sigma, self.between_sigma)
+        return Columns.of({**changed.arrays(), "link_sigma": link_sigma})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,7 +200,7 @@ def _posterior(rows: TimedRows, grids: Mapping[str, Array], log_priors: Mapping[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
-    """What was timed beside its prediction, [combinations of factors, rows]."""
+    """Timed seconds beside their prediction, [combinations of factors, rows]."""
 
     off: Array
     """log(measured / predicted)."""
@@ -253,11 +253,11 @@ def _timed(rows: TimedRows, columns: Columns, *, is_split: bool) -> dict[str, tu
     step = step_time(columns)
     if not is_split:
         return {"step": _error(rows.step_s, step.total_s, zero_shot_sigma(columns, step))}
-    once, micro = _split(columns, step)
+    fixed, micro = _split(columns, step)
     measured = np.maximum(rows.step_s - columns.grad_accum * rows.micro_s, 0.0)
     floor = ONCE_FLOOR[0] * rows.micro_s + ONCE_FLOOR[1] * rows.step_s
-    predicted = np.maximum(once.total_s, 1e-12)
-    sigma = predicted / (predicted + floor) * np.minimum(zero_shot_sigma(columns, once), 1.0)
+    predicted = np.maximum(fixed.total_s, 1e-12)
+    sigma = predicted / (predicted + floor) * np.minimum(zero_shot_sigma(columns, fixed), 1.0)
     return {
         "micro": _error(rows.micro_s, micro.total_s, zero_shot_sigma(columns, micro)),
         "once": _error(measured + floor, predicted + floor, np.hypot(sigma, ONCE_SIGMA)),
@@ -275,8 +275,8 @@ def _split(columns: Columns, step: StepTime) -> tuple[StepTime, StepTime]:
     more = step_time(longer)
     names = [field.name for field in dataclasses.fields(StepTime)]
     micro = {name: getattr(more, name) - getattr(step, name) for name in names}
-    once = {name: getattr(step, name) - columns.grad_accum * micro[name] for name in names}
-    return StepTime(**once), StepTime(**micro)
+    fixed = {name: getattr(step, name) - columns.grad_accum * micro[name] for name in names}
+    return StepTime(**fixed), StepTime(**micro)
 
 
 def _scaled(columns: Columns, factors: Mapping[str, Array]) -> Columns:

@@ -8,6 +8,7 @@ import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.search.loop.budget import Budget
+from platform.search.loop.exploration import Relearn
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
 from platform.search.setup.confirmation_rules import ConfirmationRules
@@ -53,6 +54,8 @@ def make(study: Study, clock: Clock) -> Make:
         searcher: str = "sweep",
         rules: ConfirmationRules | None = None,
         timing: Timing = TIMING,
+        probe_s: float | None = None,
+        relearn: Relearn | None = None,
         **budget: float,
     ) -> SearchLoop:
         return SearchLoop(
@@ -66,10 +69,12 @@ def make(study: Study, clock: Clock) -> Make:
                 recorder="none",
                 commit="0123456",
                 cap_gib=2.0,
+                probe_s=probe_s,
                 timing=timing,
                 rules=rules,
             ),
             clock=clock,
+            relearn=relearn,
         )
 
     return created
