@@ -1,6 +1,7 @@
 """The order in which a sweep tries candidates: those that the cost model expects to be fast and to fit come first."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ def likely_best_first(
     The second value is their columns (see `known_columns`) in that order.
 
     Predictions use the figures of `probe` where the cluster has one. No candidate is left out, and equal ones keep the
-    space's order. Where the catalogue does not know the GPU, and on CPUs, all keep the space's order.
+    space's order. Where nothing is predicted, all keep it.
     """
     columns = known_columns(candidates, cluster, cap_gib, probe)
     if columns is None:
@@ -44,15 +45,18 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """Returns a row for each rung of each candidate, in order; None on CPUs, and where the catalogue does not know the
-    GPU or the cost model an engine.
+    """Returns a row for each rung of each candidate, in order; None where the catalogue does not know the GPU or the
+    cost model an engine, and on CPUs except for several hosts whose links `probe` measured: there exchanges decide.
     """
-    if cluster.device_kind != "cuda" or not candidates:
+    several_hosts = probe is not None and len(probe.nodes) > 1
+    if not candidates or not (cluster.device_kind == "cuda" or several_hosts):
         return None
     if any(costs(candidate.layout.engine) is None for candidate in candidates):
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
+        if cluster.device_kind == "cpu":
+            memory_gib = math.inf  # the model of memory is that of GPUs
         spec = cluster_with_probe(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
     except InputError:
         return None

@@ -12,6 +12,10 @@ from trainers.spec.cluster import Cluster
 
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
 TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")
+FASTER = 2.0
+"""Ratio of bandwidths from which on parts of a node count as nodes of their own."""
+Link = tuple[float, float]
+"""Bus GB/s, and seconds of latency."""
 SHORTEST_S = 1e-6
 """Least latency in seconds: lower results are errors of the formula."""
 
@@ -28,7 +32,9 @@ def cluster_with_probe(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
 
 
 def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
-    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context."""
+    """Returns `spec` with the probe's figures: the median device's speed, the slowest link, the least context, and as
+    nodes what its links show to be one.
+    """
     device = spec.device
     scales: dict[str, float] = {}
     for precision in {product.precision for probed in probe.devices for product in probed.products}:
@@ -46,6 +52,10 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
         ),
     )
     inside, between = _link(probe, "node"), _link(probe, "cluster")
+    if len(probe.devices) == spec.num_devices:
+        per_node, inside, between = _domains(probe, inside, between)
+        num_nodes = spec.num_devices // per_node
+        spec = dataclasses.replace(spec, num_nodes=num_nodes, devices_per_node=per_node)
     if inside is not None:
         spec = dataclasses.replace(spec, intra_gb_per_s=inside[0], intra_latency_s=inside[1])
     if between is not None:
@@ -60,8 +70,24 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
     return spec
 
 
-def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
-    """Returns (bus GB/s, seconds of latency) of the slowest group, None where none was measured.
+def _domains(probe: Probe, inside: Link | None, between: Link | None) -> tuple[int, Link | None, Link | None]:
+    """Returns (devices of a node, the link inside it, the link between nodes) as measured: Ray's nodes, or parts of the
+    only one whose links are faster than those of the whole.
+    """
+    sizes = {sum(device.node == node for device in probe.devices) for node in range(len(probe.nodes))}
+    per_node = sizes.pop() if len(sizes) == 1 else 1
+    if len(probe.nodes) > 1 or inside is None:
+        return per_node, inside, between
+    for ranks in sorted({row.ranks for row in probe.collectives if row.scope == "part"}, reverse=True):
+        part = _link(probe, "part", ranks)
+        if part is not None and part[0] >= FASTER * inside[0]:
+            return ranks, part, inside
+    return per_node, inside, between
+
+
+def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
+    """Returns (bus GB/s, seconds of latency) of the slowest group, of those of `ranks` where that is given; None where
+    fewer than two sizes were measured.
 
     This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
     largest size, as the median over operations; the latency is the time of the smallest all-reduce besides its bytes
@@ -69,17 +95,17 @@ def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
     """
     rates: list[float] = []
     for operation in OPERATIONS:
-        ends = [probe.of_size(scope, operation, largest=largest) for largest in (False, True)]
-        if all(ends):
+        ends = [probe.of_size(scope, operation, ranks, largest=largest) for largest in (False, True)]
+        if all(ends) and ends[0][0].num_bytes < ends[1][0].num_bytes:
             small, large = (max(groups, key=lambda group: group.seconds) for groups in ends)
             grown = dataclasses.replace(
                 large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small.seconds
             )
-            rates.append(grown.bus_gb_per_s if grown.num_bytes and grown.seconds > 0 else large.bus_gb_per_s)
+            rates.append(grown.bus_gb_per_s if grown.seconds > 0 else large.bus_gb_per_s)
     if not rates:
         return None
     bandwidth = statistics.median(rates)
-    smallest = probe.of_size(scope, "all_reduce", largest=False)
+    smallest = probe.of_size(scope, "all_reduce", ranks, largest=False)
     slowest = max(smallest, key=lambda group: group.seconds)
     nodes = len(slowest.nodes)
     hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S

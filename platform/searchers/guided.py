@@ -61,7 +61,7 @@ class Guided(Generic[C]):
         self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
-        self._timing = StepTimes(points)
+        self._timing = StepTimes(problem, points)
         self._fitting = Fitting(points)
         self._turns: Counter[int] = Counter()
         """Number of trials by group."""
@@ -185,7 +185,7 @@ class Guided(Generic[C]):
 
     def _pick_of(self, group: int, index: Index, times: Learned) -> C | None:
         """Returns the group's next point of `index`, see the module, with further rungs to climb."""
-        points, costs, timing = self._points, self._problem.costs, self._timing
+        points, costs, timing = self._timing.points, self._problem.costs, self._timing
         roughly = -(points.log_step_s + times.roughly())[index]
         ahead = roughly - timing.reference(group, roughly)
         front = _foremost(index, ahead + points.sigma[index], FRONT)

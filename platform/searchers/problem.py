@@ -48,6 +48,10 @@ class Observation(Protocol):
     def peak_allocated_gib(self) -> float | None: ...
     @property
     def utilization_pct(self) -> float | None: ...
+    @property
+    def micro_step_s(self) -> float | None:
+        """Seconds that a further micro-step adds to the step; None where steps were timed as a whole."""
+        ...
 
 
 C = TypeVar("C", bound=Choice)

@@ -17,6 +17,7 @@ from trainers.records.journal import (
     Measured,
     Peak,
     Planned,
+    Probed,
     Profile,
     Resume,
     RungStart,
@@ -26,6 +27,7 @@ from trainers.records.journal import (
     TrialStart,
 )
 from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.records.probe import Probe
 from trainers.spec.recipe import Recipe
 
 LATER_START = {"cuda": 0.5, "cpu": 1.0}
@@ -53,6 +55,8 @@ class History:
         self.planned: Planned | None = None
         """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
+        self.probe: Probe | None = None
+        """Devices and links as the study's first trial measured them; None where they were known."""
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
         self.profiles: list[Profile] = []
@@ -112,6 +116,8 @@ class History:
                 self.planned = entry
             case Peak():
                 self.peaks.append(entry)
+            case Probed(probe=probe):
+                self.probe = probe
             case GateCurves():
                 self.gates.append(entry)
             case Profile():

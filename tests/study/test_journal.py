@@ -13,6 +13,7 @@ import pytest
 from platform.common.errors import ClusterError, InputError
 from platform.study.journal import REJECTED, Tail, describe_newer, set_aside
 from platform.study.study import Study, read
+from tests.cluster.probing.samples import probe
 from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.records.journal import (
     End,
@@ -21,6 +22,7 @@ from trainers.records.journal import (
     Peak,
     Planned,
     PlannedLayout,
+    Probed,
     Resume,
     RungStart,
     StudyCopy,
@@ -28,6 +30,7 @@ from trainers.records.journal import (
     TrialStart,
 )
 from trainers.records.journal_lines import SCHEMA, JournalError, append, from_line, record, sealed, to_line
+from trainers.records.probe import LibraryChoice
 from trainers.spec.batch import BatchPoint
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,7 @@ ENTRIES: list[Line] = [
     Resume(argv=("search", "--resume", "x"), commit="0123456", study=header(at="2026-01-01T00:00:00+00:00")),
     profile(),
     Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
+    Probed(probe=probe(choice=LibraryChoice(library="NCCL", hosts=4, networks=("IB",)))),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]
 

@@ -12,8 +12,9 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from platform.study.journal import Tail
+from tests.cluster.probing.samples import probe
 from tests.samples import RECIPE, layout, measurement, profile
-from trainers.records.journal import Measured, Profile, RungStart
+from trainers.records.journal import Measured, Probed, Profile, RungStart
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import to_json
@@ -51,6 +52,11 @@ def written(journal: Path) -> list[tuple[int, str]]:
     """Returns (micro-batch, outcome) of each measurement in the journal."""
     measured = [line.measurement for line in Tail(journal).read() if isinstance(line, Measured)]
     return [(point.batch.micro_batch, point.outcome.value) for point in measured]
+
+
+def test_what_a_trial_measures_of_links_is_a_line_of_the_journal(recorder: Recorder, journal: Path) -> None:
+    recorder.probed(to_json(probe()))
+    assert [line.probe for line in Tail(journal).read() if isinstance(line, Probed)] == [probe()]
 
 
 def test_a_hang_in_a_rung_is_the_rung_s(recorder: Recorder, journal: Path) -> None:

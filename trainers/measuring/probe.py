@@ -1,5 +1,9 @@
-"""The train function of `platform.probe`: measures one rank's device and links, in agreement with all ranks."""
+"""The train function of `platform.probe`: measures one rank's device and links, in agreement with all ranks.
 
+A study's first trial measures the same in some seconds, links first.
+"""
+
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,23 +12,74 @@ import ray
 import torch
 import torch.distributed as dist
 
-from trainers.measuring import matmul_peak
+from trainers.measuring import matmul_peak, network
 from trainers.measuring.conditions import environment
 from trainers.measuring.device import CpuClock, CudaClock, CudaMeter
-from trainers.records.probe import OPERATIONS, Collective, DeviceFigures, Operation, Product, Scope
+from trainers.records.probe import (
+    OPERATIONS,
+    Collective,
+    DeviceFigures,
+    LibraryChoice,
+    Operation,
+    Product,
+    Scope,
+)
 from trainers.spec.codec import to_json
 
-PRECISIONS = {"cuda": ("bf16", "fp16", "tf32", "fp32"), "cpu": ("fp32", "bf16")}
-PRODUCT_SIZES = {"cuda": (1024, 2048, 4096, 8192), "cpu": (256, 512, 1024)}
-PRODUCT_S = {"cuda": 0.2, "cpu": 0.1}
-"""Seconds for each size and precision."""
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
-MESSAGE_BYTES = {
-    "cuda": (2**16, 2**19, 2**22, 2**25, 2**28),
-    "cpu": (2**16, 2**18, 2**20, 2**22, 2**24),
+LEAST_RUNS = 5
+"""Fewest runs of a collective that is run more than once, warm-up included."""
+PRODUCTS_SHARE = 0.2
+"""Share of a short probe's time that is kept for products and copies."""
+ONE_SHARE = 0.25
+"""Most of the time that is left which all runs of one collective of one size may take."""
+FIRST_SHARE = 0.5
+"""The same of its first run, as expected from a smaller size: more than it takes where a start is most of that."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeSize:
+    """Sizes and seconds of what a probe measures on one kind of device."""
+
+    precisions: tuple[str, ...]
+    product_sizes: tuple[int, ...]
+    product_s: float
+    """Seconds for each size and precision."""
+    message_bytes: tuple[int, ...]
+    """Sizes of collectives, ascending; larger ones are left out where the time would not do for them."""
+    collective_s: float
+    """Seconds for each operation and size."""
+    operations: tuple[Operation, ...] = OPERATIONS
+
+
+WHOLE = {
+    "cuda": ProbeSize(
+        precisions=("bf16", "fp16", "tf32", "fp32"),
+        product_sizes=(1024, 2048, 4096, 8192),
+        product_s=0.2,
+        message_bytes=(2**16, 2**19, 2**22, 2**25, 2**28),
+        collective_s=0.1,
+    ),
+    "cpu": ProbeSize(
+        precisions=("fp32", "bf16"),
+        product_sizes=(256, 512, 1024),
+        product_s=0.1,
+        message_bytes=(2**16, 2**18, 2**20, 2**22, 2**24),
+        collective_s=0.05,
+    ),
 }
-COLLECTIVE_S = {"cuda": 0.1, "cpu": 0.05}
-"""Seconds for each operation and size."""
+
+
+def short_size(kind: str, precision: str) -> ProbeSize:
+    """Returns what a study's first trial measures, whose products are in `precision`."""
+    long = WHOLE[kind]
+    return dataclasses.replace(
+        long,
+        precisions=tuple(name for name in long.precisions if name == precision),
+        product_sizes=long.product_sizes[-1:] if kind == "cuda" else long.product_sizes[1:2],
+        collective_s=long.collective_s / 4,
+        operations=OPERATIONS[:2],
+    )
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -35,23 +90,29 @@ def train(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return probe(left_s=config["left_s"], node=node, address=address)
 
 
-def probe(*, left_s: float, node: str, address: str) -> dict[str, Any] | None:
-    """Runs the probe on ranks of any origin: `node` identifies the machine, `address` is its name.
+def probe(*, left_s: float, node: str, address: str, precision: str | None = None) -> dict[str, Any] | None:
+    """Runs the probe on ranks of any origin: `node` identifies the machine, `address` is its name. With a `precision`
+    it is the short one of a trial whose products are in it.
 
     Nothing new is begun once `left_s` seconds are over, by the clock of any rank.
     """
-    return _Rank(left_s, node, address).run()
+    return _Rank(left_s, node, address, precision).run()
 
 
 class _Rank:
     """One rank of the probe. Every rank calls the same methods in the same order."""
 
-    def __init__(self, left_s: float, node: str, address: str) -> None:
+    def __init__(self, left_s: float, node: str, address: str, precision: str | None) -> None:
         self.until_s = time.monotonic() + left_s
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.kind == "cuda" else torch.device("cpu")
-        self.context_gib = self._outside_gib()
+        self.is_short = precision is not None
+        self.environment = environment()
+        self.log = network.log_nccl() if self.kind == "cuda" and not self.is_short else None
+        self.address = address
+        self.size = WHOLE[self.kind] if precision is None else short_size(self.kind, precision)
+        self.context_gib = None if self.is_short else self._outside_gib()
         # Agreements on the host go over gloo, so that they neither wait for the device nor warm its links up.
         self.control = dist.new_group(backend="gloo") if self.kind == "cuda" else dist.group.WORLD
         placed = self._gather((node, address))
@@ -61,28 +122,46 @@ class _Rank:
         self.cut_short = False
 
     def run(self) -> dict[str, Any] | None:
-        """Runs all measurements: devices first, each alone, then collectives from near to far."""
+        """Runs all measurements: devices first, each alone, then collectives from near to far; in a trial, which has
+        seconds for it, links first.
+        """
+        collectives = self._collectives() if self.is_short else []
         products, copy_gb_per_s = self._products(), self._copy_gb_per_s()
-        collectives = [*self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
+        if not self.is_short:
+            collectives = self._collectives()
         own_figures = DeviceFigures(
             rank=self.rank,
             node=self.node_of[self.rank],
             products=products,
             copy_gb_per_s=copy_gb_per_s,
             context_gib=self.context_gib,
-            outside_gib=self._outside_gib(),
+            outside_gib=None if self.is_short else self._outside_gib(),
         )
         devices = self._gather(to_json(own_figures))
         cut_short = any(self._gather(self.cut_short))
+        adapters = self._gather(network.adapters())
+        choice = self._choice()
         if self.rank:
             return None
         return {
             "nodes": self.nodes,
             "devices": devices,
             "collectives": to_json(collectives),
-            "environment": environment(),
+            "environment": self.environment,
+            "adapters": [to_json(adapters[self.node_of.index(node)]) for node in range(len(self.nodes))],
+            "choice": to_json(choice),
             "cut_short": cut_short,
         }
+
+    def _choice(self) -> LibraryChoice | None:
+        """Returns what the ranks' library chose; None where a short probe leaves its log alone."""
+        if self.kind == "cpu":
+            return network.gloo_choice(self._gather(network.interface_of(self.address)), len(self.nodes))
+        if self.log is None:
+            return None
+        log = self.log.read_text(errors="replace")
+        self.log.unlink()
+        return network.nccl_choice(self._gather(log))
 
     def _gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.world
@@ -102,11 +181,11 @@ class _Rank:
 
     def _products(self) -> tuple[Product, ...]:
         products: list[Product] = []
-        for precision in PRECISIONS[self.kind]:
-            for size in PRODUCT_SIZES[self.kind]:
+        for precision in self.size.precisions:
+            for size in self.size.product_sizes:
                 if self._late():
                     return tuple(products)
-                tflops = matmul_peak.product_tflops(self.device, (size, size, size), precision, PRODUCT_S[self.kind])
+                tflops = matmul_peak.product_tflops(self.device, (size, size, size), precision, self.size.product_s)
                 products.append(Product(precision=precision, size=size, tflops=tflops))
         return tuple(products)
 
@@ -130,17 +209,61 @@ class _Rank:
             clock.mark()
         return sorted(clock.finish())[count // 2]
 
+    def _once_s(self, work: Callable[[], Any]) -> float:
+        clock = CudaClock() if self.kind == "cuda" else CpuClock()
+        clock.mark()
+        work()
+        clock.mark()
+        return clock.finish()[0]
+
     def _members(self, *nodes: int) -> list[int]:
         return [rank for rank, node in enumerate(self.node_of) if node in nodes]
 
+    def _collectives(self) -> list[Collective]:
+        """Measures all collectives. A short probe begins with those that matter most, and gives each kind the same part
+        of the time.
+        """
+        if not self.is_short:
+            return [*self._parts_of_nodes(), *self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
+        scopes = [self._whole_cluster, self._nodes_apart, self._parts_of_nodes]
+        collectives: list[Collective] = []
+        until_s, is_cut = self.until_s, False
+        end_s = until_s - PRODUCTS_SHARE * (until_s - time.monotonic())
+        for place, scope in enumerate(scopes):
+            now_s = time.monotonic()
+            self.until_s, self.cut_short = now_s + (end_s - now_s) / (len(scopes) - place), False
+            collectives += scope()
+            is_cut = is_cut or self.cut_short
+        self.until_s, self.cut_short = until_s, is_cut
+        return collectives
+
+    def _parts_of_nodes(self) -> list[Collective]:
+        """Measures all-reduce among the first 2, 4, ... consecutive devices of each node and among the others, equally
+        many: what Ray takes for one node may be several to NCCL, or have faster links between some devices.
+        """
+        per_node = [len(self._members(node)) for node in range(len(self.nodes))]
+        collectives: list[Collective] = []
+        size = 2
+        while len(set(per_node)) == 1 and size < per_node[0] and per_node[0] % size == 0:
+            parts = [
+                (node, members[first : first + size])
+                for node in range(len(self.nodes))
+                for members in [self._members(node)]
+                for first in range(0, len(members), size)
+            ]
+            ends = (self.size.message_bytes[0], self.size.message_bytes[-1])
+            collectives += self._among("part", [((node,), ranks) for node, ranks in parts], ends, OPERATIONS[:1])
+            size *= 2
+        return collectives
+
     def _nodes_apart(self) -> list[Collective]:
         """Measures collectives among each node's devices, on all nodes at once."""
-        return self._sweep("node", [(node,) for node in range(len(self.nodes))], MESSAGE_BYTES[self.kind])
+        return self._sweep("node", [(node,) for node in range(len(self.nodes))], self.size.message_bytes)
 
     def _whole_cluster(self) -> list[Collective]:
         if len(self.nodes) == 1:
             return []
-        return self._sweep("cluster", [tuple(range(len(self.nodes)))], MESSAGE_BYTES[self.kind])
+        return self._sweep("cluster", [tuple(range(len(self.nodes)))], self.size.message_bytes)
 
     def _pairs(self) -> list[Collective]:
         """Measures neighbours on a ring of nodes, disjoint pairs at once: a node that is slow with both neighbours
@@ -152,7 +275,7 @@ class _Rank:
         edges = [(first, (first + 1) % count) for first in range(count)]
         last = [edges[-1]] if count % 2 else []
         inner = edges[:-1] if last else edges
-        largest = MESSAGE_BYTES[self.kind][-1:]
+        largest = self.size.message_bytes[-1:]
         return [
             collective
             for at_once in (inner[0::2], inner[1::2], last)
@@ -165,22 +288,51 @@ class _Rank:
         scope: Scope,
         parties: list[tuple[int, ...]],
         sizes: tuple[int, ...],
-        operations: tuple[Operation, ...] = OPERATIONS,
+        operations: tuple[Operation, ...] | None = None,
     ) -> list[Collective]:
         """Measures each operation and size in the groups of disjoint `parties` (nodes), all at the same time."""
-        members = [self._members(*party) for party in parties]
+        return self._among(
+            scope, [(party, self._members(*party)) for party in parties], sizes, operations or self.size.operations
+        )
+
+    def _among(
+        self,
+        scope: Scope,
+        groups: list[tuple[tuple[int, ...], list[int]]],
+        sizes: tuple[int, ...],
+        operations: tuple[Operation, ...],
+    ) -> list[Collective]:
+        """Measures each operation and size in disjoint groups, each given as its (nodes, ranks), all at the same
+        time.
+        """
+        members = [ranks for _, ranks in groups]
         own_group: Any = None
         for ranks in members:
             group = dist.new_group(ranks) if len(ranks) > 1 else None  # every rank takes part in making every group
             own_group = group if self.rank in ranks else own_group
-        collectives: list[Collective] = []
         if all(len(ranks) == 1 for ranks in members):
-            return collectives
+            return []
+        collectives = self._measured(scope, groups, own_group, sizes, operations)
+        if own_group is not None and self.is_short:
+            dist.destroy_process_group(own_group)  # a trial's memory is measured after this
+        return collectives
+
+    def _measured(
+        self,
+        scope: Scope,
+        groups: list[tuple[tuple[int, ...], list[int]]],
+        own_group: Any,
+        sizes: tuple[int, ...],
+        operations: tuple[Operation, ...],
+    ) -> list[Collective]:
+        collectives: list[Collective] = []
         for operation in operations:
+            before = (0, 0.0)
             for num_bytes in sizes:
-                if self._late():
-                    return collectives
+                if self._late() or self._is_too_long(before, num_bytes):
+                    break  # larger ones take longer still
                 took = self._gather(self._collective_s(operation, num_bytes, own_group))
+                before = (num_bytes, max(took))
                 collectives += [
                     Collective(
                         scope=scope,
@@ -190,19 +342,30 @@ class _Rank:
                         num_bytes=num_bytes,
                         seconds=max(took[rank] for rank in ranks),
                     )
-                    for party, ranks in zip(parties, members, strict=True)
+                    for party, ranks in groups
                     if len(ranks) > 1
                 ]
         return collectives
 
+    def _is_too_long(self, before: tuple[int, float], num_bytes: int) -> bool:
+        """Returns whether a collective of `num_bytes` would take more than `FIRST_SHARE` of the time that is left on
+        any rank, by the (bytes, seconds) of a smaller one: on a slow link the largest takes minutes.
+        """
+        smaller, seconds = before
+        expected_s = seconds * num_bytes / smaller if smaller else 0.0
+        return any(self._gather(expected_s > FIRST_SHARE * (self.until_s - time.monotonic())))
+
     def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float:
         """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none.
 
-        All ranks run it equally often, as often as fits `COLLECTIVE_S` for the slowest.
+        All ranks run it equally often, as often as fits its seconds for the slowest; where the time that is left is too
+        short for that, once.
         """
         work = _work(operation, num_bytes, group, self.device) if group is not None else (lambda: None)
-        slowest = max(self._gather(self._median_s(work, 1) if group is not None else 0.0))
-        count = max(3, min(50, int(COLLECTIVE_S[self.kind] / slowest)))
+        slowest = max(self._gather(self._once_s(work) if group is not None else 0.0))
+        if any(self._gather(LEAST_RUNS * slowest > ONE_SHARE * (self.until_s - time.monotonic()))):
+            return slowest
+        count = max(3, min(50, int(self.size.collective_s / max(slowest, 1e-9))))
         return self._median_s(work, count) if group is not None else 0.0
 
 

@@ -122,6 +122,8 @@ class Job:
     """GiB to which torch's allocator is held on a GPU, below what the device or the cap allows; None for no hold."""
     matmul_peak_tflops: float | None = None
     """The measured peak; None where the study has not measured it yet: then the workers do."""
+    probe_s: float | None = None
+    """Seconds for which the workers measure devices and links before the ladder; None where that is known."""
     datasheet_peak_tflops: float | None = None
     """The datasheet peak of a device in the recipe's compute precision; None where the catalogue lacks it."""
     stop_at_s: float | None = None

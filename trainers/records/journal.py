@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from trainers.records.data_content import DataContent
 from trainers.records.measurement import Measurement
+from trainers.records.probe import Probe
 from trainers.records.sums import Sums
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
@@ -129,6 +130,16 @@ class Peak:
     """Address of each rank's node."""
     timed_s: float = 0.0
     """Seconds for which products were timed, 0 in older journals; this time of the trial is the study's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """Devices and links as the study's first trial measured them before its ladder."""
+
+    kind: ClassVar[str] = "probed"
+    optional: ClassVar[bool] = True
+    at: str = ""
+    probe: Probe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,6 +334,7 @@ Line = (
     | StudyCopy
     | Planned
     | Peak
+    | Probed
     | TrialStart
     | RungStart
     | Measured

@@ -190,6 +190,18 @@ class Measurement:
         return self.batch.global_batch(self.layout)
 
     @property
+    def micro_step_s(self) -> float | None:
+        """Seconds that a further micro-step adds to the step, from the parts that were timed; None where there are too
+        few micro-steps to tell.
+        """
+        if self.middle_micro_step_s is not None:
+            return self.middle_micro_step_s if self.measured_grad_accum > 2 else None
+        if None in (self.pipeline_bubble, self.optimizer_step_s, self.step_time_s):
+            return None
+        assert self.pipeline_bubble is not None and self.optimizer_step_s is not None and self.step_time_s is not None
+        return (self.step_time_s - self.optimizer_step_s) * (1 - self.pipeline_bubble) / self.batch.grad_accum
+
+    @property
     def tokens_per_timed_step(self) -> int:
         """Tokens of a step that was timed, over all ranks: of fewer micro-steps where the step time is derived."""
         timed = dataclasses.replace(self.batch, grad_accum=self.measured_grad_accum or self.batch.grad_accum)

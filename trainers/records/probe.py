@@ -8,8 +8,10 @@ from trainers.spec.cluster import Cluster
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter"]
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter")
-Scope = Literal["node", "cluster", "pair"]
-"""The devices that communicate: those of one node, all of the cluster, or those of two nodes."""
+Scope = Literal["part", "node", "cluster", "pair"]
+"""The devices that communicate: some neighbours of one node, all of one node, all of the cluster, or those of two
+nodes.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,36 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """A network adapter of a host that is up; of several ports each is one."""
+
+    name: str
+    """The interface, such as "eth0", or the device and its port, such as "mlx5_0:1"."""
+    kind: Literal["Ethernet", "InfiniBand", "RoCE"]
+    gbit_per_s: float | None = None
+    """None where the kernel does not tell."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LibraryChoice:
+    """The communication library's choices among the ranks."""
+
+    library: Literal["NCCL", "gloo"]
+    hosts: int | None = None
+    """Hosts that it takes the ranks to be on."""
+    networks: tuple[str, ...] = ()
+    """Its networks between hosts, in its own words, such as "IB", "Socket"; empty where it uses none."""
+    interfaces: tuple[str, ...] = ()
+    """The interfaces or devices of these networks."""
+    inside: tuple[str, ...] = ()
+    """Its transports inside a host: "P2P" or "SHM"."""
+    channels: int | None = None
+    """Channels of the collective with fewest."""
+    gpu_direct: bool | None = None
+    """Whether the network reads the GPUs' memory (GPUDirect RDMA)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
     """The findings on a cluster."""
 
@@ -84,6 +116,10 @@ class Probe:
     """Addresses, in the order of their first rank."""
     devices: tuple[DeviceFigures, ...]
     collectives: tuple[Collective, ...]
+    adapters: tuple[tuple[Adapter, ...], ...] = ()
+    """The adapters of each node; empty in probes older than this field."""
+    choice: LibraryChoice | None = None
+    """None where the library does not show it, and in older probes."""
     cut_short: bool = False
     """Whether the time ended before everything was measured."""
     seconds: float = 0.0
@@ -91,14 +127,16 @@ class Probe:
     finished: str = ""
     """Time of the end, UTC, ISO 8601."""
 
-    def of_size(self, scope: Scope, operation: Operation, *, largest: bool) -> list[Collective]:
-        """Returns every group's `operation` at the largest or smallest size that was measured; empty where there is
-        none.
+    def of_size(
+        self, scope: Scope, operation: Operation, ranks: int | None = None, *, largest: bool
+    ) -> list[Collective]:
+        """Returns every group's `operation` at the largest or smallest size that was measured, of groups of `ranks`
+        where that is given; empty where there is none.
         """
         rows = [
             collective
             for collective in self.collectives
-            if (collective.scope, collective.operation) == (scope, operation)
+            if (collective.scope, collective.operation) == (scope, operation) and ranks in (None, collective.ranks)
         ]
         pick = max if largest else min
         num_bytes = pick((row.num_bytes for row in rows), default=0)

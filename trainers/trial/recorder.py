@@ -17,6 +17,7 @@ from trainers.records import journal
 from trainers.records.journal_lines import JournalError, from_line, record
 from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.records.plain_files import read_json, read_plain
+from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json
 
@@ -101,6 +102,10 @@ class Recorder:
         """Records the measured matmul peak."""
         self._record(from_json(journal.Peak, peak))
 
+    def probed(self, probe: dict[str, Any]) -> None:
+        """Records what the trial's ranks measured of devices and links."""
+        self._record(journal.Probed(probe=from_json(Probe, probe)))
+
     def gate(self, curves: dict[str, Any]) -> None:
         """Records a layout's curves of the numerics gate."""
         self._record(from_json(journal.GateCurves, curves))
@@ -182,7 +187,7 @@ class Recorder:
             self._count(trial_id, entry)
         return entry.outcome.value
 
-    def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
+    def _record(self, entry: journal.Peak | journal.Probed | journal.GateCurves | journal.Profile) -> None:
         with self._lock:
             record(self._path, entry, must_exist=True)
 

@@ -16,7 +16,7 @@ from trainers import data
 from trainers.engines.base import Engine, create_engine, engine_class
 from trainers.host.failures import RungFailure, one_line, size
 from trainers.host.watchdog import Watchdog
-from trainers.measuring import conditions, gate_curves, matmul_peak, warnings_log
+from trainers.measuring import conditions, gate_curves, matmul_peak, probe, warnings_log
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.measuring.host_load import HostSampler
 from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, may_begin, misfits, with_headroom_gib
@@ -92,6 +92,8 @@ class TrialWorker:
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         self._check_place()
+        if job.probe_s is not None:
+            self._probe(job.probe_s)
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
@@ -211,6 +213,21 @@ class TrialWorker:
                 timed_s=self.job.timing.peak_s,
             )
             self._call_recorder("peak", to_json(peak))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _probe(self, left_s: float) -> None:
+        """Measures devices and links in `left_s` seconds, so that the study's predictions have their rates."""
+        figures = probe.probe(
+            left_s=left_s,
+            node=ray.get_runtime_context().get_node_id(),
+            address=ray.util.get_node_ip_address(),
+            precision=self.job.recipe.compute_precision,
+        )
+        if figures is not None:
+            # The driver knows the fingerprint, and the software of all nodes.
+            entry = {"fingerprint": "", "software": {}, "cluster": to_json(self.job.cluster), **figures}
+            self._call_recorder("probed", entry)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.cluster.probing.choices import choice_sentences, disagreements
 from platform.cluster.probing.findings import LAGS, laggards
 from platform.common.errors import InputError
 from platform.common.text import figure
@@ -15,7 +16,12 @@ from platform.cost_model.hardware import ClusterSpec, from_cluster
 from trainers.records.probe import Collective, Probe, Scope
 from trainers.spec.codec import to_json
 
-SCOPES: Mapping[Scope, str] = {"node": "inside a node", "cluster": "whole cluster", "pair": "two nodes"}
+SCOPES: Mapping[Scope, str] = {
+    "part": "neighbours in a node",
+    "node": "inside a node",
+    "cluster": "whole cluster",
+    "pair": "two nodes",
+}
 
 
 def theory(probe: Probe) -> ClusterSpec | None:
@@ -41,6 +47,7 @@ def _peaks(probe: Probe) -> Mapping[str, Any]:
     return {
         "tflops": spec.device.tflops,
         "copy_gb_per_s": spec.device.bandwidth_gb_per_s,
+        "part": spec.intra_peak_gb_per_s,
         "node": spec.intra_peak_gb_per_s,
         # Whatever the ring, no more leaves a node than its ports carry, and no more reaches a device than its link.
         "cluster": min(spec.intra_peak_gb_per_s, spec.inter_peak_gb_per_s),
@@ -64,6 +71,7 @@ def to_object(probe: Probe, path: Path) -> dict[str, Any]:
         ],
         "theory": {name: dict(value) if isinstance(value, Mapping) else value for name, value in peaks.items()},
         "lagging": list(laggards(probe)),
+        "disagreements": list(disagreements(probe)),
         "file": str(path),
     }
 
@@ -105,6 +113,10 @@ def show(probe: Probe, path: Path, console: Console) -> None:
                 console.print(_collectives(of_scope, peaks.get(scope)), highlight=False)
     else:
         print_line("\nOne device: there is nothing to communicate with.")
+    for sentence in choice_sentences(probe):
+        print_line(sentence)
+    for sentence in disagreements(probe):
+        print_line(f"Disagree: {sentence}")
     lagging = laggards(probe)
     print_line("" if lagging else f"\nNo device or node is more than {100 * LAGS:.0f} % below the median.")
     for clause in lagging:

@@ -1,7 +1,7 @@
 """The searching phase: what the searcher runs next, what it learns, and which layouts are suspected to fail."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from platform.search.loop.jobs import TrialSettings, make_job, misfits_of_layout
 from platform.search.loop.study_log import StudyLog
@@ -10,20 +10,27 @@ from platform.study.keys import key_of
 from platform.study.result.ranking import winner
 from search_spaces.candidate import Candidate
 from trainers.records.measurement import Measurement, Outcome
+from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 
 Work = tuple[Candidate, tuple[BatchPoint, ...]]
 """A candidate with the rungs that its trial is to climb."""
+Relearn = Callable[[Probe], Searcher[Candidate]]
+"""Returns a new searcher whose predictions have the figures of a probe."""
 
 
 class Exploration:
     """A searcher with the log that it learns from."""
 
     def __init__(
-        self, searcher: Searcher[Candidate], candidates: Sequence[Candidate], log: StudyLog, settings: TrialSettings
+        self,
+        searcher: Searcher[Candidate],
+        candidates: Sequence[Candidate],
+        log: StudyLog,
+        settings: TrialSettings,
+        relearn: Relearn | None = None,
     ) -> None:
-        self._searcher, self._log, self._settings = searcher, log, settings
-        self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
+        self._log, self._settings, self._relearn = log, settings, relearn
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._suggested: Candidate | None = None
         """The searcher's last suggestion."""
@@ -35,9 +42,30 @@ class Exploration:
         """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
         cluster works.
         """
-        for candidate in candidates:
-            if self._rung_searcher or not log.history.missing(candidate):
+        self._begin(searcher)
+
+    def _begin(self, searcher: Searcher[Candidate]) -> None:
+        """Takes the searcher, and updates it with all that is known."""
+        self._searcher = searcher
+        self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
+        for candidate in self._candidates.values():
+            if self._rung_searcher or not self._log.history.missing(candidate):
                 self._update(candidate)
+            if candidate.key in self._passed_over or candidate.key in self._aside:
+                searcher.update(candidate, self._log.history.measured(candidate.key))
+        for suspect in self._suspects:
+            self._update_with(suspect)
+
+    def _takes_probe(self) -> bool:
+        """Goes on with a searcher whose predictions have the rates that the study's first trial measured; returns
+        whether there are new ones.
+        """
+        probe, relearn = self._log.history.probe, self._relearn
+        if probe is None or relearn is None:
+            return False
+        self._relearn = None
+        self._begin(relearn(probe))
+        return True
 
     @property
     def stopped_reason(self) -> str:
@@ -79,8 +107,9 @@ class Exploration:
         asked again, it returns these, those between the largest that ran and the first that did not. A searcher of
         whole ladders goes on with others after one that was `interrupted`.
         """
+        is_new = self._takes_probe()
         candidate, suggested = self._candidates.get(key), self._suggested
-        if candidate is None:
+        if candidate is None or (is_new and self._rung_searcher):  # a new searcher was taught all of it
             return
         if interrupted and not self._rung_searcher:
             self._aside[key] = candidate
@@ -94,6 +123,9 @@ class Exploration:
         work.
         """
         self._suspects.append(failed)
+        self._update_with(failed)
+
+    def _update_with(self, failed: Measurement) -> None:
         candidate = self._candidates.get(key_of(failed))
         if candidate is not None:
             self._searcher.update(candidate, (*self._log.history.measured(candidate.key), failed))

@@ -37,6 +37,8 @@ class TrialSettings:
     """Ray's ids of the nodes that workers may use; empty for all."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
+    probe_s: float | None = None
+    """Seconds in which the first trial measures devices and links; None where they are known, or matter to nothing."""
     tries_misfit: bool = False
     """Whether one rung that is predicted not to fit is run all the same, until one ran out of memory: a stand-in shows
     what a search on a real device meets.
@@ -102,6 +104,7 @@ def make_job(
         and all(measurement.outcome is not Outcome.OOM for measurement in history.measurements),
         cap_gib=settings.cap_gib,
         held_gib=held,
+        probe_s=settings.probe_s if history.probe is None and final is None else None,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         stop_at_s=stop_at_s,

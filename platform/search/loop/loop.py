@@ -10,7 +10,7 @@ from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.confirmation.scheduler import ConfirmationScheduler
 from platform.search.loop import policy
 from platform.search.loop.budget import Budget, Spending
-from platform.search.loop.exploration import Exploration, Work
+from platform.search.loop.exploration import Exploration, Relearn, Work
 from platform.search.loop.jobs import TrialSettings, failed_measurement, make_job
 from platform.search.loop.phase import Decision, SearchEnd, SessionPhase, phase_of
 from platform.search.loop.policy import Kind, Next
@@ -53,8 +53,11 @@ class SearchLoop:
         settings: TrialSettings,
         forecast: Forecast = NO_FORECAST,
         clock: Callable[[], float] = time.monotonic,
+        relearn: Relearn | None = None,
     ) -> None:
-        """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours."""
+        """Begins to count budgets, by the monotonic `clock`: the time of day may be set back by hours. `relearn` makes
+        a new searcher once the first trial has measured devices and links.
+        """
         self.study = study
         self.settings = settings
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, clock=clock)
@@ -64,7 +67,7 @@ class SearchLoop:
         """The cluster's fault that ended the session."""
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._log = StudyLog(study)
-        self._search = Exploration(searcher, candidates, self._log, settings)
+        self._search = Exploration(searcher, candidates, self._log, settings, relearn)
         self._search_end: SearchEnd | None = None
         """None while the search goes on."""
         self._confirmation = (

@@ -24,9 +24,11 @@ def finished_reason(study: Study, request: SearchRequest) -> str:
     _, history = study.follow()
     header, end = history.header, history.end
     is_finished = end is not None and end.tried_all and end.exit_code in (0, 1)
-    if header is None or not is_finished or (study.path.parent / probe_store.FOLDER).exists():
+    # Where the study measured the links itself, those are stored as its cluster's.
+    stored = (study.path.parent / probe_store.FOLDER).exists() and history.probe is None
+    if header is None or not is_finished or stored:
         return ""
-    setup = setup_of(request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
+    setup = setup_of(request, ClusterHandle(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), history.probe)
     loop = SearchLoop(
         study=study,
         candidates=setup.plan.candidates,

@@ -123,7 +123,7 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
         InputError: nothing of it can run there, or a resumed study ran on something else.
     """
     request, history = opening.request, opening.history
-    setup = setup_of(request, handle, probe_store.find(opening.options.studies, handle))
+    setup = setup_of(request, handle, probe_store.find(opening.options.studies, handle) or history.probe)
     if setup.miniature and setup.space.name != request.space.name:
         print_line(_of_miniature(request.space, setup.space))
     elif setup.space.summary != request.space.summary:

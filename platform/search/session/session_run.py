@@ -1,5 +1,7 @@
 """The trials of one session, from its first line in the journal to its last."""
 
+import dataclasses
+import datetime
 import os
 import shutil
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster import head, leftovers
 from platform.cluster.nodes import ClusterHandle
+from platform.cluster.probing import probe_store
+from platform.cluster.probing.choices import link_sentence
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.output import print_line
@@ -28,7 +32,12 @@ from platform.search.setup.study_setup import StudySetup
 from platform.study.study import Study
 from platform.tracking.mirror import Mirror
 from platform.tracking.system_metrics import sampled
+from search_spaces.candidate import Candidate
 from trainers.records.journal import End, Measured
+from trainers.records.probe import Probe
+
+PROBE_S = 5.0
+"""Seconds in which a study's first trial measures devices and links."""
 
 
 class SessionRun:
@@ -119,6 +128,30 @@ class SessionRun:
                 tune.run(loop, driver_ip=handle.driver_ip, scratch=scratch)
         return loop
 
+    def _probe_s(self) -> float | None:
+        """Returns the seconds in which the first trial measures devices and links; None where they are known, or one
+        host of CPUs has nothing to predict.
+        """
+        setup, handle = self._setup, self._handle
+        has_links = setup.cluster.num_devices > 1 and (handle.has_gpus or len(handle.nodes) > 1)
+        return PROBE_S if has_links and setup.probe is None else None
+
+    def _relearn(self, probe: Probe) -> searchers.Searcher[Candidate]:
+        """Keeps for the cluster what the first trial measured; returns a searcher whose predictions have it."""
+        setup, handle = self._setup, self._handle
+        if setup.cluster.num_devices == handle.cluster.num_devices:
+            probe = dataclasses.replace(
+                probe,
+                fingerprint=probe_store.fingerprint(handle.cluster, handle.software),
+                cluster=handle.cluster,
+                software=handle.software,
+                finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            )
+            probe_store.write(self._study.path.parent, probe)
+        if sentence := link_sentence(probe):
+            print_line(f"{sentence} Predictions have these rates from now on.")
+        return searchers.create(setup.request.searcher, setup.probed(probe).problem)
+
     def _make_loop(self, recorder: str) -> SearchLoop:
         setup, handle = self._setup, self._handle
         return SearchLoop(
@@ -127,6 +160,7 @@ class SessionRun:
             searcher=searchers.create(setup.request.searcher, setup.problem),
             budget=self._budget,
             forecast=forecast_of(setup.plan, setup.timing),
+            relearn=None if self._setup.probe else self._relearn,
             settings=TrialSettings(
                 cluster=setup.cluster,
                 cpus_per_worker=handle.cpus_per_worker,
@@ -134,6 +168,7 @@ class SessionRun:
                 commit=checkout.commit(),
                 nodes=tuple(node.id for node in handle.nodes) if handle.left_out else (),
                 cap_gib=setup.cap_gib,
+                probe_s=self._probe_s(),
                 tries_misfit=setup.space.is_stand_in,
                 timing=setup.timing,
                 rules=setup.rules,

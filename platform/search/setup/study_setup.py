@@ -6,7 +6,7 @@ import math
 from platform.cluster.nodes import ClusterHandle
 from platform.common import checkout
 from platform.common.errors import InputError
-from platform.cost_model.ordering import known_columns
+from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.search.setup.confirmation_rules import FINALISTS, ConfirmationRules
 from platform.search.setup.old_studies import Knowledge, common_knowledge
 from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
@@ -73,6 +73,12 @@ class StudySetup:
         if problem.earlier:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
         return dataclasses.replace(problem, columns=columns)
+
+    def probed(self, probe: Probe) -> "StudySetup":
+        """Returns the setup whose predictions have the figures of `probe`."""
+        ordered, columns = likely_best_first(self.plan.candidates, self.cluster, self.cap_gib, probe)
+        plan = dataclasses.replace(self.plan, candidates=tuple(ordered), columns=columns)
+        return dataclasses.replace(self, plan=plan, probe=probe)
 
     @property
     def miniature(self) -> bool:

@@ -62,7 +62,7 @@ class Fitting:
 
     def chances(self, index: Index) -> Array:
         """Returns the probability that each point runs with head-room."""
-        if not self._points.predicted:
+        if not self._points.predicts_memory:
             return np.ones(len(index))
         mean, sigma = self._posterior().each(index)
         fits = normal_cdf(-(self._points.log_pooled[index] + mean) / np.hypot(sigma, NOISE))
@@ -70,7 +70,7 @@ class Fitting:
 
     def too_large(self) -> npt.NDArray[np.bool_]:
         """Returns for every point whether it is likelier to run out of memory than to run."""
-        if not self._points.predicted:
+        if not self._points.predicts_memory:
             return np.zeros(len(self._points), dtype=bool)
         over = self._points.log_needed + self._posterior().roughly() > 0.0
         over[self._ran_before] = False

@@ -39,6 +39,8 @@ class PointArrays(GPInputs):
     """
     predicted: bool
     """Whether the cost model knows the devices."""
+    predicts_memory: bool
+    """Whether it knows their memory too: of CPUs it predicts times alone."""
 
 
 def make_points(problem: Problem[Any]) -> PointArrays:
@@ -51,8 +53,10 @@ def make_points(problem: Problem[Any]) -> PointArrays:
     places = gp_inputs_of([candidate.axes for candidate in candidates], owner, micro_batch, columns, prediction)
     log_step_s, log_rank, nothing = np.zeros(len(owner)), np.zeros(len(owner)), np.full(len(owner), -np.inf)
     log_needed, log_pooled, log_allocated = nothing, nothing, np.full(len(owner), np.nan)
+    predicts_memory = columns is not None and bool(np.isfinite(columns.capacity_gib).all())
     if columns is not None and prediction is not None:
-        log_needed, log_pooled, log_allocated = _memory(columns, prediction)
+        if predicts_memory:
+            log_needed, log_pooled, log_allocated = _memory(columns, prediction)
         compared = np.array([candidate.tokens_per_step for candidate in candidates])[owner]
         log_step_s = np.log(prediction.step.total_s) - np.log(columns.tokens_per_step / compared)
         spread = prediction.expected_s / prediction.step.total_s
@@ -68,6 +72,7 @@ def make_points(problem: Problem[Any]) -> PointArrays:
         log_allocated_gib=log_allocated,
         log_rank=log_rank,
         predicted=columns is not None,
+        predicts_memory=predicts_memory,
     )
 
 

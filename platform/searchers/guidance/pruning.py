@@ -71,7 +71,7 @@ class Pruning:
         ranks, rank = self._ranks[points.owner[alike]], self._ranks[owner]
         above = ranks >= rank
         out = ((ranks == rank) | (above & self._certain)).all(axis=1)
-        if points.predicted:
+        if points.predicts_memory:
             out |= above.all(axis=1) & (points.log_needed[alike] >= points.log_needed[point])
         out &= points.micro_batch[alike] >= points.micro_batch[point]
         return alike[out | (alike == point)]

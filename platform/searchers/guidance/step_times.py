@@ -1,17 +1,22 @@
 """Corrects predicted step times by measured ones, and tracks the fastest step of each recipe."""
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
 from platform.cost_model.columns import Array
+from platform.cost_model.learned_rates import RateFactors, TimedRows, learned_factors
 from platform.cost_model.regression import TIME, Learned, Prior, learn, teachers
-from platform.searchers.guidance.points import PointArrays
-from platform.searchers.problem import Observation
+from platform.searchers.guidance.points import PointArrays, make_points
+from platform.searchers.problem import Observation, Problem
 from trainers.records.measurement import TIMED, Outcome
 
 UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
 """Prior of a log step time without a prediction."""
+MORE = 1.1
+"""Growth of the number of measurements from which on rates are learned anew."""
 UNKNOWN_LEAD = math.log(2.0)
 """Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
 
@@ -19,10 +24,18 @@ UNKNOWN_LEAD = math.log(2.0)
 class StepTimes:
     """A study's knowledge of step times, in log seconds; `Fitting` has that of memory."""
 
-    def __init__(self, points: PointArrays) -> None:
-        self._points = points
+    def __init__(self, problem: Problem[Any], points: PointArrays) -> None:
+        self._problem = problem
+        self.points = points
+        """The points, predicted with the rates that the measurements imply."""
+        self.factors = RateFactors()
+        """Those rates, by the rates that were assumed."""
+        self._num_learned = 0
+        """Number of measurements that they rest on."""
         self._log_step_s: dict[int, float] = {}
         """Measured step time by point."""
+        self._micro_s: dict[int, float] = {}
+        """Measured seconds of a further micro-step by point; NaN where they are not known."""
         self._idle_share: dict[int, float] = {}
         """Share of the step in which a device waited, by point."""
         self.incumbents: dict[int, float] = {}
@@ -34,6 +47,7 @@ class StepTimes:
         if log_step_s is None:
             return False
         self._log_step_s[point] = log_step_s
+        self._micro_s[point] = math.nan if result.micro_step_s is None else result.micro_step_s
         busy = result.utilization_pct
         self._idle_share[point] = 0.0 if busy is None or not math.isfinite(busy) else 1 - busy / 100
         return True
@@ -46,7 +60,7 @@ class StepTimes:
 
     def groups(self) -> set[int]:
         """Returns the groups that have a measured time."""
-        return {int(self._points.group[point]) for point in self._log_step_s}
+        return {int(self.points.group[point]) for point in self._log_step_s}
 
     def reference(self, group: int, speed: Array) -> float:
         """Returns the log speed of the group's incumbent; where it has none, the best of its points' `speed` less
@@ -59,7 +73,8 @@ class StepTimes:
         """Returns the regression over the residuals of the step times; where they are many, over a part of them that
         favours those near the fastest.
         """
-        points = self._points
+        self._correct()
+        points = self.points
         index = np.array(sorted(self._log_step_s), dtype=np.int64)
         measured = np.array([self._log_step_s[point] for point in index])
         fastest = np.full(int(points.group.max()) + 1, np.inf)
@@ -69,6 +84,23 @@ class StepTimes:
         idle_share = np.array([self._idle_share[int(point)] for point in index])
         prior = TIME if points.predicted else UNPREDICTED
         return learn(points, index, measured - points.log_step_s[index], prior, idle_share)
+
+    def _correct(self) -> None:
+        """Predicts all points anew where the measured ones imply other rates than before."""
+        columns, number = self._problem.columns, len(self._log_step_s)
+        if columns is None or not number or number < MORE * self._num_learned:
+            return
+        self._num_learned = number
+        index = np.array(list(self._log_step_s), dtype=np.int64)
+        measured = columns.take(index)
+        # Points that compete are compared by the seconds of equally many tokens, which are not always one step's.
+        compared = np.array([self._problem.rows[owner].tokens_per_step for owner in self.points.owner[index]])
+        step_s = np.exp(list(self._log_step_s.values())) * measured.tokens_per_step / compared
+        micro_s = np.array(list(self._micro_s.values()))
+        factors = learned_factors(TimedRows(columns=measured, step_s=step_s, micro_s=micro_s))
+        if not factors.is_near(self.factors):
+            self.factors = factors
+            self.points = make_points(dataclasses.replace(self._problem, columns=factors.on(columns)))
 
 
 def _log_step_s(result: Observation, tokens_per_step: int) -> float | None:

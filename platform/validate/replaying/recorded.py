@@ -36,7 +36,8 @@ class Recorded:
     gpu_s: float
     """Device seconds of the trial."""
     utilization_pct: float | None = None
-    """Always None: no table has it."""
+    micro_step_s: float | None = None
+    """Both always None: no table has them."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:

@@ -4,22 +4,27 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import search_spaces
+from benchmarks.slow_network_space import space as slow_network_space
 from platform.cluster.nodes import ClusterHandle
 from platform.cluster.probing import probe_store
 from platform.cluster.probing.findings import laggards
 from platform.cluster.probing.probe_tables import show, to_object
 from platform.common.errors import InputError
 from platform.cost_model.hardware import from_cluster
-from platform.cost_model.ordering import likely_best_first
+from platform.cost_model.ordering import known_columns, likely_best_first
+from platform.cost_model.predict import predict
 from platform.cost_model.probed_cluster import with_probe
 from platform.plan.__main__ import main
 from tests.cluster.probing.samples import H200S, collectives, device, probe
-from trainers.records.probe import Collective, Probe
+from trainers.records.probe import Collective, DeviceFigures, Probe, Product
+from trainers.spec.cluster import Cluster
 from trainers.spec.codec import from_json, to_json
+from trainers.spec.layout import Layout
 
 PLACE = ClusterHandle(
     cluster=H200S, cpus_per_worker=1, driver_ip="10.0.0.1", software={"driver": "580", "torch": "2.13.0"}
@@ -112,6 +117,62 @@ def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pyt
     printed = json.loads(json.dumps(to_object(probed, tmp_path / "x.json")))
     assert printed["lagging"] == [] and printed["theory"]["node"] == 450
     assert from_json(Probe, to_json(probed)) == probed
+
+
+def test_parts_of_a_node_with_faster_links_count_as_nodes() -> None:
+    """Checks four H200 that NCCL takes for two hosts joined by TCP, and Ray for one node."""
+    one_node = dataclasses.replace(H200S, num_nodes=1, devices_per_node=4)
+    devices = tuple(dataclasses.replace(device(rank), node=0) for rank in range(4))
+    tcp = probe(
+        cluster=one_node,
+        nodes=("10.0.0.1",),
+        devices=devices,
+        collectives=(*collectives("part", (0,), 2, 302.0), *collectives("node", (0,), 4, 2.3)),
+    )
+    spec = with_probe(from_cluster(one_node), tcp)
+    assert (spec.num_nodes, spec.devices_per_node) == (2, 2)
+    assert spec.intra_gb_per_s == pytest.approx(302, rel=0.02)
+    assert spec.inter_gb_per_s == pytest.approx(2.3, rel=0.02)
+    even = dataclasses.replace(
+        tcp, collectives=(*collectives("part", (0,), 2, 302.0), *collectives("node", (0,), 4, 290.0))
+    )
+    spec = with_probe(from_cluster(one_node), even)
+    assert (spec.num_nodes, spec.devices_per_node) == (1, 4)
+    assert spec.intra_gb_per_s == pytest.approx(290, rel=0.02)
+
+
+def test_cpus_on_several_hosts_are_predicted_by_their_links_and_others_are_not() -> None:
+    """Checks two hosts of two workers over 200 Mbit/s: what exchanges activations alone comes before DDP, and DDP
+    before what gathers parameters in every micro-step.
+    """
+    cpus = Cluster(device_kind="cpu", device="Intel(R) Xeon(R) CPU", device_memory_gib=4.0, devices_per_node=4)
+    figures = tuple(
+        DeviceFigures(
+            rank=rank,
+            node=rank // 2,
+            products=(Product(precision="fp32", size=512, tflops=0.025),),
+            copy_gb_per_s=5.0,
+        )
+        for rank in range(4)
+    )
+    inside = [row for node in (0, 1) for row in collectives("node", (node,), 2, 1.0)]
+    hosts = probe(
+        cluster=cpus,
+        nodes=("10.77.0.1", "10.77.0.2"),
+        devices=figures,
+        collectives=(*inside, *collectives("cluster", (0, 1), 4, 0.025)),
+    )
+    candidates = [entry for entry in slow_network_space(2, [8]).candidates(4)[0] if entry.recipe.compression == "none"]
+    assert known_columns(candidates, cpus, None) is None
+    assert known_columns(candidates, cpus, None, dataclasses.replace(hosts, nodes=("10.77.0.1",))) is None
+    columns = known_columns(candidates, cpus, None, hosts)
+    assert columns is not None
+    prediction = predict(columns)
+    assert (prediction.ok_probability == 1.0).all(), "memory is not predicted"
+    order = [candidates[place].layout for place in np.argsort(prediction.step.total_s)]
+    plain, pipeline = Layout(engine="ddp", dp_replicate=4), Layout(engine="ddp", dp_replicate=2, pp=2)
+    assert order.index(pipeline) < order.index(plain) < order.index(order[-1])
+    assert (order[-1].zero_stage, order[-1].dp_shard) == (3, 4)
 
 
 def test_the_search_tries_what_the_probe_favours_first() -> None:

@@ -17,12 +17,12 @@ BUSY_S = 300.0
 """Seconds that Ray's start and end may take beyond the probe's own limit, on a machine that others use too."""
 
 
-def play(tmp_path: Path, nodes: str, seconds: float) -> dict[str, Any]:
-    """Runs a rank on each of `nodes` and returns what rank 0 finds."""
+def play(tmp_path: Path, nodes: str, seconds: float, *precision: str) -> dict[str, Any]:
+    """Runs a rank on each of `nodes` and returns what rank 0 finds; with a `precision`, of a trial's short probe."""
     command = [sys.executable, "-m", "tests.cluster.probing.ranks"]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), nodes, str(tmp_path / "meeting"), str(seconds)],
+            [*command, str(rank), nodes, str(tmp_path / "meeting"), str(seconds), *precision],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -58,6 +58,19 @@ def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: P
     figures = play(tmp_path, "a,a", seconds=0)
     assert figures["cut_short"] and figures["collectives"] == [] and figures["devices"][0]["products"] == []
     assert figures["devices"][1]["copy_gb_per_s"] > 0
+
+
+@pytest.mark.contract
+def test_a_trial_s_short_probe_measures_links_first_and_parts_of_a_node(tmp_path: Path) -> None:
+    figures = play(tmp_path, "a,a,a,a", 30, "fp32")
+    of_scope = {
+        scope: [row for row in figures["collectives"] if row["scope"] == scope and row["operation"] == "all_reduce"]
+        for scope in ("part", "node")
+    }
+    assert {row["ranks"] for row in of_scope["part"]} == {2} and {row["ranks"] for row in of_scope["node"]} == {4}
+    assert len({row["num_bytes"] for row in of_scope["node"]}) > 1
+    assert figures["choice"]["library"] == "gloo" and len(figures["adapters"]) == 1
+    assert {product["precision"] for device in figures["devices"] for product in device["products"]} <= {"fp32"}
 
 
 def run(*arguments: str) -> str:

@@ -10,8 +10,9 @@ from platform.study.study import Study, read
 from search_spaces.candidate import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.records.job import Job
-from trainers.records.journal import GateCurves, Measured, Profile, RungStart, TrialState
+from trainers.records.journal import GateCurves, Measured, Probed, Profile, RungStart, TrialState
 from trainers.records.measurement import Measurement, Outcome
+from trainers.records.probe import Probe
 from trainers.records.sums import Sums
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
@@ -111,6 +112,8 @@ class Backend:
         self.gate_s = 0.0
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
         """Losses of a layout's numerics gate; None where it does not fit."""
+        self.probe: Probe | None = None
+        """What a trial finds that measures devices and links."""
         self.profiles = True
         """Whether profiling yields a profile."""
         self.jobs: list[Job] = []
@@ -119,6 +122,8 @@ class Backend:
         """Writes the job's lines as its workers would; returns how it ended."""
         self.jobs.append(job)
         self.clock.now_s += self.start_s
+        if job.probe_s is not None and self.probe is not None:
+            self.study.record(Probed(probe=self.probe))
         if job.gate is not None:
             self.clock.now_s += self.gate_s
             losses = self.losses(job)

@@ -8,6 +8,7 @@ import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.search.loop.budget import Budget
+from platform.search.loop.exploration import Relearn
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
 from platform.search.setup.confirmation_rules import ConfirmationRules
@@ -55,6 +56,8 @@ def make(study: Study, clock: Clock) -> Make:
         rules: ConfirmationRules | None = None,
         timing: Timing = TIMING,
         forecast: Forecast = NO_FORECAST,
+        probe_s: float | None = None,
+        relearn: Relearn | None = None,
         **budget: float,
     ) -> SearchLoop:
         return SearchLoop(
@@ -68,11 +71,13 @@ def make(study: Study, clock: Clock) -> Make:
                 recorder="none",
                 commit="0123456",
                 cap_gib=2.0,
+                probe_s=probe_s,
                 timing=timing,
                 rules=rules,
             ),
             forecast=forecast,
             clock=clock,
+            relearn=relearn,
         )
 
     return created
