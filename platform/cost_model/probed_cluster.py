@@ -7,7 +7,7 @@ import statistics
 from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
 from platform.cost_model.hardware import ClusterSpec, from_cluster
-from trainers.records.probe import OPERATIONS, Probe, Scope
+from trainers.records.probe import OPERATIONS, Collective, Probe, Scope
 from trainers.spec.cluster import Cluster
 
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
@@ -90,7 +90,7 @@ def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
     fewer than two sizes were measured.
 
     This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
-    largest size, as the median over operations; the latency is the time of the smallest all-reduce besides its bytes
+    largest size, as the median over operations; the latency is the time of the shortest all-reduce besides its bytes
     and hops.
     """
     rates: list[float] = []
@@ -105,9 +105,17 @@ def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
     if not rates:
         return None
     bandwidth = statistics.median(rates)
-    smallest = probe.of_size(scope, "all_reduce", ranks, largest=False)
-    slowest = max(smallest, key=lambda group: group.seconds)
+    slowest = _shortest(probe, scope, ranks)
     nodes = len(slowest.nodes)
     hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S
     moved = 2 * slowest.num_bytes * (slowest.ranks - 1) / slowest.ranks
     return bandwidth, max(SHORTEST_S, slowest.seconds - hops - moved / (bandwidth * 1e9))
+
+
+def _shortest(probe: Probe, scope: Scope, ranks: int | None) -> Collective:
+    """Returns the slowest group's all-reduce of the size that took it least: the smallest, but on busy hosts."""
+    of_sizes: dict[int, Collective] = {}
+    for row in probe.collectives:
+        if (row.scope, row.operation) == (scope, "all_reduce") and ranks in (None, row.ranks):
+            of_sizes[row.num_bytes] = max(row, of_sizes.get(row.num_bytes, row), key=lambda group: group.seconds)
+    return min(of_sizes.values(), key=lambda group: group.seconds)

@@ -83,6 +83,15 @@ def test_predictions_take_the_probes_figures() -> None:
     assert corrected.intra_latency_s == pytest.approx(47e-6, rel=0.02)
 
 
+def test_a_small_message_that_was_disturbed_is_no_latency() -> None:
+    rows = collectives("cluster", (0, 1, 2, 3), 8, 40.0)
+    between = dataclasses.replace(rows[0], num_bytes=2**18, seconds=rows[0].seconds + 8e-6)
+    disturbed = dataclasses.replace(rows[0], seconds=30e-3)
+    usual = with_probe(from_cluster(H200S), probe()).inter_latency_s
+    spec = with_probe(from_cluster(H200S), probe(collectives=(disturbed, between, *rows[1:])))
+    assert spec.inter_latency_s < 2 * usual
+
+
 def test_a_probe_that_agrees_with_the_catalogue_changes_little() -> None:
     spec = from_cluster(H200S)
     corrected = with_probe(spec, probe())
