@@ -203,8 +203,18 @@ class Session:
             time.sleep(0.02)
 
     def listening(self) -> frozenset[tuple[str, str]]:
-        """Returns the sockets on which its processes listen for connections: see `listening`."""
-        return listening([psutil.Process(self.process.pid), *self.family()])
+        """Returns the sockets on which its processes listen for connections: see `listening`. Its train workers stand
+        still meanwhile: a rung of a small model is soon over.
+        """
+        workers = self.workers()
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                worker.suspend()
+        sockets = listening([psutil.Process(self.process.pid), *self.family()])
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):  # one that was about to end
+                worker.resume()
+        return sockets
 
     def interrupt(self) -> None:
         """Sends Ctrl-C, as a terminal does, to the whole process group."""

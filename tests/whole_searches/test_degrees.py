@@ -1,11 +1,9 @@
 """Searches over tensor, pipeline and context parallelism, whole, on CPU workers: one model, whatever splits it."""
 
-import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
@@ -30,10 +28,7 @@ def _searched(folder: Path, name: str, *argv: str) -> Run:
 
 
 def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
-    """Returns the sockets that each of the first trials listens on during a rung, by layout.
-
-    The trial's workers stand still while its sockets are read: a rung of a small model is soon over.
-    """
+    """Returns the sockets that each of the first trials listens on during a rung, by layout."""
     addresses_by_layout: dict[Layout, frozenset[tuple[str, str]]] = {}
     for number in range(num_trials):
         rungs = session.wait_for(
@@ -43,14 +38,7 @@ def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, froz
             ],
         )
         layouts = {line.trial_id: line.layout for line in session.lines() if isinstance(line, TrialStart)}
-        workers = session.workers()
-        for worker in workers:
-            with contextlib.suppress(psutil.Error):
-                worker.suspend()
         addresses_by_layout[layouts[rungs[0]]] = session.listening()
-        for worker in workers:
-            with contextlib.suppress(psutil.Error):  # one that was about to end
-                worker.resume()
     return addresses_by_layout
 
 
