@@ -25,6 +25,9 @@ def written(folder: Path, spec: ModelSpec, change: Any = None) -> Path:
     """Writes the folder of a model as transformers does, with its tensors changed by `change`."""
     module = model.build(spec, attention="eager").module.to_empty(device="cpu")
     module.tie_weights()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()  # else whatever memory held, which may be no number
     module.save_pretrained(folder)
     if change is not None:
         tensors = load_file(folder / "model.safetensors")
