@@ -68,7 +68,8 @@ def _sentence(error: Exception, model: str, revision: str | None) -> str:
         case HfHubHTTPError():
             return f"cannot be fetched: {page} answers {error.response.status_code}"
         case _:
-            return f"cannot be fetched from {constants.ENDPOINT}: {type(error).__name__}: {str(error).splitlines()[0]}"
+            lines = [type(error).__name__, *str(error).splitlines()[:1]]
+            return f"cannot be fetched from {constants.ENDPOINT}: {': '.join(lines)}"
 
 
 def _download(model: str) -> str:
