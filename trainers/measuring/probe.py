@@ -308,12 +308,14 @@ class _Rank:
         members = [ranks for _, ranks in groups]
         own_group: Any = None
         for ranks in members:
-            group = dist.new_group(ranks) if len(ranks) > 1 else None  # every rank takes part in making every group
+            is_world = len(ranks) == self.world  # which is connected by what the trial does next, too
+            # Every rank takes part in making every group.
+            group = dist.group.WORLD if is_world else dist.new_group(ranks) if len(ranks) > 1 else None
             own_group = group if self.rank in ranks else own_group
         if all(len(ranks) == 1 for ranks in members):
             return []
         collectives = self._measured(scope, groups, own_group, sizes, operations)
-        if own_group is not None and self.is_short:
+        if own_group not in (None, dist.group.WORLD) and self.is_short:
             dist.destroy_process_group(own_group)  # a trial's memory is measured after this
         return collectives
 
@@ -331,7 +333,10 @@ class _Rank:
             for num_bytes in sizes:
                 if self._late() or self._is_too_long(before, num_bytes):
                     break  # larger ones take longer still
-                took = self._gather(self._collective_s(operation, num_bytes, own_group))
+                seconds = self._collective_s(operation, num_bytes, own_group)
+                if seconds is None:
+                    break
+                took = self._gather(seconds)
                 before = (num_bytes, max(took))
                 collectives += [
                     Collective(
@@ -355,13 +360,18 @@ class _Rank:
         expected_s = seconds * num_bytes / smaller if smaller else 0.0
         return any(self._gather(expected_s > FIRST_SHARE * (self.until_s - time.monotonic())))
 
-    def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float:
-        """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none.
+    def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float | None:
+        """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none, None
+        where the time did not do for it.
 
-        All ranks run it equally often, as often as fits its seconds for the slowest; where the time that is left is too
-        short for that, once.
+        The first run is never counted: a library connects the ranks in it, which takes NCCL a second. All ranks run it
+        equally often, as often as fits its seconds for the slowest; where the time that is left is too short for that,
+        once.
         """
         work = _work(operation, num_bytes, group, self.device) if group is not None else (lambda: None)
+        self._once_s(work)
+        if self._late():
+            return None
         slowest = max(self._gather(self._once_s(work) if group is not None else 0.0))
         if any(self._gather(LEAST_RUNS * slowest > ONE_SHARE * (self.until_s - time.monotonic()))):
             return slowest
