@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import psutil
 
-from platform.cluster import leftovers, waiting
+from platform.cluster import head, leftovers, waiting
 from platform.cluster.nodes import ClusterHandle, ask, handle_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
-from platform.common.signals import ends_when_interrupted, sigterm_restored
+from platform.common.signals import ends_when_interrupted, sigterm_restored, skip_exit_hooks
 from trainers import startup
 from trainers.host.node import error_of
 
@@ -115,7 +115,7 @@ def connected(
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     session = Path(cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path()) if local else None
-    keeps_logs = bool(os.environ.get(KEEP_LOGS))
+    keeps_logs, gcs_address = bool(os.environ.get(KEEP_LOGS)), ""
     try:
         if session is not None:
             leftovers.claim(session)
@@ -123,8 +123,8 @@ def connected(
         with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             handle = handle_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
-            raylet = _raylet_of(context.get_node_id(), ray.nodes())
-            yield dataclasses.replace(handle, head=context.gcs_address, raylet=raylet, is_local=local)
+            raylet, gcs_address = _raylet_of(context.get_node_id(), ray.nodes()), context.gcs_address
+            yield dataclasses.replace(handle, head=gcs_address, raylet=raylet, is_local=local)
     except ClusterError:
         keeps_logs = True
         raise
@@ -133,7 +133,10 @@ def connected(
         message = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {message}") from error
     finally:
-        ray.shutdown()
+        if gcs_address and head.is_lost(gcs_address):
+            skip_exit_hooks()  # to leave a head that is gone, Ray ends the process with exit code 1
+        else:
+            ray.shutdown()
         if session is not None:
             leftovers.end_session(session, keeps_logs=keeps_logs)
 

@@ -41,6 +41,11 @@ def watched(head: str, raylet: str, on_loss: Callable[[str], None]) -> Generator
         is_over.set()
 
 
+def is_lost(head: str) -> bool:
+    """Returns whether the head at HOST:PORT does not answer now."""
+    return _error_of(head) is not None
+
+
 def _watch(addresses: Mapping[str, str], on_loss: Callable[[str], None], is_over: threading.Event) -> None:
     answered_s = dict.fromkeys(addresses, time.monotonic())
     while not is_over.wait(_POLL_S):

@@ -27,6 +27,9 @@ ONE_INTERRUPT_S = 1.0
 """Seconds within which repeated interrupts are one."""
 
 
+_skips_exit_hooks = False
+
+
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the exit code that `main` returns; quietly where the reader of the output left (`| head`).
 
@@ -57,7 +60,17 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(_reader_left, (1, 2)):  # Python flushes at its end what it still holds
             os.dup2(nowhere, stream)
+    if _skips_exit_hooks:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
+
+
+def skip_exit_hooks() -> None:
+    """Makes `exit_with` end the process without what libraries do at exit, which may block or change the code."""
+    global _skips_exit_hooks
+    _skips_exit_hooks = True
 
 
 def _take_any_text() -> None:

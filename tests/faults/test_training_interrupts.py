@@ -26,10 +26,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def interrupted(
-    folder: Path, after: type[Steps] | type[Saving] | float, numbers: Sequence[int], *options: str, hidden: int = 64
+    folder: Path,
+    after: type[Steps] | type[Saving] | float,
+    numbers: Sequence[int],
+    *options: str,
+    hidden: int = 64,
+    without_head: bool = False,
 ) -> tuple[int, str, float]:
     """Returns exit code, output and seconds after the first signal of a training whose group gets the signals, half a
-    second apart, once there is such a record, or after so many seconds.
+    second apart, once there is such a record, or after so many seconds; `without_head`, just after Ray's head was
+    killed.
     """
     model = dataclasses.replace(RECIPE.model, hidden_size=hidden, num_layers=4, ffn_size=4 * hidden, vocab_size=8192)
     write_layout(folder / "layout.json", recipe=dataclasses.replace(RECIPE, model=model))
@@ -63,6 +69,8 @@ def interrupted(
                     assert process.poll() is None
                     time.sleep(0.02)
                 assert not _in_group(process.pid), "they end at the signal, before the command has"
+            if without_head:
+                _head_of(process.pid).kill()
             began_s = time.monotonic()
             for place, number in enumerate(numbers):
                 time.sleep(0.5 * (place > 0))
@@ -71,6 +79,11 @@ def interrupted(
         finally:
             process.kill()
     return process.returncode, output, time.monotonic() - began_s
+
+
+def _head_of(pid: int) -> psutil.Process:
+    (head,) = (child for child in psutil.Process(pid).children(recursive=True) if child.name() == "gcs_server")
+    return head
 
 
 def _in_group(pid: int) -> list[str]:
@@ -114,6 +127,13 @@ def test_a_grace_that_is_too_short_is_said_and_kept(tmp_path: Path) -> None:
     assert code == 130 and "if that takes less than the" in output, output
     assert "The time for a checkpoint is over: the training ends without it." in output
     assert seconds < 60 and not left(tmp_path)
+
+
+def test_it_is_interrupted_though_the_head_was_lost(tmp_path: Path) -> None:
+    """Checks the exit code: to leave a head that is gone, Ray ended the process with 1, without a sentence."""
+    code, output, _ = interrupted(tmp_path, Saving, [signal.SIGINT], "--checkpoint-steps", "1", without_head=True)
+    assert code == 130 and "has not answered for" in output, output
+    assert "the same command resumes it from" in output and not left(tmp_path)
 
 
 @pytest.mark.parametrize("after_s", [2.0, 6.0])
