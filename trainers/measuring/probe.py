@@ -103,7 +103,6 @@ class _Rank:
     """One rank of the probe. Every rank calls the same methods in the same order."""
 
     def __init__(self, left_s: float, node: str, address: str, precision: str | None) -> None:
-        self.until_s = time.monotonic() + left_s
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.kind == "cuda" else torch.device("cpu")
@@ -113,6 +112,10 @@ class _Rank:
         self.address = address
         self.size = WHOLE[self.kind] if precision is None else short_size(self.kind, precision)
         self.context_gib = None if self.is_short else self._outside_gib()
+        if self.is_short:  # connects all ranks, which the trial needs anyway and which takes NCCL seconds over TCP
+            dist.all_reduce(torch.zeros(1, device=self.device), group=dist.group.WORLD)
+            self._wait_for_device()
+        self.until_s = time.monotonic() + left_s
         # Agreements on the host go over gloo, so that they neither wait for the device nor warm its links up.
         self.control = dist.new_group(backend="gloo") if self.kind == "cuda" else dist.group.WORLD
         placed = self._gather((node, address))
@@ -174,6 +177,10 @@ class _Rank:
         torch.zeros(1, device=self.device)  # the context itself, where it was not there yet
         return CudaMeter().outside_gib()
 
+    def _wait_for_device(self) -> None:
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
     def _late(self) -> bool:
         """Returns whether any rank is out of time; nothing new is begun from then on."""
         self.cut_short = self.cut_short or any(self._gather(time.monotonic() > self.until_s))
@@ -225,7 +232,9 @@ class _Rank:
         """
         if not self.is_short:
             return [*self._parts_of_nodes(), *self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
-        scopes = [self._whole_cluster, self._nodes_apart, self._parts_of_nodes]
+        per_node = max(len(self._members(node)) for node in range(len(self.nodes)))
+        scopes = [self._whole_cluster] * (len(self.nodes) > 1) + [self._nodes_apart] * (per_node > 1)
+        scopes += [self._parts_of_nodes] * (per_node > 2)
         collectives: list[Collective] = []
         until_s, is_cut = self.until_s, False
         end_s = until_s - PRODUCTS_SHARE * (until_s - time.monotonic())
