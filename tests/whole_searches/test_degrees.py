@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 
 def _searched(folder: Path, name: str, *argv: str) -> Run:
-    """Runs the search, and resumes it for 900 s where a disturbed machine left open which layout is fastest."""
+    """Runs the search, and resumes it for 300 s where a disturbed machine left open which layout is fastest."""
     with start(folder, name, 1, *argv, "--name", name) as session:
         session_end = [session.end()]
     if session_end[0].code == NOT_RESOLVED:
-        with start(folder, name, 2, "--resume", name, "--time-budget-s", "900") as session:
+        with start(folder, name, 2, "--resume", name, "--time-budget-s", "300") as session:
             session_end.append(session.end())
     return Run(path=folder / "studies" / name, sessions=tuple(session_end))
 
@@ -129,7 +129,7 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
     words = {"vocab_size": 256, "max_position_embeddings": 64, "intermediate_size": 128}
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "llama", **sizes, **words}))
-    argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
+    argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "420")
     run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
     assert run.sessions[-1].code in ANSWERED, run.sessions[-1].err
     layouts = [
