@@ -1,7 +1,8 @@
 """The guided searcher: starts from the cost model, corrects it by each measurement, and after an error prunes only what
 is certain.
 
-The next trial is the first layout in the plan's order that the measurements do not pass over: its expected saving over
+The next trial is the first layout in the plan's order that the measurements do not pass over (of several that are
+predicted alike, one that compiles soonest): its expected saving over
 the planned run per device second, weighted by the probability that it fits, pays for the trial and is at least a small
 share (`PASSED_OVER`) of the largest. Choosing the largest saving would trust differences that the regression
 extrapolates from a few trials more than the plan's order. Recipes take turns, since each has its own winner. An earlier
@@ -58,6 +59,9 @@ class Guided(Generic[C]):
         self._pruning = Pruning(rows, points)
         first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
+        further_s = problem.compile_s or [0.0] * len(problem.candidates)
+        self._start_gpu_s = problem.costs.num_devices * (problem.costs.start_s + np.array(further_s))
+        """Device seconds before a trial's first step, by candidate."""
         self._place = {candidate.key: place for place, candidate in enumerate(problem.candidates)}
         self._run = PlannedRun(problem, points)
         self._alive = np.ones(len(points), dtype=bool)
@@ -200,19 +204,19 @@ class Guided(Generic[C]):
         measured = group in timing.incumbents or group in self._earlier_groups
         sigma = math.sqrt(surprise) * sigma if measured else points.sigma[front]
         rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
-        start = costs.num_devices * costs.start_s
+        start = self._start_gpu_s[points.owner[front]]
         rate = expected_saving(speed - reference, sigma) * fits / (start + rung_cost)
         shown = expected_saving(speed - reference - RESOLUTION, sigma) * fits
         ordered = points.predicted and group not in self._earlier_groups
         pays = shown / (start + rung_cost) >= self._run.paying_rate(group, reference)
         worth = _worth(rate, pays) if measured else np.ones(len(front), bool)
-        chosen = int(np.argmax(np.where(worth, points.log_rank[front], -np.inf) if ordered else rate))
+        chosen = _first(np.where(worth, points.log_rank[front], -np.inf), start) if ordered else int(np.argmax(rate))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
         # The next trial will compete with this trial's best. Before any measurement the error common to all points
         # counts for the others but cancels within the ladder: the first trial climbs few rungs rather than many.
         then = max(reference, float(speed[chosen]))
-        rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
+        rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost)[others]
         elsewhere = max(float(rates.max(initial=0.0)), self._run.paying_rate(group, then))
         ladder = index[points.owner[index] == owner]
         mean, covariance = times.at(ladder)
@@ -221,11 +225,12 @@ class Guided(Generic[C]):
         # Where memory is not predicted the whole ladder is climbed: only the extrapolation of its own measured memory
         # can end it.
         climbed = (
-            rungs_worth_it(speed, surprise * covariance, fits, reference, cost, start, elsewhere)
+            rungs_worth_it(speed, surprise * covariance, fits, reference, cost, float(start[chosen]), elsewhere)
             if points.predicted
             else list(range(len(ladder)))
         )
-        return self._judged(owner, group, ladder[climbed], float(shown[chosen]), start + float(rung_cost[chosen]))
+        cost_gpu_s = float((start + rung_cost)[chosen])
+        return self._judged(owner, group, ladder[climbed], float(shown[chosen]), cost_gpu_s)
 
     def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
         """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of that rung
@@ -251,6 +256,15 @@ def _worth(rate: Array, pays: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """
     worth = pays & (rate >= PASSED_OVER * rate.max())
     return worth if worth.any() else rate >= rate.max()
+
+
+def _first(log_rank: Array, start_gpu_s: Array) -> int:
+    """Returns the first point of the plan's order; of those that are behind it by no more than a run could show, one
+    that starts soonest.
+    """
+    near = np.flatnonzero(log_rank >= log_rank.max() - RESOLUTION)
+    soonest = near[start_gpu_s[near] <= start_gpu_s[near].min()]
+    return int(soonest[np.argmax(log_rank[soonest])])
 
 
 def _foremost(index: Index, score: Array, limit: int) -> Index:

@@ -96,6 +96,8 @@ class Problem(Generic[C]):
     cost model does not know the devices.
     """
     costs: TrialCosts = TrialCosts()
+    compile_s: Sequence[float] = ()
+    """Seconds of each candidate's trial beyond `costs.start_s`, as where a whole model is compiled; empty for none."""
     tokens: float | None = None
     """Tokens of the planned run: a search continues as long as it pays off over them. None: until no candidate is left.
     """

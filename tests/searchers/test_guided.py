@@ -78,6 +78,23 @@ class TestBeginning:
         assert first is not None
         assert first.key == likely_best_first(BLOOM, H200S, None)[0][0].key
 
+    def test_of_layouts_that_are_predicted_alike_it_begins_with_one_that_compiles_soon(self) -> None:
+        """Checks that only a lead that runs could show is worth two minutes of compiling."""
+        owner = make_points(PLANNED)
+        order = owner.owner[np.argsort(-owner.log_rank, kind="stable")]
+        first, others = int(order[0]), [number for number in range(len(BLOOM)) if number != order[0]]
+        assert self._begins({first: 130.0}) != BLOOM[first].key
+        assert self._begins(dict.fromkeys(others, 130.0)) == BLOOM[first].key
+        near = owner.log_rank >= owner.log_rank.max() - guided.RESOLUTION
+        alike = {int(number) for number in owner.owner[near]}
+        assert self._begins(dict.fromkeys(alike, 130.0)) == BLOOM[first].key, "slower ones do not pass it"
+
+    def _begins(self, compile_s: dict[int, float]) -> str:
+        seconds = [compile_s.get(number, 0.0) for number in range(len(BLOOM))]
+        first = Guided(dataclasses.replace(PLANNED, compile_s=seconds)).suggest()
+        assert first is not None
+        return first.key
+
     def test_without_predictions_it_begins_with_the_space_s_first_and_its_whole_ladder(self) -> None:
         assert Guided(Problem(candidates=BLOOM)).suggest() == BLOOM[0]
 

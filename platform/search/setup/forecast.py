@@ -12,15 +12,20 @@ from trainers.records.job import Timing
 from trainers.records.journal import PlannedLayout
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
 FIRST_START_S = 29.0
 """Seconds that a study's first trial takes beyond its steps: 16.1 to 29.1 in 23 studies on one to four H100 or H200
 (docs/lab/2026-11-27.md).
 """
-COMPILE_S = {"none": 3.0, "block": 19.0, "model": 28.0}
+COMPILE_S = {"none": 3.0, "block": 19.0}
 """Seconds of a trial's first step beyond the next by the layout's `compile`, of which four of five trials take no
-more: 5, 153 and 3 trials on H100 and H200 (column compile_s of docs/measurements).
+more: 5 and 153 trials on H100 and H200 (column compile_s of docs/measurements).
+"""
+WHOLE_MODEL_S, WHOLE_MODEL_LAYERS, WHOLE_MODEL_POWER = 28.0, 12, 1.55
+"""The same where a whole model is compiled: 28 s with 12 layers (GPT-2), 153 s with 36 (Qwen3-8B, beside other work),
+both on an H200 (docs/lab/2026-11-28.md); the power joins the two.
 """
 
 
@@ -42,6 +47,13 @@ class Forecast:
 
 
 NO_FORECAST = Forecast()
+
+
+def compile_s(layout: Layout, num_layers: int) -> float:
+    """Returns the seconds that a trial's first step of the layout takes longer than the next, on a GPU."""
+    if layout.compile == "model":
+        return WHOLE_MODEL_S * (num_layers / layout.pp / WHOLE_MODEL_LAYERS) ** WHOLE_MODEL_POWER
+    return COMPILE_S[layout.compile]
 
 
 def forecast_of(plan: SearchPlan, timing: Timing) -> Forecast:
@@ -72,8 +84,8 @@ def expected(recipe: Recipe, planned_layout: PlannedLayout, timing: Timing) -> M
     filled = timing.rung_s / (per_window * timed_s) if timing.steps is None else timing.steps / per_window
     most = timing.max_windows if timing.steps is None else math.inf
     num_windows = math.ceil(max(timing.min_windows, min(filled, most)))
-    compile_s = COMPILE_S[layout.compile]
-    warm_up_s = (compile_s + begins_s, *(begins_s,) * max(1, timing.warmup_steps - 1))
+    compiling_s = compile_s(layout, recipe.model.num_layers)
+    warm_up_s = (compiling_s + begins_s, *(begins_s,) * max(1, timing.warmup_steps - 1))
     return Measurement(
         recipe=recipe,
         layout=layout,
@@ -82,7 +94,7 @@ def expected(recipe: Recipe, planned_layout: PlannedLayout, timing: Timing) -> M
         step_time_s=step_s,
         step_time_derived=share < 1,
         tokens_per_s=planned_layout.tokens_per_s,
-        compile_s=compile_s,
+        compile_s=compiling_s,
         startup_s=FIRST_START_S,
         windows_s=(timed_s,) * num_windows,
         steps_per_window=per_window,

@@ -8,6 +8,7 @@ from platform.common import checkout
 from platform.common.errors import InputError
 from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.search.setup.confirmation_rules import FINALISTS, ConfirmationRules
+from platform.search.setup.forecast import COMPILE_S, compile_s
 from platform.search.setup.old_studies import Knowledge, common_knowledge
 from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
 from platform.search.setup.request import SearchRequest
@@ -66,6 +67,7 @@ class StudySetup:
             candidates=self.plan.candidates,
             seed=self.request.seed,
             costs=costs,
+            compile_s=self._compile_s(),
             tokens=None if self.miniature else self.request.tokens,
             earlier=self.knowledge.earlier,
         )
@@ -73,6 +75,15 @@ class StudySetup:
         if problem.earlier:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
         return dataclasses.replace(problem, columns=columns)
+
+    def _compile_s(self) -> list[float]:
+        """Returns the seconds by which each candidate compiles longer than one of which a block is compiled: those are
+        in the costs of a trial.
+        """
+        if self.cluster.device_kind == "cpu":
+            return []
+        seconds = (compile_s(choice.layout, choice.recipe.model.num_layers) for choice in self.plan.candidates)
+        return [max(0.0, number - COMPILE_S["block"]) for number in seconds]
 
     def probed(self, probe: Probe) -> "StudySetup":
         """Returns the setup whose predictions have the figures of `probe`."""
