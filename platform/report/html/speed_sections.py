@@ -43,7 +43,8 @@ def against_memory(groups: Sequence[Group]) -> Section:
         others = [point for point in best if id(point.measurement) not in names]
         if any(point.runs for _, of_recipe in group.parts for point in of_recipe.points):
             body += paragraph(
-                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
+                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own."
+                " Choices between points are by one run of each, not resolved.",
                 note=True,
             )
         if others:
