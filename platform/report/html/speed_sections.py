@@ -43,10 +43,11 @@ def against_memory(groups: Sequence[Group]) -> Section:
         others = [point for point in best if id(point.measurement) not in names]
         if any(point.runs for _, of_recipe in group.parts for point in of_recipe.points):
             body += paragraph(
-                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own."
-                " Choices between points are by one run of each, not resolved.",
+                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
                 note=True,
             )
+        if len(points) > 1:
+            body += paragraph("Points are chosen here by one run of each: their order is not resolved.", note=True)
         if others:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""

@@ -22,12 +22,12 @@ STEPS_S = {4: 1.2, 8: 1.4}
 """Seconds of a step by micro-batch there; five are run, two of them to warm up."""
 
 
-@pytest.mark.parametrize(("slowdown", "at_most_s"), [(1.0, 215.0), (2.0, TIME_BUDGET_S), (2.5, TIME_BUDGET_S), (3.0, TIME_BUDGET_S)])
+@pytest.mark.parametrize("slowdown", [1.0, 2.0, 2.5, 3.0])
 def test_it_ends_with_a_memory_error_repeats_and_a_gate(
-    make: Make, backend: Backend, study: Study, slowdown: float, at_most_s: float
+    make: Make, backend: Backend, study: Study, slowdown: float
 ) -> None:
     """Checks that all of it takes less than four minutes with 25 s for Ray, and the budget where two busy loops take
-    half of the cores.
+    half of the cores; that on busier ones a winner and its gate stay, and runs in pairs.
     """
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None and miniature.repeats
@@ -56,4 +56,4 @@ def test_it_ends_with_a_memory_error_repeats_and_a_gate(
     beside = [{run.repeat for run in point.runs if run.repeat <= rules.repeats} for point in won.points if point.runs]
     assert set.intersection(*beside) == set.union(*beside), "no run without another one beside it"
     assert any(row.outcome is Outcome.OOM for row in won.measurements)
-    assert backend.clock.now_s - began_s < at_most_s
+    assert backend.clock.now_s - began_s < (TIME_BUDGET_S if slowdown > 1 else 215.0)
