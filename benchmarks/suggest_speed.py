@@ -61,6 +61,7 @@ def main() -> None:
     suggest_s: list[float] = []
     busy_s: list[float] = []
     update_s: list[float] = []
+    defer_s: list[float] = []
     for number in range(NUM_MEASUREMENTS + 20):
         began_s, busy = time.perf_counter(), time.process_time()
         suggested = searcher.suggest()
@@ -75,11 +76,16 @@ def main() -> None:
         began_s = time.perf_counter()
         searcher.update(suggested, [measured])
         update_s.append(time.perf_counter() - began_s)
+        began_s = time.perf_counter()
+        searcher.deferred(suggested)
+        defer_s.append(time.perf_counter() - began_s)
+    last_deferred = sorted(defer_s[NUM_MEASUREMENTS:])
     last, busiest = sorted(suggest_s[NUM_MEASUREMENTS:]), sorted(busy_s[NUM_MEASUREMENTS:])
     print(
         f"{len(many):,} candidates, {NUM_MEASUREMENTS} measurements: suggest takes {last[len(last) // 2]:.3f} s"
         f" in the median of the last {len(last)}, {last[-1]:.3f} s at most ({busiest[len(last) // 2]:.3f} and"
-        f" {busiest[-1]:.3f} s of processor time); update {max(update_s):.4f} s at most;"
+        f" {busiest[-1]:.3f} s of processor time); update {max(update_s):.4f} s at most; deferred"
+        f" {last_deferred[len(last_deferred) // 2]:.3f} s in the median, {last_deferred[-1]:.3f} s at most;"
         f" made in {made_s:.1f} s (load {os.getloadavg()[0]:.1f})"
     )
 

@@ -49,6 +49,7 @@ def check_types(space: Any) -> None:
     for field in ("device_memory_gib", "time_budget_s"):
         check_number(getattr(space, field), subject=f"{field} of {name}", optional=True)
     check_number(space.num_workers, subject=f"num_workers of {name}", is_whole=True, optional=True)
+    check_number(space.finalists, subject=f"finalists of {name}", is_whole=True)
     check_number(space.repeats, subject=f"repeats of {name}", is_whole=True)
     for point in space.points:
         owner = f"point {shortened(point.name)} of {name}"

@@ -13,12 +13,17 @@ def replicas_first() -> tuple[str, ...]:
 
 def shards_first() -> tuple[str, ...]:
     """Returns all engines, those that shard before those with whole replicas only, for models that fill a device."""
-    return (*sharding(), *(name for name in replicas_first() if name not in sharding()))
+    return (*sharding(), *replicating())
 
 
 def sharding() -> tuple[str, ...]:
     """Returns the engines that shard, the simplest first."""
     return _engines_where(lambda rules: max(rules.stages) > 0)
+
+
+def replicating() -> tuple[str, ...]:
+    """Returns the engines that hold whole replicas only, the simplest first."""
+    return _engines_where(lambda rules: max(rules.stages) == 0)
 
 
 def compressing() -> tuple[str, ...]:

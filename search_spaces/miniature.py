@@ -99,7 +99,7 @@ def of_its_own_axes(space: Space) -> Space:
     return dataclasses.replace(
         space,
         miniature=dataclasses.replace(
-            small, axes={**small.axes, **axes}, micro_batches=tuple(rungs) or small.micro_batches
+            small, axes={**small.axes, **axes}, variations=(), micro_batches=tuple(rungs) or small.micro_batches
         ),
     )
 
@@ -109,13 +109,14 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     cap.
 
     Few enough layouts for some minutes on two cores, final runs and numerics gate included: all three engines, sharded
-    in full or not at all, by transformers' own kernels, since compiling takes longer than the whole search. The cap is
-    too small for the largest micro-batch, as a real device's memory is. On four workers and more the model is split
-    too, by every degree that `space` names.
+    in full where they can, by transformers' own kernels, since compiling takes longer than the whole search. Points
+    that are as fast as each other would take most of that time and stay unresolved, as DDP and ZeRO-0 or two
+    micro-batches of one layout do: one that fits and one that does not, since the cap is too small for the larger one,
+    as a real device's memory is. On four workers and more the model is split too, by every degree that `space` names.
     """
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
-    split = {"engine": engines.splitting(engines.shards_first()), **degrees}
+    split = {"engine": engines.splitting(engines.shards_first()), "zero_stage": (3, 0), **degrees}
     small = Space(
         name=f"{space.name}-miniature",
         summary=f"{model.num_parameters / 1e6:.1f} M parameters on {num_workers} CPU workers, for {space.name}",
@@ -129,18 +130,20 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             data=INCLUDED,
         ),
         axes={
-            "zero_stage": (3, 0),
-            "engine": engines.shards_first(),
+            "zero_stage": (3,),
+            "engine": engines.sharding(),
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
         },
+        variations=({"engine": engines.replicating(), "zero_stage": (0,)},),
         model_parallel=split if degrees else {},
         model_parallel_from=4,
         assumed=("global_batch",),
-        micro_batches=(1, 4, 8),
+        micro_batches=(4, 8),
         refine=False,
         device_memory_gib=0.24,
         num_workers=2,
-        repeats=1,
+        finalists=2,
+        repeats=3,
         time_budget_s=TIME_BUDGET_S,
         is_stand_in=True,
     )

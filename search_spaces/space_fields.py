@@ -77,6 +77,8 @@ class SpaceFields:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """Seconds that building the model, compiling and the first micro-step of a rung may take."""
+    finalists: int = 3
+    """Number of points that run again in fresh processes after the search."""
     repeats: int = 3
     """Runs in fresh processes of the best points after the search, unless the user gives a number."""
     time_budget_s: float | None = None

@@ -8,6 +8,7 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.gp_inputs import GPInputs, Index, gp_inputs_of
+from platform.cost_model.linear_algebra import one_thread
 from platform.cost_model.predict import Prediction, spread
 from platform.cost_model.regression import MAX_TRAINING_POINTS, Learned, learn
 
@@ -38,7 +39,8 @@ class Calibration:
         if not len(self.learned.index):
             return self.prediction
         every = np.arange(len(self.learned.places))
-        mean, deviation = self.learned.each(every)
+        with one_thread():
+            mean, deviation = self.learned.each(every)
         sigma = np.sqrt(deviation**2 + self.learned.noise_variance(every))
         scale, step = np.exp(mean), self.prediction.step
         parts = {field.name: getattr(step, field.name) * scale for field in dataclasses.fields(step)}
@@ -57,7 +59,8 @@ def calibrate(places: GPInputs, prediction: Prediction, index: Index, measured_s
     """
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
     few = np.linspace(0, len(index) - 1, min(len(index), MAX_TRAINING_POINTS)).astype(np.int64)
-    return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
+    with one_thread():
+        return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
 
 
 def gp_inputs_of_rows(

@@ -7,7 +7,7 @@ import statistics
 from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
 from platform.cost_model.hardware import ClusterSpec, from_cluster
-from trainers.records.probe import OPERATIONS, Collective, Probe, Scope
+from trainers.records.probe import OPERATIONS, Collective, Operation, Probe, Scope
 from trainers.spec.cluster import Cluster
 
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
@@ -91,31 +91,33 @@ def _link(probe: Probe, scope: Scope, ranks: int | None = None) -> Link | None:
 
     This inverts the alpha-beta model of `collectives`: the bandwidth is that of the bytes between the smallest and the
     largest size, as the median over operations; the latency is the time of the shortest all-reduce besides its bytes
-    and hops.
+    and hops. A message takes at most as long as any larger one, so that other work, which adds to the time of some,
+    does not make the link look faster.
     """
     rates: list[float] = []
     for operation in OPERATIONS:
         ends = [probe.of_size(scope, operation, ranks, largest=largest) for largest in (False, True)]
         if all(ends) and ends[0][0].num_bytes < ends[1][0].num_bytes:
             small, large = (max(groups, key=lambda group: group.seconds) for groups in ends)
+            small_s = _shortest(probe, scope, ranks, operation).seconds
             grown = dataclasses.replace(
-                large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small.seconds
+                large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small_s
             )
             rates.append(grown.bus_gb_per_s if grown.seconds > 0 else large.bus_gb_per_s)
     if not rates:
         return None
     bandwidth = statistics.median(rates)
-    slowest = _shortest(probe, scope, ranks)
+    slowest = _shortest(probe, scope, ranks, "all_reduce")
     nodes = len(slowest.nodes)
     hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S
     moved = 2 * slowest.num_bytes * (slowest.ranks - 1) / slowest.ranks
     return bandwidth, max(SHORTEST_S, slowest.seconds - hops - moved / (bandwidth * 1e9))
 
 
-def _shortest(probe: Probe, scope: Scope, ranks: int | None) -> Collective:
-    """Returns the slowest group's all-reduce of the size that took it least: the smallest, but on busy hosts."""
+def _shortest(probe: Probe, scope: Scope, ranks: int | None, operation: Operation) -> Collective:
+    """Returns the slowest group's `operation` of the size that took it least: the smallest, but on busy hosts."""
     of_sizes: dict[int, Collective] = {}
     for row in probe.collectives:
-        if (row.scope, row.operation) == (scope, "all_reduce") and ranks in (None, row.ranks):
+        if (row.scope, row.operation) == (scope, operation) and ranks in (None, row.ranks):
             of_sizes[row.num_bytes] = max(row, of_sizes.get(row.num_bytes, row), key=lambda group: group.seconds)
     return min(of_sizes.values(), key=lambda group: group.seconds)

@@ -188,7 +188,8 @@ def _compare(options: argparse.Namespace) -> int:
         sides.append(measurement_by_prefix(result.history.measurements, winner, id_prefix))
         results.append(result)
     measurements = [measurement for result in results for measurement in result.history.measurements]
-    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements)
+    comparison = results[0].beside(*sides) if results[0].header == results[1].header else None
+    explained = difference(sides[0], sides[1], (results[0].header, results[1].header), measurements, comparison)
     print(json.dumps(finite(to_json(explained))) if options.json else "\n".join(sentences(explained)))
     return 0
 

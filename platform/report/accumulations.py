@@ -4,6 +4,7 @@ With a fixed accumulation the global batch follows from the micro-batch and the 
 stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table, box
@@ -12,10 +13,13 @@ from rich.text import Text
 from platform.common.text import count, figure
 from platform.report.console import as_text, console
 from platform.report.summary import days_of
+from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.measurement import Outcome
 from trainers.spec.recipe import Recipe
 
+OPEN_MARK = "?"
+OPEN_NOTE = f"{OPEN_MARK} not resolved by runs of both beside each other."
 Family = dict[int, RecipeResult]
 """Result by accumulation, ascending."""
 
@@ -43,7 +47,7 @@ def render_accumulations(result: StudyResult, *, width: int, color: bool = False
         screen.print()
         screen.print(
             "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
-            " the same tokens: another loss curve, so speed alone does not choose between rows."
+            f" the same tokens: another loss curve, so speed alone does not choose between rows. {OPEN_NOTE}"
         )
         screen.print()
     return as_text(stream)
@@ -55,10 +59,7 @@ def _table(family: Family, tokens: float) -> Table:
     table.add_column("fastest layout", overflow="fold", min_width=16)
     for title in ("MBS", "global\nbatch", "step\ns", "tokens\n/s", "of the\nfastest", f"days for\n{count(tokens)}"):
         table.add_column(title, justify="right", no_wrap=True)
-    fastest = max(
-        (recipe_result.winner.tokens_per_s or 0.0 for recipe_result in family.values() if recipe_result.winner),
-        default=0.0,
-    )
+    fastest = fastest_of(family.values())
     for accumulation, of_recipe in family.items():
         winner = of_recipe.winner
         if winner is None or winner.tokens_per_s is None:
@@ -73,10 +74,28 @@ def _table(family: Family, tokens: float) -> Table:
             f"{winner.global_batch:,}",
             figure(winner.step_time_s) + tilde,
             figure(winner.tokens_per_s) + tilde,
-            f"{winner.tokens_per_s / fastest:.0%}",
+            share_words(of_recipe, fastest),
             "" if days is None else figure(days) + tilde,
         )
     return table
+
+
+def fastest_of(family: Iterable[RecipeResult]) -> RecipeResult | None:
+    """Returns the recipe whose winner is the fastest; None where none has a winner."""
+    won = [result for result in family if result.winner is not None]
+    return max(won, key=lambda result: speed_of(result.winner) if result.winner else 0.0, default=None)
+
+
+def share_words(result: RecipeResult, fastest: RecipeResult | None) -> str:
+    """Returns the winner's tokens/s over those of the fastest recipe's winner, marked where that is not resolved by
+    runs of both beside each other; "" without a winner.
+    """
+    best, first = result.winning_point, fastest and fastest.winning_point
+    if best is None or first is None or result.winner is None or fastest is None or fastest.winner is None:
+        return ""
+    share = f"{speed_of(result.winner) / speed_of(fastest.winner):.0%}"
+    is_open = best is not first and first.beside(best).resolution == "not resolved"
+    return share + OPEN_MARK if is_open else share
 
 
 def no_winner_reason(of_recipe: RecipeResult) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table, box
 from rich.text import Text
 
 from platform.common.text import figure, plural
-from platform.report.accumulations import no_winner_reason
+from platform.report.accumulations import OPEN_NOTE, fastest_of, no_winner_reason, share_words
 from platform.report.console import STYLES, as_text, console
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.measurement import Measurement, Outcome
@@ -50,10 +50,9 @@ class Batches:
             if recipe_result.winner is not None
         }
 
-    def share(self, size: int) -> float | None:
-        """Returns the winner's tokens/s over those of the fastest batch's winner."""
-        speeds = {global_batch: winner.tokens_per_s or 0.0 for global_batch, winner in self.best.items()}
-        return speeds[size] / max(speeds.values()) if size in speeds else None
+    def share(self, size: int) -> str:
+        """Returns the winner's tokens/s over those of the fastest batch's winner, in words; "" without a winner."""
+        return share_words(self.result_by_batch[size], fastest_of(self.result_by_batch.values()))
 
 
 def side_by_side(result: StudyResult) -> list[Batches]:
@@ -122,6 +121,7 @@ def render_batches(result: StudyResult, *, width: int, color: bool = False) -> s
             lines.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
         lines.append(
             "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."
+            f" {OPEN_NOTE}"
         )
         for line in lines:
             screen.print(line)
@@ -147,9 +147,8 @@ def _matrix(batches: Batches) -> Table:
             style = "" if cell is None else "bold green" if mark == " *" else STYLES.get(cell.outcome, "red")
             texts.append(Text("" if cell is None else _cell(cell, mark), style=style))
         table.add_row(*texts)
-    shares = [batches.share(size) for size in batches.sizes]
     table.add_section()
-    table.add_row("best, of the fastest", *("" if share is None else f"{share:.0%}  " for share in shares))
+    table.add_row("best, of the fastest", *(f"{batches.share(size)}  " for size in batches.sizes))
     return table
 
 
@@ -179,7 +178,7 @@ def _listing(batches: Batches) -> Table:
             f"{winner.batch.micro_batch} x {winner.batch.grad_accum}",
             f"{figure(winner.step_time_s)}{tilde}",
             f"{figure(winner.tokens_per_s)}{tilde}",
-            f"{batches.share(size):.0%}",
+            batches.share(size),
         )
     return table
 

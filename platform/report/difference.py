@@ -13,6 +13,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.report.environment_diff import EnvironmentChange, surroundings
 from platform.report.forecast import Forecaster
+from platform.study.result.ranking import Comparison
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.batch import BatchPoint
@@ -36,6 +37,8 @@ class Difference:
     """Changes of machine, versions, commit and environment: what remains is due to them or to the cost model's
     error.
     """
+    interval: tuple[float, float] | None
+    """95 % interval of `ratio` over runs of both beside each other; None for fewer than two pairs."""
     parts: Mapping[str, float]
     """Seconds by which the second's step is longer, by its measured parts; empty where these were not timed."""
 
@@ -71,9 +74,11 @@ def difference(
     second: Measurement,
     headers: tuple[StudyHeader, StudyHeader],
     measurements: Sequence[Measurement] = (),
+    comparison: Comparison | None = None,
 ) -> Difference:
     """Returns the second compared with the first, each with the first line of its study; `measurements` are all
-    of the studies, which show what one change alone does where it was measured.
+    of the studies, which show what one change alone does where it was measured. `comparison` is the first's point
+    beside the second's, where runs of one study compare them.
     """
     begin, end = (
         _Point(recipe=measurement.recipe, layout=measurement.layout, micro_batch=measurement.batch.micro_batch)
@@ -96,6 +101,7 @@ def difference(
         second=second,
         changes=tuple(changes),
         surroundings=tuple(surroundings(first, second, headers)),
+        interval=(comparison.low, comparison.high) if comparison and comparison.num_pairs > 1 else None,
         parts=_parts(first, second),
     )
 

@@ -5,6 +5,7 @@ import math
 from platform.common.text import figure
 from platform.report.difference import NOTED, Difference
 from platform.report.environment_diff import EnvironmentChange
+from platform.study.result.ranking import ratio_interval
 
 
 def sentences(difference: Difference) -> list[str]:
@@ -23,7 +24,11 @@ def sentences(difference: Difference) -> list[str]:
         relation = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'} than"
         relation = "as fast as" if abs(ratio - 1) < NOTED else relation
         figures = f"{figure(second.tokens_per_s)} against {figure(first.tokens_per_s)} tokens/s"
-        lines = [f"{names[1]} is {relation} {names[0]}: {figures}."]
+        low, high = difference.interval or (0.0, math.inf)
+        certainty = ratio_interval(1 / high, 1 / low) if difference.interval else ""
+        if low <= 1 <= high:
+            certainty = f"{certainty}, so not resolved" if certainty else "one run of each, so not resolved"
+        lines = [f"{names[1]} is {relation} {names[0]}: {figures} ({certainty})."]
     lines += [_sentence(change, ratio) for change in difference.changes]
     if not difference.changes:
         lines.append("Recipe, layout and batch point are the same.")

@@ -75,9 +75,10 @@ def _result_json(of_recipe: RecipeResult | None, result: StudyResult) -> dict[st
 
 def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
     compared = result.comparisons if result and result.winner else ()
+    in_pairs = [comparison for comparison in compared if comparison.num_pairs > 1]
     verdict = result and result.gate
     return {
-        "tie": [comparison.other.id for comparison in compared if comparison.resolution == "tie"] if compared else None,
+        "tie": [comparison.other.id for comparison in in_pairs if comparison.resolution == "tie"] if in_pairs else None,
         "comparisons": [
             {
                 "other": comparison.other.id,
@@ -85,6 +86,7 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
                 "low": comparison.low,
                 "high": comparison.high,
                 "resolution": comparison.resolution,
+                "runs_to_resolve": comparison.runs_to_resolve,
             }
             for comparison in compared
         ],

@@ -10,7 +10,7 @@ from typing import Any
 from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
 from platform.report.forecast import Forecaster
-from platform.study.result.ranking import speed_of
+from platform.study.result.ranking import PointRuns, ratio_interval, speed_of
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.measuring.intervals import interval
 from trainers.records.journal import StudyHeader
@@ -38,7 +38,7 @@ def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
     winners = [recipe_result for recipe_result, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
     lines_of = [
-        [*axes_worth(winner.measurements, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners
+        [*axes_worth(winner.points, winner.winner), *reasons_for_winner(winner, forecaster)] for winner in winners
     ]
     if len(winners) == 1:
         saved = (
@@ -54,20 +54,19 @@ def lessons(result: StudyResult, forecaster: Forecaster) -> list[str]:
     return [*sentences, f"{cost}."] if sentences else []
 
 
-def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) -> list[str]:
+def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[str]:
     """Returns for each axis how its values compare between measurements that differ in nothing else.
 
-    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs. A comparison whose 95 %
-    interval holds no difference is left out: over the pairs, for a single one over both measurements' windows. Where it
-    speaks against the winner's value, the sentence says how the winner itself compares.
+    One sentence an axis, the most telling first: the mean ratio of tokens/s over the pairs. A comparison whose 95 %
+    interval holds no difference is left out: over the pairs, for a single one over both measurements' windows. A single
+    pair is not resolved unless runs beside each other show the same. Where a comparison speaks against the winner's
+    value, the sentence says how the winner itself compares.
     """
-    timed = [
-        measurement
-        for measurement in measurements
-        if measurement.outcome in TIMED and measurement.tokens_per_s and not measurement.repeat
-    ]
+    searches = [point.search for point in points if point.search is not None]
+    timed = [search for search in searches if search.outcome in TIMED and search.tokens_per_s]
     rows = [_axes(measurement) for measurement in timed]
     speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
+    point_of = {point.search.id: point for point in points if point.search is not None}
     places = [place for place in range(len(AXES)) if len({row[place] for row in rows}) > 1]
     sentences: dict[str, tuple[float, list[str]]] = {}
     for place in places:
@@ -75,9 +74,10 @@ def axes_worth(measurements: Sequence[Measurement], winner: Measurement | None) 
         for (value, other), pairs in _pairs(rows, timed, place, other_places).items():
             if not _differs(pairs):
                 continue
-            ratio = statistics.median(map(_ratio, pairs))
-            fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
-            counted = f"median of {len(pairs)} pairs" if len(pairs) > 1 else "1 pair"
+            if statistics.fmean(map(_log_ratio, pairs)) < 0:
+                value, other, pairs = other, value, [(second, first) for first, second in pairs]
+            fast, slow, gain = value, other, math.exp(statistics.fmean(map(_log_ratio, pairs))) - 1
+            counted = _certainty(pairs, point_of)
             remark = "" if winner is None else _of_winner(_axes(winner), place, fast, slow, speed)
             words = f"{fast} is {gain:.1%} faster than {slow} ({counted}{remark})"
             largest, phrases = sentences.get(AXES[place], (0.0, []))
@@ -113,16 +113,29 @@ def _pairs(
     return pairs
 
 
-def _ratio(pair: _Pair) -> float:
-    """Returns the first measurement's tokens/s over the other's."""
-    return speed_of(pair[0]) / speed_of(pair[1])
+def _log_ratio(pair: _Pair) -> float:
+    """Returns the logarithm of the first measurement's tokens/s over the other's."""
+    return math.log(speed_of(pair[0]) / speed_of(pair[1]))
+
+
+def _certainty(pairs: Sequence[_Pair], point_of: Mapping[str, PointRuns]) -> str:
+    """Returns over what the first measurements are faster: the pairs' interval, that of runs of the only pair's points
+    beside each other, or that it is not resolved.
+    """
+    if len(pairs) > 1:
+        return f"mean of {len(pairs)} pairs, {ratio_interval(*map(math.exp, interval(list(map(_log_ratio, pairs)))))}"
+    fast, slow = (point_of[measurement.id] for measurement in pairs[0])
+    comparison = fast.beside(slow)
+    if comparison.resolution != "faster":
+        return "1 pair, not resolved"
+    return f"1 pair, {ratio_interval(comparison.low, comparison.high)} over runs beside each other"
 
 
 def _differs(pairs: Sequence[_Pair]) -> bool:
     """Returns whether the 95 % interval excludes equal speeds: over the pairs' ratios, for a single one over both
     measurements' windows.
     """
-    logs = [math.log(_ratio(pair)) for pair in pairs]
+    logs = list(map(_log_ratio, pairs))
     if len(pairs) == 1:
         return abs(logs[0]) > math.hypot(*map(_margin, pairs[0]))
     low, high = interval(logs)
@@ -150,32 +163,22 @@ def _of_winner(
 
 
 def reasons_for_winner(result: RecipeResult, forecaster: Forecaster) -> list[str]:
-    """Returns how far the winner is ahead of the best other layout, what its step saves by the cost model, and both
-    memories.
+    """Returns how far the winner is ahead of the best other layout by runs beside each other, what its step saves by
+    the cost model, and both memories.
     """
-    best, second = result.winner, result.runner_up
-    if best is None or second is None or not best.tokens_per_s or not second.tokens_per_s:
+    best, second, lead = result.winner, result.runner_up, result.lead
+    if best is None or second is None or lead is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
-    # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
-    searched = best
-    if not second.repeat:
-        same = (
-            measurement
-            for measurement in result.measurements
-            if (measurement.layout, measurement.batch) == (best.layout, best.batch)
-        )
-        searched = next((measurement for measurement in same if not measurement.repeat), best)
-    ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
     name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
-    words = f"The winner is {ahead:.1%} ahead of {name}" + (" by the search's figures" if searched is not best else "")
-    below = 1 - best.tokens_per_s / second.tokens_per_s
-    if below > 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
-        words = f"The winner's last run came out {below:.1%} below the figure of {name}"
-        words += f", which it was {ahead:.1%} ahead of in the search" if ahead > 0 else ""
-    elif ahead < 0:  # or above it, where the machine was busy with the search's own
-        words = f"The winner's last run came out {-below:.1%} above the figure of {name}"
-        words += f", which it was {-ahead:.1%} behind in the search"
+    match lead.resolution:
+        case "faster":
+            words = f"The winner is {lead.ratio - 1:.1%} ahead of {name} ({ratio_interval(lead.low, lead.high)})"
+        case "tie":
+            words = f"The winner is tied with {name} ({ratio_interval(lead.low, lead.high)})"
+        case "not resolved":
+            words = f"Not resolved between the winner and {name}, the best other layout: "
+            words += f"{figure(best.tokens_per_s)} and {figure(second.tokens_per_s)} tokens/s"
     prediction = forecaster.of([best, second])
     if prediction is not None and (parts := _parts(prediction.step)):
         step_s = prediction.step.total_s
@@ -218,7 +221,12 @@ def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
     words = f"{count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
     if other_days < plan_days * (1 + NOTED):
         return words
-    return f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
+    low, high = (result.winning_point and result.winning_point.interval_tokens_per_s) or (0.0, math.inf)
+    saved = f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
+    if low <= middle:
+        return f"{saved}, which the winner's runs do not resolve (--repeats 3)"
+    least, most = (figure(other_days - tokens / speed * devices / DAY_S) for speed in (low, high))
+    return f"{saved} (95 % interval of its runs {least} to {most})"
 
 
 def _axes(measurement: Measurement) -> tuple[Any, ...]:

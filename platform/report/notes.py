@@ -77,7 +77,7 @@ def notes(
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             winner = (best and best.tokens_per_s) or float("inf")
             times = (row.tokens_per_s or 0.0) / winner
-            speed = f" ({times:.2f} times as fast as the winner)" if times > 1 else ""
+            speed = f" ({times:.2f} times as fast as the winner in one run, not resolved)" if times > 1 else ""
             lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}{speed}")
     if "runs" in titles:
         spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in titles)

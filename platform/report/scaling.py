@@ -51,7 +51,8 @@ def _winner(row: ScalingRow) -> str:
     if row.best is None:
         return row.reason
     batch = row.best.batch
-    return f"{row.best.layout.label}, micro-batch {batch.micro_batch} x {batch.grad_accum}"
+    caveats = f" ({row.caveats})" if row.caveats else ""
+    return f"{row.best.layout.label}, micro-batch {batch.micro_batch} x {batch.grad_accum}{caveats}"
 
 
 def _notes(group: Sequence[ScalingRow]) -> list[str]:
@@ -115,6 +116,7 @@ def to_object(rows: Sequence[ScalingRow], results: Iterable[StudyResult]) -> dic
                     "layouts_tried": row.coverage and row.coverage.num_tried,
                     "layouts_planned": row.coverage and row.coverage.num_layouts,
                     "gate": row.gate or None,
+                    "caveats": row.caveats,
                     "cost": row.cost,
                     "reason": row.reason,
                 }
@@ -164,7 +166,7 @@ def write_files(folder: Path, rows: Sequence[ScalingRow], device: str, form: str
 
 _CSV = (
     *("gpus", "recipe", "layout", "micro_batch", "grad_accum", "tokens_per_s", "tokens_per_s_per_gpu", "tokens"),
-    *("days", "gpu_days", "efficiency", "cost", "reason", "study", "runs", "gate"),
+    *("days", "gpu_days", "efficiency", "cost", "reason", "study", "runs", "gate", "caveats"),
 )
 
 
@@ -173,7 +175,7 @@ def _csv(row: ScalingRow) -> list[Any]:
     point = ["", "", ""] if best is None else [best.layout.label, best.batch.micro_batch, best.batch.grad_accum]
     rate = row.tokens_per_s / row.num_devices if row.tokens_per_s else None
     figures = [row.tokens_per_s, rate, row.tokens, row.days, row.device_days, row.efficiency, row.cost]
-    return [row.num_devices, row.recipe.label, *point, *figures, row.reason, row.study, row.runs, row.gate]
+    return [row.num_devices, row.recipe.label, *point, *figures, row.reason, row.study, row.runs, row.gate, row.caveats]
 
 
 def _point(row: ScalingRow, best: Measurement) -> Days:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from platform.report.summary import cost_of, days_of, nearest
+from platform.study.result.caveats import names_of
 from platform.study.result.coverage import Coverage
 from platform.study.result.result import StudyResult
 from trainers.records.measurement import Measurement
@@ -32,6 +33,8 @@ class ScalingRow:
     """Tokens/s a device over that on the fewest devices that have a winner."""
     runs: int = 0
     """Number of runs in fresh processes that its figures rest on; 0 where they are the search's own."""
+    caveats: str = ""
+    """Names of the caveats that hold for the winner; "" for none."""
     gate: str = ""
     """The numerics gate's verdict on the winner, `passed` or `failed`; "" where there is none."""
 
@@ -87,6 +90,7 @@ def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:
                 reason=reason,
                 coverage=of_recipe.coverage,
                 runs=len(of_recipe.ranking[0].runs) if best else 0,
+                caveats=names_of(of_recipe.caveats) if best else "",
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
             rows_of.setdefault(row.recipe.id, []).append(row)

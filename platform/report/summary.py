@@ -224,7 +224,8 @@ def evidence(result: RecipeResult) -> list[str]:
             f" standard deviation {figure(first.std_tokens_per_s)},"
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
-    sentences += [comparison.sentence for comparison in result.comparisons[:2]]
+    resolved = [comparison for comparison in result.comparisons if comparison.resolution != "not resolved"]
+    sentences += [comparison.sentence for comparison in resolved[:2]]  # a caveat names the others
     sentences += disturbance_sentences(result)
     if result.gate is not None:
         sentences.append(result.gate.sentence)

@@ -19,10 +19,10 @@ from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
 from platform.cost_model.gp_inputs import Index
+from platform.cost_model.linear_algebra import one_thread
 from platform.cost_model.regression import Learned
 from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.planned_run import PlannedRun
@@ -71,7 +71,6 @@ class Guided(Generic[C]):
         """Number of trials by group."""
         self._num_pruned = 0
         self._suggestion: C | None = None
-        self._threads = ThreadpoolController()
         self._has_suggestion = False
         self.stopped_reason = ""
         self._recall()
@@ -82,8 +81,7 @@ class Guided(Generic[C]):
         """Returns the next trial, see the module, or None where none is worth its cost."""
         if not self._has_suggestion:
             self._has_suggestion = True
-            # On matrices of some hundred rows more threads only wait for each other, ten times as long on a busy host.
-            with self._threads.limit(limits=1, user_api="blas"):
+            with one_thread():
                 self._suggestion = self._pick()
         return self._suggestion
 
@@ -115,7 +113,8 @@ class Guided(Generic[C]):
     def deferred(self, candidate: C) -> tuple[int, ...]:
         """Returns the candidate's rungs that are likelier to run out of memory than to run, ascending."""
         owner = self._place[candidate.key]
-        held = np.flatnonzero(self._held() & (self._points.owner == owner))
+        with one_thread():
+            held = np.flatnonzero(self._held() & (self._points.owner == owner))
         return tuple(int(rung) for rung in self._points.micro_batch[held])
 
     def _recall(self) -> None:

@@ -43,11 +43,12 @@ def gate(on: object, *, is_reference: bool) -> Line:
 SOUND = (
     measurement(on=BEST, tokens_per_s=50000.0),
     *(measurement(on=BEST, tokens_per_s=50000.0 + n, repeat=n) for n in (1, 2)),
-    measurement(on=PLAIN),
+    *(measurement(on=PLAIN, repeat=n, tokens_per_s=40000.0 + n) for n in range(3)),
 )
 GATED = (gate(BEST, is_reference=False), gate(PLAIN, is_reference=True))
 SMALL_RECIPE = dataclasses.replace(RECIPE, model=SMALL)
 RESULTS: dict[str, Callable[[], StudyResult]] = {
+    "not resolved": lambda: result_of(SOUND[:-1], *GATED),
     "miniature": lambda: result_of([measurement(recipe=SMALL_RECIPE)]),
     "predicted": lambda: result_of([oom(on=BEST)], planned(in_plan(BEST), in_plan(UNTRIED))),
     "few tried": lambda: result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED),

@@ -35,7 +35,7 @@ def test_measured_steps_between_the_two_tell_each_share():
     assert explained.ratio == pytest.approx(math.prod(ratios)) and explained.unexplained_ratio == pytest.approx(1.0)
     lines = sentences(explained)
     assert lines[0].endswith("is 25.0% slower than FSDP2 stage 3, sync last, eager, micro-batch 1: 30,000 against "
-                            "40,000 tokens/s.")  # fmt: skip
+                            "40,000 tokens/s (one run of each, so not resolved).")  # fmt: skip
     assert lines[1] == "checkpointing: none to full: 20.0% slower, 78% of the difference (measured)."
     assert lines[2] == "prefetch: 0 to 2: no difference (measured)."
 

@@ -37,8 +37,8 @@ def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFi
     shown = " ".join(capsys.readouterr().out.split())
     assert ("days for" in shown, "100B" in shown, "a device-hour" in shown) == (not small,) * 3
     assert (
-        f"micro-batch{' of the miniature' if small else ''}, all else equal: 2 is 100.0% faster than 1 (1 pair)."
-        in shown
+        f"micro-batch{' of the miniature' if small else ''}, all else equal:"
+        " 2 is 100.0% faster than 1 (1 pair, not resolved)." in shown
     )
     assert "worker-days" in shown and "GPU" not in shown.replace("Made-up GPU", "")
     show(StudyResult.of(history), [], as_object=True)

@@ -65,7 +65,7 @@ def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
         assert f"\n{note}" in shown
     scaling.show(tmp_path, [StudyResult.of(history) for history in _three()[2:]], as_object=False, width=200)
     assert "\nruns" not in (shown := capsys.readouterr().out) and "\ngate" not in shown and "\n~" not in shown
-    assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
+    assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed,\n")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -64,7 +64,7 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
     for words in ("43,000", "41,000~", "35,000", "ok *", "thrash", "oom", "failed", "asked 4.00 GiB", "61.2", "26.9"):
         assert words in flat, f"{words} at {width}"
     for words in (
-        "thrash, 3 allocator retries (1.05 times as fast as the winner)",
+        "thrash, 3 allocator retries (1.05 times as fast as the winner in one run, not resolved)",
         "said [bold]no[/bold]",
         "Skipped: 9 batch points of 9 layouts.",
         "prefetch 2",

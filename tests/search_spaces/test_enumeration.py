@@ -222,7 +222,7 @@ def test_miniatures_keep_the_architecture_and_say_what_they_are(name: str) -> No
     assert small.num_parameters < 10e6
     candidates, _ = miniature.candidates(2)
     assert {candidate.layout.engine for candidate in candidates} == {"ddp", "fsdp", "deepspeed"}
-    assert 3 < len(candidates) < 6, "few enough for final runs and a gate within four minutes"
+    assert len(candidates) == 3, "few enough for final runs and a gate within four minutes"
 
 
 def test_the_models_are_the_published_ones() -> None:

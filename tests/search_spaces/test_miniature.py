@@ -38,7 +38,7 @@ def test_a_file_s_engines_stages_and_micro_batches_are_those_of_its_miniature(tm
 def test_a_miniature_of_the_file_s_own_stays(tmp_path: Path) -> None:
     fields = "miniature=dataclasses.replace(base.miniature, is_stand_in=False, micro_batches=(2,))"
     miniature = _miniature(tmp_path, "{'engine': ('fsdp',)}", fields)
-    assert miniature.micro_batches == (2,) and len(miniature.axes["engine"]) == 3
+    assert miniature.micro_batches == (2,) and len(miniature.candidates(2)[0]) == 3
 
 
 def test_a_miniature_of_wide_feed_forward_blocks_has_room_for_its_states() -> None:

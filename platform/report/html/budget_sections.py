@@ -57,7 +57,7 @@ def _curves(name: str, device: str, planned: Sequence[ScalingRow], counts: Seque
 
 def _cells(row: ScalingRow) -> list[str]:
     return [
-        row.best.layout.label if row.best else row.reason,
+        row.best.layout.label + (f" ({row.caveats})" if row.caveats else "") if row.best else row.reason,
         str(row.num_devices),
         figure(row.tokens_per_s),
         "" if row.efficiency is None else f"{row.efficiency:.0%}",

@@ -46,6 +46,8 @@ def against_memory(groups: Sequence[Group]) -> Section:
                 "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
                 note=True,
             )
+        if len(points) > 1:
+            body += paragraph("Points are chosen here by one run of each: their order is not resolved.", note=True)
         if others:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""

@@ -73,10 +73,11 @@ class ConfirmationScheduler:
         """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
         A finalist runs again only if `left_s` suffices for that run and for the winners' closing trials after it; with
-        `for_new_winner`, for all those of a new winner. A winner's last run includes the gate if `left_s` suffices for
-        both and for the gate's reference; else it runs without the gate if `left_s` suffices for that. If the machine
-        was disturbed, the contenders first run in turn until the fastest of them is resolved. A point without head-room
-        that was faster than the winner runs before all others, with its allocator held.
+        `for_new_winner`, for all those of a new winner. The first run of a round, which compares nothing alone, waits
+        for all others unless there is time for a second one. A winner's last run includes the gate if `left_s` suffices
+        for both and for the gate's reference; else it runs without the gate if `left_s` suffices for that. If the
+        machine was disturbed, the contenders first run in turn until the fastest of them is resolved. A point without
+        head-room that was faster than the winner runs before all others, with its allocator held.
         """
         for recipe in self._recipes:
             measured, attempted = of_recipe(recipe, history.measurements), self._winner_runs.attempted_runs(recipe)
@@ -84,7 +85,7 @@ class ConfirmationScheduler:
             if held is not None and left_s >= costs.cold_s + costs.held_s(held.point):
                 return _trial_of(held)
             runs = self._repeats_left(recipe, history)
-            if runs and self._fits(runs[0], history, left_s, costs, for_new_winner=for_new_winner):
+            if runs and self._fits(_pair_of(runs, measured), history, left_s, costs, for_new_winner=for_new_winner):
                 return _trial_of(runs[0])
             if unresolved(measured):
                 run = self._contenders_run(recipe, history, left_s, costs)
@@ -93,6 +94,10 @@ class ConfirmationScheduler:
                 continue  # nobody knows yet whose last run and gate are worth their time
             if (trial := self._within(recipe, history, left_s, costs)) is not None:
                 return trial
+        for recipe in self._recipes:
+            runs = self._repeats_left(recipe, history)
+            if runs and self._fits(runs[:1], history, left_s, costs, for_new_winner=for_new_winner):
+                return _trial_of(runs[0])
         return None
 
     def profile(
@@ -312,19 +317,25 @@ class ConfirmationScheduler:
         )
 
     def _fits(
-        self, run: ConfirmationRun, history: History, left_s: float, costs: ConfirmationCosts, *, for_new_winner: bool
+        self,
+        runs: Sequence[ConfirmationRun],
+        history: History,
+        left_s: float,
+        costs: ConfirmationCosts,
+        *,
+        for_new_winner: bool,
     ) -> bool:
-        """Returns whether there is time for a finalist's run and what follows it, including gates where they fit
-        without the run; with `for_new_winner`, all that another winner needs.
+        """Returns whether there is time for these runs of finalists and what follows them, including gates where they
+        fit without the runs; with `for_new_winner`, all that another winner needs.
         """
         if math.isinf(left_s):
             return True
         profile_s = sum(costs.profile_s(best) for _, best in self._unprofiled(history))
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
-        run_s, gate_s = self._needs_s(history, costs, for_new_winner=(run.point.recipe,) if for_new_winner else ())
+        run_s, gate_s = self._needs_s(history, costs, for_new_winner=(runs[0].point.recipe,) if for_new_winner else ())
         after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
-        return left_s >= costs.cold_s + costs.repeat_s(run.point) + after_s
+        return left_s >= costs.cold_s + sum(costs.repeat_s(run.point) for run in runs) + after_s
 
     def _within(
         self, recipe: Recipe, history: History, left_s: float, costs: ConfirmationCosts
@@ -340,7 +351,9 @@ class ConfirmationScheduler:
         run_s, gate_s = self._winner_runs.need_s(recipe, history, costs)
         if trial.gate:
             gates_left_s = left_s - (self._needs_s(history, costs)[0] - run_s)
-            if gates_left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0):
+            # Once the winner's curves are there, their time is spent: the reference runs where its estimate fits.
+            margin = GATE_MARGIN if trial.is_winner_run else 1.0
+            if gates_left_s < margin * gate_s + (run_s if trial.rungs else 0.0):
                 only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
                 trial = self._winner_runs.next(recipe, history, gated=False)
                 if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
@@ -359,6 +372,15 @@ class ConfirmationScheduler:
             for recipe in self._recipes
         ]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
+
+
+def _pair_of(runs: Sequence[ConfirmationRun], measured: Sequence[Measurement]) -> list[ConfirmationRun]:
+    """Returns the next of the finalists' `runs`, and where it is the first of its round the one after it too: a run
+    without another beside it compares nothing.
+    """
+    number = runs[0].repeat
+    has_begun = any(measurement.repeat == number for measurement in measured)
+    return [run for run in runs if run.repeat == number][: 1 if has_begun else 2]
 
 
 def _trial_of(run: ConfirmationRun, *, contends: bool = False) -> ConfirmationTrial:

@@ -175,8 +175,12 @@ def _cpu_workers(request: SearchRequest) -> int:
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:
-    listed = {**miniature.axes, "micro_batch": miniature.micro_batches}
-    tried = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in listed.items())
+    listed = {
+        axis: (*values, *(value for varied in miniature.variations for value in varied.get(axis, ())))
+        for axis, values in miniature.axes.items()
+    }
+    listed |= {"micro_batch": miniature.micro_batches}
+    tried = "; ".join(f"{axis} {', '.join(map(str, dict.fromkeys(values)))}" for axis, values in listed.items())
     return (
         f"{space.name} cannot be measured here, no node has a GPU: a small search runs on"
         f" {miniature.recipe.model.name}, a small model of the same architecture ({tried}), and says nothing of"

@@ -7,7 +7,7 @@ from platform.cluster.nodes import ClusterHandle
 from platform.common import checkout
 from platform.common.errors import InputError
 from platform.cost_model.ordering import known_columns, likely_best_first
-from platform.search.setup.confirmation_rules import FINALISTS, ConfirmationRules
+from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.search.setup.forecast import COMPILE_S, compile_s
 from platform.search.setup.old_studies import Knowledge, common_knowledge
 from platform.search.setup.planning import TRIAL_S, SearchPlan, make_plan, part_of
@@ -113,7 +113,7 @@ class StudySetup:
         every_point = self.request.every_point
         return ConfirmationRules(
             repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
-            finalists=None if every_point else FINALISTS,
+            finalists=None if every_point else self.space.finalists,
             profile=self.request.profile,
             # As many sequences as go evenly over any data-parallel degree.
             gate=GateSize(

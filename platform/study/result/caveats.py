@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from platform.study.result.beside_others import beside_others
 from platform.study.result.coverage import Coverage
 from platform.study.result.gate import GateVerdict
-from platform.study.result.ranking import PointRuns
+from platform.study.result.ranking import Comparison, PointRuns, Resolution
 from trainers.records.measurement import TIMED, Measurement
 from trainers.spec.recipe import Recipe
 
 _MOST_NAMED = 3
+_OPEN: Resolution = "not resolved"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +32,18 @@ class Evidence:
     points: Sequence[PointRuns]
     winning_point: PointRuns | None
     """The winner with all its runs; None without one."""
+    comparisons: Sequence[Comparison]
+    """The best point compared with others, the next best first."""
     gate: GateVerdict | None
     coverage: Coverage | None
+
+
+def _not_resolved(evidence: Evidence) -> str:
+    open_words = [comparison.open_words for comparison in evidence.comparisons if comparison.resolution == _OPEN]
+    if evidence.winning_point is None or not open_words:
+        return ""
+    more = f"; against {len(open_words) - _MOST_NAMED} more" if len(open_words) > _MOST_NAMED else ""
+    return f"{'; '.join(open_words[:_MOST_NAMED])}{more}"
 
 
 def _miniature(evidence: Evidence) -> str:
@@ -78,6 +89,7 @@ def _disturbed(evidence: Evidence) -> str:
 
 
 DECLARED: Mapping[str, Callable[[Evidence], str]] = {
+    _OPEN: _not_resolved,
     "miniature": _miniature,
     "predicted": _predicted,
     "few tried": _few_tried,

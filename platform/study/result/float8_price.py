@@ -1,10 +1,12 @@
 """Compares a recipe in FP8 with the same recipe in bf16: the ratio of speeds and the change in loss."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Collection, Sequence
 
 from platform.common.text import figure
+from platform.study.result.ranking import Comparison
 from trainers.records.journal import GateCurves
 from trainers.spec.recipe import Recipe
 
@@ -16,6 +18,8 @@ class Float8Price:
     precision: str
     speed_ratio: float | None
     """Tokens/s of the FP8 winner over tokens/s of the bf16 winner."""
+    speed_interval: tuple[float, float] | None = None
+    """95 % interval of the ratio over runs of both beside each other; None for fewer than two pairs."""
     steps: int = 0
     """Steps of the numerics gate over which losses are compared; 0 where one of the two recipes has no gate curve."""
     sequences: int = 0
@@ -33,9 +37,12 @@ class Float8Price:
     def _speed(self) -> str:
         if self.speed_ratio is None:
             return "no two winners to compare in speed"
-        if self.speed_ratio < 1:
-            return f"slower, {figure(self.speed_ratio)} times bf16's tokens/s, so that bf16 is the better recipe here"
-        return f"{figure(self.speed_ratio)} times bf16's tokens/s"
+        low, high = self.speed_interval or (0.0, math.inf)
+        times = f"{figure(self.speed_ratio)} times bf16's tokens/s"
+        if low <= 1 <= high:
+            return f"{times}, which is not resolved by runs of both beside each other"
+        times += f" (95 % interval {figure(low)} to {figure(high)})"
+        return times if low > 1 else f"slower, {times}, so that bf16 is the better recipe here"
 
     @property
     def _loss(self) -> str:
@@ -59,8 +66,15 @@ def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
     return frozenset[Recipe]().union(*pairs)
 
 
-def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
-    """Returns the price of an FP8 recipe; the winner's curves in `gates` count first, else the reference's."""
+def price_of(recipe: Recipe, speed: Comparison | None, gates: Sequence[GateCurves]) -> Float8Price:
+    """Returns the price of an FP8 recipe, `speed` being its winner's beside bf16's; the winner's curves in `gates`
+    count first, else the reference's.
+    """
+    price = Float8Price(
+        precision=recipe.compute_precision,
+        speed_ratio=speed and speed.ratio,
+        speed_interval=(speed.low, speed.high) if speed and speed.num_pairs > 1 else None,
+    )
     for curves in _curves(recipe, gates):
         for bf16_curves in _curves(in_bf16(recipe), gates):
             if (curves.steps, curves.sequences) == (bf16_curves.steps, bf16_curves.sequences) and all(
@@ -69,15 +83,14 @@ def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurv
                 changes = [
                     loss / bf16_loss - 1 for loss, bf16_loss in zip(curves.losses, bf16_curves.losses, strict=True)
                 ]
-                return Float8Price(
-                    precision=recipe.compute_precision,
-                    speed_ratio=speed_ratio,
+                return dataclasses.replace(
+                    price,
                     steps=curves.steps,
                     sequences=curves.sequences,
                     mean_loss_change=statistics.fmean(changes),
                     last_loss_change=changes[-1],
                 )
-    return Float8Price(precision=recipe.compute_precision, speed_ratio=speed_ratio)
+    return price
 
 
 def _curves(recipe: Recipe, gates: Sequence[GateCurves]) -> list[GateCurves]:

@@ -88,6 +88,10 @@ class PointRuns:
         """The search's run, and the later ones."""
         return (*((self.search,) if self.search else ()), *self.runs)
 
+    def beside(self, other: "PointRuns") -> "Comparison":
+        """Returns this point compared with another one by runs beside each other."""
+        return compared(self, other)
+
     @property
     def typical(self) -> Measurement:
         """The run of median speed; where a run failed, that one."""
@@ -126,27 +130,54 @@ class Comparison:
     """The best point compared with another one, over the runs that both have."""
 
     other: Measurement
+    num_pairs: int
+    """Number of pairs of runs."""
     ratio: float
-    """Throughput of the best point over this one's: the geometric mean over pairs of runs."""
+    """Throughput of the best point over this one's: the geometric mean over pairs of runs; without a pair, of the two
+    medians.
+    """
     low: float
     high: float
-    """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
+    """Upper end of the ratio's 95 % interval, by Student's t over the logarithms; infinite for fewer than two pairs."""
     resolution: Resolution
-    runs_to_resolve: int
-    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied."""
+    runs_to_resolve: int | None
+    """Number of runs of each, estimated from the spread of the pairs, after which one is faster or the two are tied;
+    None for fewer than two pairs.
+    """
 
     @property
     def sentence(self) -> str:
         """The comparison as one sentence."""
-        name = f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
-        faster = f"{self.ratio - 1:+.1%} against it, 95 % interval {self.low - 1:+.1%} to {self.high - 1:+.1%}"
         match self.resolution:
             case "faster":
-                return f"Faster than {name}: {faster}."
+                return f"Faster than {self.name}: {self.interval_words}."
             case "tie":
-                return f"Tied with {name}: {faster}."
+                return f"Tied with {self.name}: {self.interval_words}."
             case "not resolved":
-                return f"Not resolved against {name}: {faster}; {runs_words(self.runs_to_resolve)}."
+                return f"Not resolved {self.open_words}."
+
+    @property
+    def name(self) -> str:
+        """The other point's layout and micro-batch."""
+        return f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
+
+    @property
+    def interval_words(self) -> str:
+        """The ratio with its interval, in words."""
+        return f"{self.ratio - 1:+.1%} against it, {ratio_interval(self.low, self.high)}"
+
+    @property
+    def open_words(self) -> str:
+        """The open comparison and what would resolve it, in words."""
+        if self.runs_to_resolve is None:
+            beside = "one run of each" if self.num_pairs else "no runs of both"
+            return f"against {self.name}: {beside} in fresh processes, and it takes two at least (--repeats 2)"
+        return f"against {self.name}: {self.interval_words}; {runs_words(self.runs_to_resolve)}"
+
+
+def ratio_interval(low: float, high: float) -> str:
+    """Returns the 95 % interval of a ratio of speeds, in words."""
+    return f"95 % interval {low - 1:+.1%} to {high - 1:+.1%}"
 
 
 def runs_words(runs: int) -> str:
@@ -241,36 +272,35 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
 
 
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
-    """Compares the best point of a ranking with each other point that was run as often, the next best first.
-
-    Empty where there are fewer than two pairs of runs.
+    """Compares the best point of a ranking with the next best one and with all that were run again, the next best
+    first.
     """
-    return [comparison for other in order[1:] if (comparison := compared(order[0], other)) is not None]
+    return [compared(order[0], other) for place, other in enumerate(order) if place == 1 or (place and other.runs)]
 
 
-def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
-    """Compares one point with another; None where there are fewer than two pairs of runs.
+def compared(best: PointRuns, other: PointRuns) -> Comparison:
+    """Compares one point with another; not resolved where there are fewer than two pairs of runs.
 
     Runs with the same number form a pair, since they follow each other in time.
     """
     best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
     shared = sorted(best_by.keys() & other_by.keys())
-    if len(shared) < 2:
-        return None
-    logs = [math.log(best_by[number] / other_by[number]) for number in shared]
+    pairs = [(best_by[number], other_by[number]) for number in shared]
+    logs = [math.log(fast / slow) for fast, slow in pairs if min(fast, slow) > 0]
     low, high = (math.exp(end) for end in interval(logs))
     if low > 1:
         resolution: Resolution = "faster"
     else:
-        resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
-    ratio = math.exp(statistics.fmean(logs))
+        resolution = "tie" if high - low < TIE_WIDTH and high >= 1 else "not resolved"
+    medians = best.median_tokens_per_s or math.nan, other.median_tokens_per_s or math.nan
     return Comparison(
         other=other.main_run,
-        ratio=ratio,
+        num_pairs=len(logs),
+        ratio=math.exp(statistics.fmean(logs)) if logs else medians[0] / medians[1],
         low=low,
         high=high,
         resolution=resolution,
-        runs_to_resolve=_runs_to_resolve(logs),
+        runs_to_resolve=_runs_to_resolve(logs) if len(logs) > 1 else None,
     )
 
 

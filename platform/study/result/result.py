@@ -79,18 +79,29 @@ class RecipeResult:
         slow = [other for other in others if other.outcome is Outcome.SLOW]
         return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
 
+    @functools.cached_property
+    def lead(self) -> Comparison | None:
+        """The winner compared with the best other layout; None without a winner or another layout."""
+        best, other = self.winning_point, self.runner_up
+        point = self.point_of(other) if other is not None else None
+        return compared(best, point) if best is not None and point is not None else None
+
+    def point_of(self, measurement: Measurement) -> PointRuns | None:
+        """Returns the point that a measurement is a run of; None for one of another study."""
+        return next((point for point in self.points if any(run is measurement for run in point.all)), None)
+
     @property
     def runs_to_resolve(self) -> int | None:
         """About how many runs of each unresolved point would resolve them; None where none is unresolved, and where
         they have no two runs beside each other.
         """
-        pairs = [compared(self.unresolved[0], other) for other in self.unresolved[1:]]
-        most = [comparison.runs_to_resolve for comparison in pairs if comparison is not None]
-        return max(most) if most and len(most) == len(pairs) else None
+        runs = [compared(self.unresolved[0], other).runs_to_resolve for other in self.unresolved[1:]]
+        numbers = [number for number in runs if number is not None]
+        return max(numbers) if numbers and len(numbers) == len(runs) else None
 
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The best point compared with each other point that was run as often, the next best first."""
+        """The best point compared with the next best one and with all that were run again, the next best first."""
         return tuple(comparisons(self.ranking))
 
     @functools.cached_property
@@ -130,6 +141,7 @@ class RecipeResult:
                 measurements=self.measurements,
                 points=self.points,
                 winning_point=self.winning_point,
+                comparisons=self.comparisons,
                 gate=self.gate,
                 coverage=self.coverage,
             )
@@ -188,8 +200,16 @@ class StudyResult:
         bf16_result = self.by_id.get(in_bf16(result.recipe).id)
         if not result.recipe.float8_scaling or bf16_result is None:
             return None
-        speeds = [speed_of(priced.winner) if priced.winner else 0.0 for priced in (result, bf16_result)]
-        return price_of(result.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
+        best, bf16 = result.winning_point, bf16_result.winning_point
+        return price_of(result.recipe, compared(best, bf16) if best and bf16 else None, self.history.gates)
+
+    def beside(self, first: Measurement, second: Measurement) -> Comparison | None:
+        """Returns one measurement's point compared with another one's; None where they are of one point, of unlike
+        recipes or of another study.
+        """
+        of_recipe = self.by_id.get(first.recipe.id)
+        sides = [of_recipe and of_recipe.point_of(measurement) for measurement in (first, second)]
+        return compared(sides[0], sides[1]) if sides[0] and sides[1] and sides[0] is not sides[1] else None
 
     @property
     def is_resolved(self) -> bool:

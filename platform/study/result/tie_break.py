@@ -65,5 +65,4 @@ def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
     """Returns whether paired runs show that the leader is faster or that the two are tied."""
-    result = compared(leader, other)
-    return result is not None and (result.resolution == "faster" or (result.resolution == "tie" and result.high >= 1))
+    return compared(leader, other).resolution != "not resolved"

@@ -92,6 +92,17 @@ def test_a_small_message_that_was_disturbed_is_no_latency() -> None:
     assert spec.inter_latency_s < 2 * usual
 
 
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_small_message_that_was_disturbed_makes_no_link_faster(share: float) -> None:
+    """Checks a small message that took `share` of the largest one's time, beside one of middle size that did not."""
+    rows = [row for row in collectives("cluster", (0, 1, 2, 3), 8, 40.0) if row.operation == "all_reduce"]
+    small, large = min(rows, key=lambda row: row.num_bytes), max(rows, key=lambda row: row.num_bytes)
+    between = dataclasses.replace(small, num_bytes=2 * small.num_bytes, seconds=small.seconds + 8e-6)
+    disturbed = dataclasses.replace(small, seconds=share * large.seconds)
+    spec = with_probe(from_cluster(H200S), probe(collectives=(disturbed, between, large)))
+    assert spec.inter_gb_per_s == pytest.approx(40, rel=0.02)
+
+
 def test_a_probe_that_agrees_with_the_catalogue_changes_little() -> None:
     spec = from_cluster(H200S)
     corrected = with_probe(spec, probe())

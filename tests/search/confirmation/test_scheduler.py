@@ -114,13 +114,11 @@ def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit(
 
 def test_a_reference_is_given_only_where_it_fits() -> None:
     history = after(ran(), curves(), ran(repeat=1))
-    assert kind(confirmation().next(history, 1.1 * REFERENCE_S, COSTS)) == "the reference"
-    assert kind(confirmation().next(history, 1.1 * REFERENCE_S - 1, COSTS)) == "nothing"
+    assert kind(confirmation().next(history, REFERENCE_S, COSTS)) == "the reference", "its time is spent in part"
+    assert kind(confirmation().next(history, REFERENCE_S - 1, COSTS)) == "nothing"
     cut = after(ran(), curves())
-    assert kind(confirmation().next(cut, 1.1 * REFERENCE_S, COSTS)) == "the reference", (
-        "before the run, which it was cut for"
-    )
-    assert kind(confirmation().next(cut, 1.1 * REFERENCE_S - 1, COSTS)) == "run"
+    assert kind(confirmation().next(cut, REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
+    assert kind(confirmation().next(cut, REFERENCE_S - 1, COSTS)) == "run"
 
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:

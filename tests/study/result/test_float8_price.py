@@ -36,10 +36,13 @@ def _curves(recipe: Recipe, losses: Sequence[float], *, is_reference: bool = Fal
     )
 
 
-def _history(*gates: GateCurves, speed: float = 50000.0, recipes: tuple[Recipe, ...] = (RECIPE, FLOAT8)) -> History:
+def _history(
+    *gates: GateCurves, speed: float = 50000.0, runs: int = 0, recipes: tuple[Recipe, ...] = (RECIPE, FLOAT8)
+) -> History:
     measured = [
-        measurement(on=FAST, tokens_per_s=40000.0, recipe=RECIPE),
-        measurement(on=FAST, tokens_per_s=speed, recipe=FLOAT8),
+        measurement(on=FAST, tokens_per_s=tokens_per_s, recipe=recipe, repeat=repeat)
+        for recipe, tokens_per_s in ((RECIPE, 40000.0), (FLOAT8, speed))
+        for repeat in range(runs + 1)
     ]
     of_study = [Measured(at=AT, measurement=point) for point in measured if point.recipe in recipes]
     return History([header(at=AT, recipes=recipes), *of_study, *gates])
@@ -62,7 +65,8 @@ def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> N
     assert price is not None and price.speed_ratio == pytest.approx(1.25)
     assert (price.mean_loss_change, price.last_loss_change) == (pytest.approx(0.015), pytest.approx(0.02))
     output = _sentences(history)
-    assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s; over the numerics gate's 2 steps of 8" in output
+    assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s, which is not resolved" in output
+    assert " by runs of both beside each other; over the numerics gate's 2 steps of 8" in output
     assert "+1.5 % in the mean and +2 % at the last step" in output
     assert "bf16: embedding, norms, attention, head" in output
     assert as_json(result)["recipes"][1]["float8_price"]["speed_ratio"] == pytest.approx(1.25)
@@ -70,7 +74,9 @@ def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> N
 
 
 def test_where_fp8_is_slower_the_answer_says_so() -> None:
-    assert "fp8_tensorwise beside bf16: slower, 0.5 times" in _sentences(_history(speed=20000.0))
+    output = _sentences(_history(speed=20000.0, runs=2))
+    assert "fp8_tensorwise beside bf16: slower, 0.5 times bf16's tokens/s (95 % interval 0.5 to 0.5)" in output
+    assert "0.5 times bf16's tokens/s, which is not resolved" in _sentences(_history(speed=20000.0, runs=1))
 
 
 def test_a_winner_without_curves_is_compared_by_its_reference_and_what_is_not_known_is_said() -> None:

@@ -110,5 +110,10 @@ def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
     assert compared.resolution == "faster" and compared.ratio == pytest.approx(1.02)
 
 
-def test_points_without_pairs_are_not_compared() -> None:
-    assert comparisons(ranked([*runs(ONE, 1000, 1000), *runs(TWO, 990, 990), *runs(THREE, 980)])) == []
+def test_points_without_two_pairs_are_not_resolved() -> None:
+    paired, *others = comparisons(ranked([*runs(ONE, 1000, 1000), *runs(TWO, 990, 900), *runs(THREE, 980)]))
+    assert not others, "what the search alone measured, and was not the next best"
+    assert (paired.num_pairs, paired.resolution, paired.runs_to_resolve) == (1, "not resolved", None)
+    assert "one run of each in fresh processes, and it takes two at least (--repeats 2)" in paired.sentence
+    (unpaired,) = comparisons(ranked([*runs(ONE, 1000), *runs(TWO, 900)]))
+    assert (unpaired.num_pairs, unpaired.resolution) == (0, "not resolved") and "no runs of both" in unpaired.sentence

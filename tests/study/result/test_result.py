@@ -40,7 +40,9 @@ def test_each_recipe_has_its_ranking_and_its_winner() -> None:
     first = result.by_id[RECIPE.id]
     assert [point.main_run.layout for point in first.ranking] == [FAST, PLAIN]
     assert first.winner == BEST and result.by_id[OTHER.id].winner == other
-    assert (first.gate, first.profile, first.comparisons, first.contenders) == (None, None, (), ())
+    assert (first.gate, first.profile, first.contenders) == (None, None, ())
+    (comparison,) = first.comparisons
+    assert comparison.other.layout == PLAIN and comparison.resolution == "not resolved"
 
 
 @pytest.mark.parametrize("loss", [1.0, 1.5])

@@ -132,7 +132,7 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     recipe = dataclasses.replace(RECIPE, global_batch=16)
     batch = BatchPoint(micro_batch=8, grad_accum=1)
     target = write_layout(folder / "fsdp.json", FSDP, recipe=recipe, batch=batch)
-    others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "micro_batch=1,grad_accum=256"]
+    others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "micro_batch=8,grad_accum=32"]
     completed = converge(
         folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "3", "--val-tokens", "640", "--json"
     )
