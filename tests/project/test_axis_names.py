@@ -56,7 +56,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),
     # What compiling takes before a first trial.
-    "platform/search/setup/forecast.py": frozenset({"compile"}),
+    "platform/search/setup/forecast.py": frozenset({"compile", "pp"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload"}),
