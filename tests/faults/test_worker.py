@@ -31,7 +31,7 @@ from tests.whole_searches.studies import (
 from trainers.records.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 from trainers.records.measurement import Measurement, Outcome
 
-pytestmark = [pytest.mark.ray, pytest.mark.search]
+pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 
 WORKER, TUNE = "RayTrainWorker", "ImplicitFunc"
 """Names that Ray gives the processes that train and the process in which Tune runs the trial."""
@@ -260,7 +260,6 @@ class TestKilled:
         first, _ = disturbed.ends("killed after a rung")
         assert first.fault == "died" and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", first.node)
 
-    @pytest.mark.heavy
     def test_twice_in_a_step(self, starved: DisturbedRun) -> None:
         (failed,) = starved.of("dies twice")
         assert failed.outcome is Outcome.FAILED and re.search(r"the process of rank [01] died: .*exit", failed.reason)
@@ -300,7 +299,6 @@ class TestHung:
         assert "hung: DDP" in disturbed.sessions[0].err and "hung" in disturbed.sessions[0].out
 
 
-@pytest.mark.heavy
 class TestStarved:
     """Memory that runs out for one, a compiler that never answers, a recipe without sense."""
 

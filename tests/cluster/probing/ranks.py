@@ -1,5 +1,6 @@
 """Ranks of a probe without Ray that pose as several machines."""
 
+import dataclasses
 import json
 import sys
 import time
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainers.measuring.probe import probe
+from trainers.measuring.probe import COPY_BYTES, WHOLE, probe
 
+MESSAGE_BYTES = (2**10, 2**12, 2**14, 2**16, 2**18)
 CONNECTING_S = 0.5
 """Seconds that each group's first collective takes longer in a short probe, as NCCL's does, which connects in it."""
 
@@ -38,6 +40,11 @@ def main() -> None:
     rank, nodes, meeting, seconds = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3], float(sys.argv[4])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    # Little of each: which ranks measure what together is asked, not how fast they are.
+    WHOLE["cpu"] = dataclasses.replace(
+        WHOLE["cpu"], product_sizes=(64, 128), product_s=0.01, message_bytes=MESSAGE_BYTES, collective_s=0.001
+    )
+    COPY_BYTES["cpu"] = 2**20
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=len(nodes))
     precision = sys.argv[5] if len(sys.argv) > 5 else None
     if precision is not None:

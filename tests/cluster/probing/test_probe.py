@@ -10,7 +10,7 @@ import pytest
 
 from platform.cluster.probing.command import main
 from platform.cluster.probing.probe_run import BUDGET_S
-from tests.cluster.probing.ranks import CONNECTING_S
+from tests.cluster.probing.ranks import CONNECTING_S, MESSAGE_BYTES
 from tests.whole_searches.session import ROOT
 from trainers.records.probe import OPERATIONS
 
@@ -70,7 +70,7 @@ def test_a_trial_s_short_probe_measures_links_first_and_parts_of_a_node(tmp_path
     }
     assert {row["ranks"] for row in of_scope["part"]} == {2} and {row["ranks"] for row in of_scope["node"]} == {4}
     assert len({row["num_bytes"] for row in of_scope["node"]}) > 1
-    shortest = [row["seconds"] for row in figures["collectives"] if row["num_bytes"] == 2**16]
+    shortest = [row["seconds"] for row in figures["collectives"] if row["num_bytes"] == MESSAGE_BYTES[0]]
     assert max(shortest) < CONNECTING_S  # what connects a group is not its latency
     assert figures["choice"]["library"] == "gloo" and len(figures["adapters"]) == 1
     assert {product["precision"] for device in figures["devices"] for product in device["products"]} <= {"fp32"}

@@ -25,7 +25,7 @@ from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, MODEL, RECIPE
 from trainers.spec.batch import BatchPoint
 
-pytestmark = [pytest.mark.ray, pytest.mark.mirror]
+pytestmark = [pytest.mark.ray, pytest.mark.mirror, pytest.mark.heavy]
 
 ROOT = Path(__file__).parents[3]
 
@@ -92,7 +92,6 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
     assert len(runs(tmp_path)) == 3
 
 
-@pytest.mark.heavy
 def test_four_engines_learn_the_same_within_the_noise_of_seeds(tmp_path: Path):
     folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
     model = dataclasses.replace(MODEL, num_layers=2, hidden_size=64)
@@ -125,7 +124,6 @@ def test_four_engines_learn_the_same_within_the_noise_of_seeds(tmp_path: Path):
     assert (np.abs(held_out.mean(axis=1) - held_out[0].mean()) < held_out[0].std(ddof=1)).all()
 
 
-@pytest.mark.heavy
 def test_four_strategies_in_one_figure(tmp_path: Path):
     program = needs.browser()
     folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
