@@ -78,7 +78,7 @@ class SearchLoop:
         self._time = TimePlan(self.spending, self._confirmation, candidates, settings.timing, forecast)
         self._resumes_finals = self.history.ends_in_finals or bool(self.history.left_out)
         """Whether the last session ended in its final runs, or one left them out: then a winner is settled before
-        further candidates are tried, except those that final runs wait for.
+        further candidates are tried, except those that final runs wait for, where the session has time for it.
         """
         self._reserves_for_new_winner = True
         """Whether time is kept for all final runs of another winner, which the next trial may make: not in a session
@@ -168,8 +168,7 @@ class SearchLoop:
     def _decision(self) -> Decision:
         if self.fault:
             return Decision(phase=SessionPhase.FAULTED)
-        lacks_comparison = self._time.lacks_comparison(self.history)
-        if self._resumes_finals and not lacks_comparison and not self._confirmation.wait(self.history):
+        if self._resumes_finals and self._may_begin_finals():
             if decision := self._final_decision():
                 return decision
             self._resumes_finals = False
@@ -178,6 +177,14 @@ class SearchLoop:
             self._reserves_for_new_winner, self._search_end = False, None
             return self._decision()
         return decision or Decision(phase=SessionPhase.ENDED)
+
+    def _may_begin_finals(self) -> bool:
+        """Returns whether final runs may come before further candidates now: these wait for none, and the session has
+        time for them.
+        """
+        if self._time.lacks_comparison(self.history) or self._confirmation.wait(self.history):
+            return False
+        return self._time.holds_closing(self.history, begins=not self._ends)
 
     def _search_decision(self) -> Decision | None:
         """Returns the next trial of the search; None once it is over."""

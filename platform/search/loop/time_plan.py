@@ -88,6 +88,14 @@ class TimePlan:
         run_s, gate_s, profile_s = self._confirmation.closing_s(history, costs, for_new_winner=False)
         return self._comparing_s(history, costs) + run_s + RESERVE_MARGIN * gate_s + profile_s if gate_s else 0.0
 
+    def holds_closing(self, history: History, *, begins: bool) -> bool:
+        """Returns whether the time that is left holds the missing last runs of winners with their gates: a part of them
+        is worth less than another layout.
+        """
+        costs = self.costs(history, begins=begins)
+        run_s, gate_s, _ = self._confirmation.closing_s(history, costs, for_new_winner=False)
+        return run_s + gate_s <= self._spending.time_left_s()
+
     def sentence(self, history: History) -> str:
         """Returns what the budget has time for, before a session's first trial; "" without a budget, and where no gate
         is to run or nothing is known of its time.

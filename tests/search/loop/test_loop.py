@@ -206,6 +206,19 @@ class TestBudgets:
         job = make(rules=rules).next_job()
         assert job is not None and job.layout == LAYOUTS[1] and not job.repeat
 
+    def test_sessions_too_short_for_the_final_runs_that_are_left_try_further_layouts(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        """Checks sessions of two trials each, whose winner's last run and gate would take 40 s."""
+        backend.play = lambda job, batch: result(job, batch, 12.0 + LAYOUTS.index(job.layout) / 10)
+        rules = ConfirmationRules(repeats=1, gate=GateSize(steps=2, sequences=8))
+        for num_tried in (2, 3):
+            loop = make(rules=rules, time_s=17.0)
+            backend.run(loop)
+            study.record(End(exit_code=0, wall_s=17, gpu_s=34, left_out=loop.left_out))
+            study.record(Resume())
+            assert loop.left_out and len({point.layout for point in history_of(study).measurements}) == num_tried
+
     def test_a_first_ladder_that_was_cut_short_is_completed_after_the_other_layouts(
         self, make: Make, backend: Backend, clock: Clock
     ) -> None:
