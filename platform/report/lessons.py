@@ -76,10 +76,9 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
                 continue
             if statistics.fmean(map(_log_ratio, pairs)) < 0:
                 value, other, pairs = other, value, [(second, first) for first, second in pairs]
-            fast, slow, gain = value, other, math.exp(statistics.fmean(map(_log_ratio, pairs))) - 1
-            counted = _certainty(pairs, point_of)
-            remark = "" if winner is None else _of_winner(_axes(winner), place, fast, slow, speed)
-            words = f"{fast} is {gain:.1%} faster than {slow} ({counted}{remark})"
+            gain, certainty = _gain(pairs, point_of)
+            remark = "" if winner is None else _of_winner(_axes(winner), place, value, other, speed)
+            words = f"{value} is {gain:.1%} faster than {other} ({certainty}{remark})"
             largest, phrases = sentences.get(AXES[place], (0.0, []))
             sentences[AXES[place]] = (max(largest, gain), [*phrases, words])
     of_miniature = " of the miniature" if timed and timed[0].miniature else ""
@@ -118,17 +117,20 @@ def _log_ratio(pair: _Pair) -> float:
     return math.log(speed_of(pair[0]) / speed_of(pair[1]))
 
 
-def _certainty(pairs: Sequence[_Pair], point_of: Mapping[str, PointRuns]) -> str:
-    """Returns over what the first measurements are faster: the pairs' interval, that of runs of the only pair's points
-    beside each other, or that it is not resolved.
+def _gain(pairs: Sequence[_Pair], point_of: Mapping[str, PointRuns]) -> tuple[float, str]:
+    """Returns (share by which the first measurements are faster, its interval over the pairs, over runs of the only
+    pair's points beside each other, or that it is not resolved).
     """
+    logs = list(map(_log_ratio, pairs))
+    gain = math.exp(statistics.fmean(logs)) - 1
     if len(pairs) > 1:
-        return f"mean of {len(pairs)} pairs, {ratio_interval(*map(math.exp, interval(list(map(_log_ratio, pairs)))))}"
+        return gain, f"mean of {len(pairs)} pairs, {ratio_interval(*map(math.exp, interval(logs)))}"
     fast, slow = (point_of[measurement.id] for measurement in pairs[0])
     comparison = fast.beside(slow)
     if comparison.resolution != "faster":
-        return "1 pair, not resolved"
-    return f"1 pair, {ratio_interval(comparison.low, comparison.high)} over runs beside each other"
+        return gain, "1 pair, not resolved"
+    words = f"1 pair, {ratio_interval(comparison.low, comparison.high)} over runs beside each other"
+    return comparison.ratio - 1, words
 
 
 def _differs(pairs: Sequence[_Pair]) -> bool:
