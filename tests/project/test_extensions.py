@@ -1,4 +1,4 @@
-"""What architecture.md says that a new one takes: a patch each is counted, applied to a copy, and asked for."""
+"""Patches hold what architecture.md says that a new one takes: each is counted, applied to a copy, asked for."""
 
 import json
 import re
@@ -74,5 +74,5 @@ def test_they_are_known_everywhere_once_their_patches_are_applied(tmp_path: Path
     assert "toy 1" in answer["labels"][1] and answer["labels"][2].startswith("Toy")
     assert answer["refusals"] == [None, None, None]
     assert answer["elsewhere"] == "toy is an axis of fsdp, got toy 1 with ddp at stage 0"
-    own, llama = answer["parameters"]
-    assert own == llama > 0
+    toy_family, llama = answer["parameters"]
+    assert toy_family == llama > 0

@@ -44,9 +44,9 @@ GEMMA_2B: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds the family's file."""
-    module, known = "trainers.spec.architectures.gemma", architectures.names()
+    module, names = "trainers.spec.architectures.gemma", architectures.names()
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(ARCHITECTURE=GEMMA))
-    monkeypatch.setattr(architectures, "names", lambda: (*known, "gemma"))
+    monkeypatch.setattr(architectures, "names", lambda: (*names, "gemma"))
 
 
 def test_its_published_configuration_is_searched_and_predicted(tmp_path: Path) -> None:
