@@ -1,6 +1,7 @@
 """A `Stepper` alone is measured, out of memory too; what needs more names what the engine lacks."""
 
 import math
+import resource
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ BARE = Layout(engine="tests.measuring.bare_stepper:ENGINE")
 CPU = torch.device("cpu")
 BATCH = BatchPoint(micro_batch=2, grad_accum=4)
 LACKS = tuple(ABILITIES)
-WHOLE = [engine_class(name) for name in ("ddp", "fsdp")]  # made first, without what trials leave out of imports
+COMPLETE = [engine_class(name) for name in ("ddp", "fsdp")]  # made first, without what trials leave out of imports
 
 
 def _context(meter: CpuMeter, **timing: Any) -> RunContext:
@@ -68,14 +69,18 @@ def test_its_speed_memory_and_losses_are_measured() -> None:
     assert measured.tokens_per_s == pytest.approx(8 * 32 / measured.step_time_s)
     assert measured.measured_grad_accum == 4 and not measured.step_time_derived
     assert measured.peak_allocated_gib and measured.losses[0] == pytest.approx(math.log(512), rel=0.05)
+    assert measured.model_tflops_per_gpu is None and measured.hardware_tflops_per_gpu is None, "of another model"
     assert measured.conditions is not None and measured.conditions.engine_lacks == LACKS
 
 
 def test_it_runs_out_of_memory_under_a_cap() -> None:
-    meter = CpuMeter(1.0)
+    meter, limit = CpuMeter(1.0), resource.getrlimit(resource.RLIMIT_DATA)
     meter.start(1e-5)
-    with pytest.raises(torch.OutOfMemoryError):
-        _rung(meter).measure({})
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            _rung(meter).measure({})
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
 
 
 def test_the_gate_and_a_training_name_what_it_lacks() -> None:
@@ -91,4 +96,4 @@ def test_the_gate_and_a_training_name_what_it_lacks() -> None:
     assert {method for ability in ABILITIES.values() for method in methods_of(ability)} <= set(
         sentence.replace(",", "").split()
     )
-    assert [lacks(kind) for kind in WHOLE] == [(), ()]
+    assert [lacks(kind) for kind in COMPLETE] == [(), ()]

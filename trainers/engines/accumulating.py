@@ -22,6 +22,7 @@ from trainers.spec.recipe import Recipe
 class AccumulatingEngine(abc.ABC):
     """Runs steps of consecutive micro-steps, whose gradients are summed. See `trainers.engines.base.Engine`."""
 
+    marks_micro_steps = True
     _grad_accum = 1
     _skipped: torch.Tensor
 
@@ -80,10 +81,6 @@ class AccumulatingEngine(abc.ABC):
     @property
     def models(self) -> tuple[Model, ...]:
         return self._models
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        return True
 
     def _set_grad_accum(self, grad_accum: int) -> None:
         """Sets the number of micro-steps of the coming steps; called where it changes."""

@@ -60,10 +60,9 @@ class DdpEngine(TorchEngine):
         super().__init__(recipe, layout, device)
 
     def lay_out(self, model: Model) -> nn.Module:
-        recipe = self.recipe
         self.fill_weights(model.module, model)
         for unit in model.units:
-            float8.convert(unit, recipe, self.device, gathered=False)
+            float8.convert(unit, self.recipe, self.device, gathered=False)
         self._views = False
         self._ordered = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
@@ -77,7 +76,7 @@ class DdpEngine(TorchEngine):
                 init_sync=False,
                 bucket_cap_mb=self._bucket_mib(model.module),
             )
-        self._compressions = (*self._compressions, Compression(module, recipe))
+        self._compressions = (*self._compressions, Compression(module, self.recipe))
         return module
 
     def _bucket_mib(self, module: nn.Module) -> float | None:

@@ -127,7 +127,9 @@ class HasLogits(Protocol):
 
 @runtime_checkable
 class HasModels(Protocol):
-    """Shows its modules: a profile then tells attention and loss apart, and a training may start from a folder."""
+    """Shows the recipe's model: its FLOPs are counted, a profile tells attention and loss apart, and a training may
+    start from a folder.
+    """
 
     @property
     def models(self) -> "Sequence[Model]":
@@ -137,11 +139,6 @@ class HasModels(Protocol):
 
 class Engine(HasTrainingState, HasSettings, HasWeights, HasLogits, HasModels, Protocol):
     """An engine with every ability, ready to train."""
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        """Whether a step marks each of its micro-steps."""
-        ...
 
 
 ABILITIES: Mapping[str, type] = {

@@ -73,6 +73,7 @@ class TorchEngine(AccumulatingEngine):
         self._optimizer = make_optimizer(self._weights, recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
+        self.marks_micro_steps = self._pipeline is None
         self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
 
     def _build(self) -> tuple[Model, ...]:
@@ -161,10 +162,6 @@ class TorchEngine(AccumulatingEngine):
         """Returns the scaled mean loss of a micro-batch, which is differentiated."""
         scaled = loss / self._grad_accum
         return scaled if self._scaler is None else self._scaler.scale(scaled)
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        return self._pipeline is None
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         if self._pipeline is None:

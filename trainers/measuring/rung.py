@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.engines.stepper import HasSettings, Stepper, marks_micro_steps, skipped_steps
+from trainers.engines.stepper import HasModels, HasSettings, Stepper, marks_micro_steps, skipped_steps
 from trainers.host.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.kernels.sdpa import kernel_of
@@ -194,6 +194,7 @@ class Rung(StepRunner):
         c, job, batch = self._c, self._c.job, self._batch
         memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
+        is_recipe_s = isinstance(self._engine, HasModels)
         return job.measurement(
             batch,
             outcome,
@@ -204,8 +205,8 @@ class Rung(StepRunner):
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=c.conditions(),
-            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device),
-            **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops),
+            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device) if is_recipe_s else "",
+            **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops, counts_flops=is_recipe_s),
             **memory_fields(memory),
             **device_fields(timed.windows),
             **host_fields([window.hosts for window in timed.windows]),
