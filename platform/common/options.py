@@ -69,8 +69,7 @@ class CommandParser(Parser, Generic[Value]):
     """The parser of a command whose options are the fields of `kind`, those of fields that are such a class too."""
 
     def __init__(self, kind: type[Value], *, prog: str, description: str | None, epilog: str | None = None) -> None:
-        keeps_lines = "\n" in (description or "")
-        formatter = argparse.RawDescriptionHelpFormatter if keeps_lines else argparse.HelpFormatter
+        formatter = argparse.RawDescriptionHelpFormatter if "\n" in (description or "") else argparse.HelpFormatter
         super().__init__(prog=prog, description=description, epilog=epilog, formatter_class=formatter)
         self._kind = kind
         groups: dict[str, Any] = {"": self}
@@ -144,9 +143,10 @@ def _value(kind: Any, values: dict[str, Any]) -> Any:
             if dataclasses.is_dataclass(hint := _hints(kind)[field.name]):
                 fields[field.name] = _value(hint, values)
             continue
-        value = values[field.name]
-        value = tuple(value) if isinstance(value, list) else value
+        value: Any = values[field.name]
         if value is not None and declared.least is not None and value < declared.least:
             raise InputError(f"{_names(field, declared)[0]} must be at least {declared.least}, got {value}")
-        fields[field.name] = value if value is None or declared.then is None else declared.then(value)
+        if declared.then is not None and value is not None:
+            value = declared.then(value)
+        fields[field.name] = tuple(value) if isinstance(value, list) else value
     return kind(**fields)
