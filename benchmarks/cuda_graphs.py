@@ -24,7 +24,7 @@ import search_spaces
 from benchmarks import ranks
 from benchmarks.pairs import alternate
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import Unmarked
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -100,7 +100,7 @@ class _Steps:
         return start.elapsed_time(end) / 1e3 / steps
 
     def weights(self) -> torch.Tensor:
-        return torch.cat([parameter.detach().flatten() for parameter in self._engine._module.parameters()])
+        return torch.cat([parameter.detach().flatten() for parameter in self._engine.module.parameters()])
 
     def close(self) -> None:
         self._engine.close()

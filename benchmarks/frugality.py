@@ -22,7 +22,7 @@ import torch.distributed as dist
 import search_spaces
 from benchmarks import ranks
 from trainers.data import source
-from trainers.engines.base import create_engine, engine_class
+from trainers.engines.create import create_engine, engine_class
 from trainers.marks.step import Unmarked
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
 from trainers.spec.layout import Layout

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from benchmarks import ranks
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import StepPhase
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec

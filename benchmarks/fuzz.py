@@ -156,7 +156,8 @@ def _command_options(rng: random.Random, folder: Path) -> int | None:
         value = rng.choice((str(folder / "made"), ODD_HOME)) if writes else rng.choice(ODD_TEXTS)
         argv.append(f"{option}={value}")
     if command in ("train", "converge"):
-        importlib.import_module(f"platform.{command}{'.__main__' * (command == 'train')}").parse(argv)
+        module = "platform.train.__main__" if command == "train" else "platform.train.converging.command"
+        importlib.import_module(module).PARSER.read(argv)
         return 0
     places = ["--studies", str(folder)] if command in ("report", "search", "export") else []
     defaults = {"plan": PLAN, "search": ("--dry-run",), "report": ("--no-mlflow",), "prepare": ("--workers=1",)}

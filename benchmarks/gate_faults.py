@@ -22,7 +22,7 @@ from benchmarks import ranks
 from benchmarks.shortened import with_blocks
 from platform.study.result import gate
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import Unmarked
 from trainers.measuring import gate_steps
 from trainers.measuring.timed_steps import losses_of
@@ -90,7 +90,7 @@ def _after_each_step(
 
 
 def _unclipped(engine: Any) -> None:
-    engine._recipe = dataclasses.replace(engine._recipe, grad_clip=1e9)
+    engine.recipe = dataclasses.replace(engine.recipe, grad_clip=1e9)
 
 
 def _vectors_never_stepped(engine: Any) -> None:
@@ -136,7 +136,7 @@ def _no_weight_decay(engine: Any) -> None:
 
 def _vectors_undecayed(engine: Any) -> None:
     vectors = [parameter for parameter in engine.models[0].module.parameters() if parameter.dim() < 2]
-    rate = engine._recipe.weight_decay
+    rate = engine.recipe.weight_decay
 
     def decayed_back(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         return after + engine._optimizer.param_groups[0]["lr"] * rate * before

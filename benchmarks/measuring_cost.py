@@ -18,7 +18,8 @@ import torch.distributed as dist
 import search_spaces
 from benchmarks.pairs import alternate
 from trainers import data
-from trainers.engines.base import Engine, create_engine
+from trainers.engines.create import create_engine
+from trainers.engines.stepper import Engine
 from trainers.host.watchdog import Watchdog
 from trainers.marks.step import Unmarked
 from trainers.measuring import conditions

@@ -29,7 +29,7 @@ from benchmarks.shortened import with_blocks
 from search_spaces.candidate import Candidate
 from tests.contract.mesh_group import Trained, note_gradients
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import Unmarked
 from trainers.measuring.timed_steps import losses_of
 from trainers.spec.batch import BatchPoint

@@ -16,7 +16,7 @@ from typing import Any, cast
 import search_spaces
 from benchmarks.pairs import alternate
 from search_spaces.candidate import Candidate
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 
 STEPS = 20
 """Optimizer steps of a window."""

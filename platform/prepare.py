@@ -1,9 +1,7 @@
 """`python -m platform.prepare`, a command of `platform.train.preparing`."""
 
 from platform.common.signals import exit_with
-from platform.train.preparing.command import main, parser
-
-__all__ = ["main", "parser"]
+from platform.train.preparing.command import main
 
 if __name__ == "__main__":
     exit_with(main)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import search_spaces
 from search_spaces.candidate import Candidate
 from search_spaces.space import Space
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.spec.batch import BatchPoint
 
 WARM_UP_STEPS = 2

@@ -5,8 +5,8 @@ Makes, once, what is missing: the cluster's token, a security group that lets in
 stands there. Launches nothing and costs nothing.
 """
 
-import argparse
 import contextlib
+import dataclasses
 import ipaddress
 import re
 import subprocess
@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.common.errors import InputError, Parser, one_line
+from platform.common.errors import InputError, one_line
+from platform.common.options import CommandParser, argument, option
 from platform.common.signals import exit_with
 
 GROUP = "layout-search"
@@ -31,26 +32,33 @@ _EXAMPLES = {
 """The value in the cluster file before an option replaces it."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's options."""
-    command_parser = Parser(
-        prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS."
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AwsOptions:
+    """The options of one call."""
+
+    file: Path = argument(about="the cluster file")
+    ssh_from: str = option(
+        metavar="CIDR",
+        about="the network that may reach port 22 of the nodes, such as your own address with /32",
     )
-    command_parser.add_argument("file", type=Path, help="the cluster file")
-    ssh = "the network that may reach port 22 of the nodes, such as your own address with /32"
-    command_parser.add_argument("--ssh-from", required=True, metavar="CIDR", help=ssh)
-    public = "a subnet whose nodes get a public address, for the head"
-    command_parser.add_argument("--subnet", metavar="ID", help=public)
-    private = "a subnet of the same VPC with a NAT gateway, for nodes with several network cards"
-    command_parser.add_argument("--private-subnet", metavar="ID", help=private)
-    command_parser.add_argument("--bucket", metavar="NAME", help="an S3 bucket of yours for MLflow's artifacts")
-    return command_parser
+    subnet: str | None = option(None, metavar="ID", about="a subnet whose nodes get a public address, for the head")
+    private_subnet: str | None = option(
+        None,
+        metavar="ID",
+        about="a subnet of the same VPC with a NAT gateway, for nodes with several network cards",
+    )
+    bucket: str | None = option(None, metavar="NAME", about="an S3 bucket of yours for MLflow's artifacts")
+
+
+PARSER = CommandParser(
+    AwsOptions, prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS."
+)
 
 
 def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | None = None) -> int:
     """Runs the command; returns its exit code. `client` makes the client of a region and a service."""
     try:
-        options = parser().parse_args(argv)
+        options = PARSER.read(argv)
         text, config = _file(options.file)
         network = ssh_network(options.ssh_from)
         make_token()
@@ -76,7 +84,7 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | 
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     print(f"{options.file}: security group {group} (port 22 from {network}). Next: ray up {options.file}")
-    if unchanged := [f"{example} ({option})" for option, example in _EXAMPLES.items() if example in changed]:
+    if unchanged := [f"{example} ({name})" for name, example in _EXAMPLES.items() if example in changed]:
         print(f"Still to change in it: {', '.join(unchanged)}.")
     return 0
 
@@ -199,8 +207,8 @@ def with_ids(text: str, group: str, id_by_option: Mapping[str, str | None]) -> s
     changed, count = re.subn(r"(SecurityGroupIds: (?:&\w+ )?\[)sg-\w+(\])", rf"\g<1>{group}\g<2>", text)
     if not count:
         raise InputError("the cluster file must have `SecurityGroupIds: [sg-...]`: without it Ray opens port 22 to all")
-    for option, example in _EXAMPLES.items():
-        changed = changed.replace(example, id_by_option[option] or example)
+    for name, example in _EXAMPLES.items():
+        changed = changed.replace(example, id_by_option[name] or example)
     return changed
 
 

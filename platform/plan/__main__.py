@@ -13,12 +13,10 @@
 Exit codes: 0, 1 nothing fits, 2 bad input, 3 Ray is at fault.
 """
 
-import argparse
 import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -28,12 +26,11 @@ from platform.cluster import connection as clusters
 from platform.cluster.probing import probe_store
 from platform.common.builder import BuildQuestion
 from platform.common.command import exit_code_of
-from platform.common.errors import InputError, Parser
-from platform.common.quantities import amount
+from platform.common.errors import InputError
+from platform.common.options import CommandParser
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
 from platform.cost_model.hardware import (
-    THIS_PROJECT,
     ClusterSpec,
     find_cluster,
     names_device_file,
@@ -51,111 +48,12 @@ from platform.plan.projection import StudyPrior
 from platform.plan.sizes import parse_counts
 from platform.plan.tables import cluster_label
 from platform.search.setup.old_studies import read_old
-from platform.study.folder import default_folder, located, user_path
+from platform.study.folder import located, user_path
 from platform.study.study import find
-from platform.validate.row_software import CURRENT
 from search_spaces import reference
 from search_spaces.space import Space
 
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    _add_subject(command_parser)
-    _add_questions(command_parser)
-    return command_parser
-
-
-def _add_subject(command_parser: argparse.ArgumentParser) -> None:
-    """Adds the options that name model, cluster and software."""
-    command_parser.add_argument(
-        "space",
-        metavar="SPACE",
-        help="a space's name, its file, a config.json, or OWNER/NAME of the hub",
-    )
-    command_parser.add_argument(
-        "--cluster",
-        metavar="C",
-        help="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name"
-        " of the catalogue, 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here,"
-        " as platform.probe measured it (default with --address or RAY_ADDRESS)",
-    )
-    command_parser.add_argument(
-        "--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search"
-    )
-    command_parser.add_argument(
-        "--studies",
-        type=Path,
-        default=Path(default_folder()),
-        metavar="DIR",
-        help="where probes and studies are kept (default: %(default)s)",
-    )
-    command_parser.add_argument(
-        "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
-    )
-    command_parser.add_argument(
-        "--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)"
-    )
-    command_parser.add_argument(
-        "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
-    )
-    command_parser.add_argument(
-        "--software",
-        metavar="NAME",
-        default=THIS_PROJECT,
-        help=f"whose trainers run the layouts: {', '.join(CURRENT)} (default: %(default)s)",
-    )
-    command_parser.add_argument(
-        "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
-    )
-    command_parser.add_argument(
-        "--learn-from", metavar="STUDY", help="correct predictions by what a study of the model (name or path) measured"
-    )
-
-
-def _add_questions(command_parser: argparse.ArgumentParser) -> None:
-    """Adds the options that name the question, and how the answer is shown."""
-    command_parser.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
-    command_parser.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
-    command_parser.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
-    command_parser.add_argument(
-        "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
-    )
-    command_parser.add_argument(
-        "--save-layout",
-        metavar="FILE",
-        type=Path,
-        help="write the first row as a layout.json: predicted, not measured",
-    )
-    command_parser.add_argument(
-        "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
-    )
-    command_parser.add_argument("--micro-batch", metavar="B", type=int, help="sequences a device for --max-model")
-    command_parser.add_argument(
-        "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
-    )
-    command_parser.add_argument(
-        "--batch-rampup",
-        metavar="PHASES",
-        help="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
-    )
-    command_parser.add_argument(
-        "--sweep",
-        metavar="node-gbps=VALUES",
-        help="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
-    )
-    command_parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, alone on standard output"
-    )
-
-
-def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
-    """Returns the command's options as a value; ends the process where they are invalid."""
-    values: dict[str, Any] = vars(parser().parse_args(arguments))
-    values["set"] = tuple(values["set"])
-    return PlanOptions(**values)
+PARSER = CommandParser(PlanOptions, prog="python -m platform.plan", description=__doc__)
 
 
 def _space(options: PlanOptions) -> Space:
@@ -293,7 +191,7 @@ def _counts(options: PlanOptions, cluster: ClusterSpec) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code."""
-    return exit_code_of(lambda: run(parse(arguments)))
+    return exit_code_of(lambda: run(PARSER.read(arguments)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@ import dataclasses
 from pathlib import Path
 
 from platform.common.errors import InputError
+from platform.common.options import argument, json_field, option
+from platform.common.quantities import amount
 from platform.cost_model.hardware import THIS_PROJECT
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
 from platform.plan.picture import check_path
+from platform.study.folder import default_folder
+from platform.validate.row_software import CURRENT
 from search_spaces.space import Space
 from trainers.spec.codec import shortened
 
@@ -32,30 +36,59 @@ _BY_AXES = (*_BY_SIZE, "sweep")
 class PlanOptions:
     """All options of one command. Fields are named as their options are."""
 
-    space: str
-    cluster: str | None = None
-    address: str | None = None
-    studies: Path
-    """The folder with the probes."""
-    set: tuple[str, ...] = ()
-    tokens: float | None = None
-    price_per_gpu_h: float | None = None
-    top: int = 10
-    device_memory_gib: float | None = None
-    software: str = THIS_PROJECT
-    node_gbps: float | None = None
-    """Gbit/s of a node, also those that the cluster is written with."""
-    learn_from: str | None = None
-    """The name of a study, or the path of its folder."""
-    gpus: str | None = None
-    png: Path | None = None
-    save_layout: Path | None = None
-    max_model: bool = False
-    micro_batch: int | None = None
-    min_nodes: bool = False
-    batch_rampup: str | None = None
-    sweep: str | None = None
-    json: bool = False
+    space: str = argument(metavar="SPACE", about="a space's name, its file, a config.json, or OWNER/NAME of the hub")
+    cluster: str | None = option(
+        None,
+        metavar="C",
+        about="8xA100-80GB, 4x8xH100, 4x8xH100@400 (Gbit/s of a node, as --node-gbps), a name of the catalogue,"
+        " 4xp5.48xlarge, 8xPATH.json (a device's file), a probe's file, or ray: what Ray has here, as platform.probe"
+        " measured it (default with --address or RAY_ADDRESS)",
+    )
+    address: str | None = option(None, metavar="HOST:PORT", about="the Ray of --cluster ray, as of platform.search")
+    studies: Path = option(
+        text=default_folder,
+        metavar="DIR",
+        about="where probes and studies are kept (default: %(default)s)",
+    )
+    set: tuple[str, ...] = option(
+        (), repeated=True, metavar="AXIS=VALUE", about="values of an axis (docs/reference/axes.md)"
+    )
+    tokens: float | None = option(
+        None, read=amount, metavar="N", about="token budget, as in 100B (default: the space's)"
+    )
+    price_per_gpu_h: float | None = option(
+        None, metavar="P", about="what a device costs an hour, in place of the catalogue's"
+    )
+    software: str = option(
+        THIS_PROJECT,
+        metavar="NAME",
+        about=f"whose trainers run the layouts: {', '.join(CURRENT)} (default: %(default)s)",
+    )
+    node_gbps: float | None = option(None, metavar="GBIT/S", about="network of a node, in place of the catalogue's")
+    learn_from: str | None = option(
+        None, metavar="STUDY", about="correct predictions by what a study of the model (name or path) measured"
+    )
+    top: int = option(10, metavar="N", about="layouts to show (default 10)")
+    device_memory_gib: float | None = option(None, metavar="GIB", about="memory cap of a device")
+    gpus: str | None = option(None, metavar="COUNTS", about="days against devices: 2..3072 or 4,8,16")
+    png: Path | None = option(None, metavar="FILE", about="draw --gpus there, as the name ends: .png, .pdf or .svg")
+    save_layout: Path | None = option(
+        None, metavar="FILE", about="write the first row as a layout.json: predicted, not measured"
+    )
+    max_model: bool = option(False, about="grow the model until one node, or each of --gpus, is full")
+    micro_batch: int | None = option(None, metavar="B", about="sequences a device for --max-model")
+    min_nodes: bool = option(False, about="the fewest nodes that fit the model, and time against nodes")
+    batch_rampup: str | None = option(
+        None,
+        metavar="PHASES",
+        about="nodes and micro-batch of phases, by batch or batch:nodes: 32,64,128 or 32:8,64:16",
+    )
+    sweep: str | None = option(
+        None,
+        metavar="node-gbps=VALUES",
+        about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
+    )
+    json: bool = json_field()
 
     @property
     def fixes_recipe(self) -> bool:

@@ -8,7 +8,7 @@ It reads the journals alone, and updates MLflow where it lacks something. Exit c
 1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
-import argparse
+import dataclasses
 import gc
 import json
 import os
@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.command import exit_code_of
-from platform.common.errors import InputError, Parser, one_line
+from platform.common.errors import InputError, one_line
+from platform.common.options import CommandParser, argument, json_field, option
 from platform.common.output import print_line
 from platform.common.signals import exit_with
 from platform.report.difference import difference, measurement_by_prefix
@@ -24,12 +25,12 @@ from platform.report.difference_words import sentences
 from platform.report.endings import duration_sentence, last_ending, report_exit_code, written
 from platform.report.group_report import report
 from platform.report.html.page import write_page
-from platform.report.image_formats import FORMATS, PICTURES_HELP
+from platform.report.image_formats import pictures_field
 from platform.report.json_report import as_json, finite
 from platform.report.measurement_table import to_rows, write_csv
 from platform.report.show import show
 from platform.report.summary import verdicts
-from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
+from platform.study.folder import located, studies_field, user_path
 from platform.study.group import is_group, member, read_group
 from platform.study.journal import JOURNAL
 from platform.study.lock import is_locked
@@ -45,44 +46,48 @@ _MIRROR_S = 120.0
 """Longest time that updating MLflow may take, in seconds."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.report",
-        description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
-        epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
-        " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
-        " --compare bloom7b-1:3f2a bloom7b-2",
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """The options of one call."""
+
+    names: tuple[str, ...] = argument(
+        (), nargs="*", metavar="STUDY", about="a study's name, or the path of its folder; several with --html"
     )
-    command_parser.add_argument("names", nargs="*", metavar="STUDY", help="a study's name, or the path of its folder;"
-        " several with --html")  # fmt: skip
-    command_parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write one self-contained page on the studies there"
+    html: Path | None = option(None, metavar="FILE", about="write one self-contained page on the studies there")
+    compare: tuple[str, ...] = option(
+        (),
+        nargs=2,
+        metavar=("A", "B"),
+        about="say what differs between two measurements and what each difference makes: STUDY for its winner, STUDY:ID"
+        " for the one whose id begins so",
     )
-    command_parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="say what differs between two"
-        " measurements and what each difference makes: STUDY for its winner, STUDY:ID for the one whose id begins"
-        " so")  # fmt: skip
-    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    command_parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, alone on standard output"
+    studies: Path = studies_field()
+    json: bool = json_field()
+    csv: Path | None = option(None, metavar="FILE", about="write the measurement table there too")
+    pictures: str = pictures_field()
+    mlflow: str | None = option(
+        None, metavar="URI", about="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
     )
-    command_parser.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
-    command_parser.add_argument("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
-    command_parser.add_argument(
-        "--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)"
-    )
-    trust = "write files and MLflow for others' studies too"
-    command_parser.add_argument("--trust", action="store_true", help=trust)
-    command_parser.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
-    return command_parser
+    trust: bool = option(False, about="write files and MLflow for others' studies too")
+    no_mlflow: bool = option(False, about="leave MLflow as it is")
+
+
+PARSER = CommandParser(
+    ReportOptions,
+    prog="python -m platform.report",
+    description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
+    epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
+    " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
+    " --compare bloom7b-1:3f2a bloom7b-2",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return exit_code_of(lambda: _report(parser().parse_args(argv)))
+    return exit_code_of(lambda: _report(PARSER.read(argv)))
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: ReportOptions) -> int:
     if options.compare:
         return _compare(options)
     places = [located(user_path(options.studies).absolute(), name) for name in options.names]
@@ -115,7 +120,7 @@ def _members(studies: Path, name: str) -> list[Path]:
     return [path for count in counts if is_study(path := studies / member(name, count))]
 
 
-def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) -> int:
+def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
     running = is_locked(folder)  # before the journal is read: what ends meanwhile has no last line yet
     result = _read(folder)
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
@@ -139,9 +144,10 @@ def _report_one(folder: Path, explicit_uri: str, options: argparse.Namespace) ->
     return report_exit_code(result)
 
 
-def _report_together(folders: Sequence[Path], explicit_uri: str, options: argparse.Namespace) -> int:
+def _report_together(folders: Sequence[Path], explicit_uri: str, options: ReportOptions) -> int:
     """Writes one page on several studies; returns the best of their exit codes."""
     results = [_read(folder) for folder in folders]
+    assert options.html is not None
     path = write_page(options.html, results, folders)
     if options.json:
         print(json.dumps([as_json(result) for result in results], allow_nan=False))
@@ -177,7 +183,7 @@ def _mirror(folder: Path, result: StudyResult, explicit_uri: str, page: Path | N
         print_line(one_line(error))
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: ReportOptions) -> int:
     if options.names or options.html or options.csv:
         raise InputError("--compare A B goes with neither further studies nor --html and --csv: leave these out")
     results, sides = list[StudyResult](), list[Measurement]()

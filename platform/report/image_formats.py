@@ -1,12 +1,19 @@
 """The formats that pictures are written in."""
 
 from pathlib import Path
+from typing import Any
 
 from platform.common.errors import InputError
+from platform.common.options import option
 
 FORMATS = ("png", "pdf", "svg")
 """Formats of pictures; the first is that of a search's own pictures."""
-PICTURES_HELP = "the pictures' format: png, pdf or svg (default: png)"
+
+
+def pictures_field() -> Any:
+    """Returns the field of `--pictures`."""
+    about = "the pictures' format: png, pdf or svg (default: png)"
+    return option(FORMATS[0], choices=FORMATS, metavar="FORMAT", about=about)
 
 
 def show_dollars() -> None:

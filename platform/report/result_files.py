@@ -12,7 +12,7 @@ from platform.study.journal import JOURNAL
 from platform.study.layout_file import write_json, write_layout
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.result.result import StudyResult
-from trainers.engines.base import engine_config
+from trainers.engines.create import engine_config
 from trainers.spec import engines
 from trainers.spec.recipe import Recipe
 

@@ -11,7 +11,7 @@ from platform.study.result.coverage import Coverage
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.journal import Peak
-from trainers.records.measurement import Measurement, Outcome, days_for_tokens
+from trainers.records.measurement import SETTINGS, TRAINING_STATE, Measurement, Outcome, days_for_tokens
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_sentence
 from trainers.spec.recipe import Recipe
@@ -227,8 +227,13 @@ def evidence(result: RecipeResult) -> list[str]:
     resolved = [comparison for comparison in result.comparisons if comparison.resolution != "not resolved"]
     sentences += [comparison.sentence for comparison in resolved[:2]]  # a caveat names the others
     sentences += disturbance_sentences(result)
+    lacks, trains = best.conditions.engine_lacks if best.conditions else (), best.layout.rules.title
+    if SETTINGS in lacks:
+        sentences.append(f"Not read back: {trains} tells no settings in effect to compare with the layout's.")
     if result.gate is not None:
         sentences.append(result.gate.sentence)
+    elif TRAINING_STATE in lacks:
+        sentences.append(f"Numerics gate: not run, {trains} gives no training state that could be compared.")
     elif result.has_curves:
         sentences.append(
             "Numerics gate: no reference layout has run, so the winner's curves were not compared (--resume goes on)."

@@ -4,12 +4,12 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from platform.common.errors import InputError
+from platform.common.options import option
 from search_spaces.paths import expanded
 
-FOLDER_HELP = "where studies are kept (default: %(default)s)"
-TRUST_HELP = "use others' folders"
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 """Path of the working directory that Ray copies for a submitted job and removes some time after it."""
 
@@ -37,6 +37,21 @@ def real_path(text: str | Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError) as error:
         raise InputError(f"the path {path} cannot be followed: its links lead in a circle") from error
+
+
+def absolute_path(text: str | Path) -> Path:
+    """Returns the absolute path that a user typed; see `user_path`."""
+    return user_path(text).absolute()
+
+
+def studies_field(**declared: Any) -> Any:
+    """Returns the field of `--studies`."""
+    return option(text=default_folder, metavar="DIR", about="where studies are kept (default: %(default)s)", **declared)
+
+
+def trust_field() -> Any:
+    """Returns the field of `--trust`, of commands that run nothing of a study."""
+    return option(False, about="use others' folders")
 
 
 def default_folder() -> str:

@@ -1,34 +1,40 @@
 """`make mlflow`: serves MLflow's pages of a folder of studies on this machine alone, until Ctrl-C."""
 
-import argparse
+import dataclasses
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.common.errors import InputError, Parser, one_line
+from platform.common.errors import InputError, one_line
+from platform.common.options import CommandParser, option
 from platform.common.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.study.folder import absolute_path, studies_field
 from platform.tracking.uri import default_uri, sqlite_path
 from platform.tracking.urls import PORT
 
 _HOST = "127.0.0.1"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's options."""
-    command_parser = Parser(prog="make mlflow", description="Serves MLflow's pages of the studies in a folder.")
-    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    command_parser.add_argument("--port", type=int, default=PORT, help="where to listen (default: %(default)s)")
-    return command_parser
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """The options of one call."""
+
+    studies: Path = studies_field(then=absolute_path)
+    port: int = option(PORT, about="where to listen (default: %(default)s)")
+
+
+PARSER = CommandParser(
+    ServeOptions, prog="make mlflow", description="Serves MLflow's pages of the studies in a folder."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Replaces this process by `mlflow ui`; returns an exit code only where that cannot start."""
     try:
-        options = parser().parse_args(argv)
-        command = ui_arguments(user_path(options.studies).absolute(), options.port)
+        options = PARSER.read(argv)
+        command = ui_arguments(options.studies, options.port)
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code

@@ -1,10 +1,17 @@
 """The options of `platform.train`, as one value."""
 
+import argparse
+import contextlib
 import dataclasses
 from pathlib import Path
 
+from platform.common.options import argument, json_field, option
+from platform.common.quantities import duration, positive, whole_number
+from platform.study.folder import absolute_path, studies_field, trust_field
 from trainers.records.training import ScheduleKind
 from trainers.spec.recipe import DataOrder
+
+_count, _whole_count = whole_number(1), whole_number(0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,41 +25,96 @@ class PhaseOption:
     """File with the phase's layout; None for the training's layout."""
 
 
+def _share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        value = float(text)
+        if 0 <= value <= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"must lie in [0, 1], got {text!r}")
+
+
+def _phase(text: str) -> PhaseOption:
+    tokens, _, batch_text = text.partition(":")
+    batch, _, layout = batch_text.partition(":")
+    return PhaseOption(tokens=_count(tokens), global_batch=_count(batch), layout=Path(layout) if layout else None)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainOptions:
     """The options of one call."""
 
-    target: str
-    """A study's name or folder, or a file with a layout."""
-    studies: Path
-    """Absolute path of the studies' folder."""
-    tokens: int
-    out: Path | None = None
-    """Folder of the training; None for the default beside the target."""
-    data: str | None = None
-    data_order: DataOrder | None = None
-    recipe: str | None = None
-    """The recipe's id, needed where a study has several."""
-    learning_rate: float | None = None
-    lr_schedule: ScheduleKind = "cosine"
-    warmup_tokens: int | None = None
-    decay_tokens: int | None = None
-    final_share: float | None = None
-    val_tokens: int | None = None
-    val_every: int | None = None
-    val_data: str | None = None
-    phases: tuple[PhaseOption, ...] = ()
+    target: str = argument(metavar="STUDY|FILE", about="a study whose winner is trained, or a layout.json")
+    tokens: int = option(read=_count, metavar="N", about="tokens to train on, as in 2e9 or 2B")
+    data: str | None = option(
+        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
+    )
+    data_order: DataOrder | None = option(None, about="of an epoch's sequences (default: the recipe's)")
+    out: Path | None = option(
+        None, metavar="FOLDER", about="the training's folder (default: `training` beside the layout)"
+    )
+    recipe: str | None = option(
+        None, metavar="ID", about="which recipe of a study with several (default: the first with a winner)"
+    )
+    learning_rate: float | None = option(
+        None, read=positive, metavar="R", about="the highest learning rate (default: the recipe's)"
+    )
+    lr_schedule: ScheduleKind = option(
+        "cosine",
+        about="learning rate after the warm-up: constant, half a cosine, or wsd (stable, then a linear decay) (default:"
+        " %(default)s)",
+    )
+    warmup_tokens: int | None = option(
+        None, read=_whole_count, metavar="N", about="of a linear warm-up (default: 1 %% of --tokens)"
+    )
+    decay_tokens: int | None = option(
+        None, read=_count, metavar="N", about="of wsd's decay at the end (default: 20 %% of --tokens)"
+    )
+    final_share: float | None = option(
+        None,
+        read=_share,
+        metavar="F",
+        about="share of the learning rate at the end (default: 0.1 for cosine, 0 for wsd)",
+    )
+    val_tokens: int | None = option(
+        None,
+        read=_whole_count,
+        metavar="N",
+        about="tokens at the end of the data that are held out, 0 for none (default: 5 %%, at most a million)",
+    )
+    val_data: str | None = option(None, metavar="PATH", about="held-out data of its own")
+    val_every: int | None = option(
+        None, read=_count, metavar="N", about="tokens between two held-out losses (default: 20 in a training)"
+    )
+    phases: tuple[PhaseOption, ...] = option(
+        (),
+        names=("--phase",),
+        read=_phase,
+        repeated=True,
+        metavar="TOKENS:GLOBAL_BATCH[:FILE]",
+        about="a first phase with a batch, and a layout, of its own; may be given several times",
+    )
     """Phases before the last one, which has the recipe's global batch."""
-    start_from: str | None = None
-    seed: int | None = None
-    verify_data: bool = False
-    """Whether every byte of the token files is compared."""
-    checkpoint_s: float = 600.0
-    checkpoint_steps: int | None = None
-    keep: int = 2
-    grace: float | None = None
-    """Seconds after an interrupt in which a checkpoint must be complete; None for no limit."""
-    address: str | None = None
-    trust: bool = False
-    """Whether a study, training or folder of another user is used."""
-    json: bool = False
+    start_from: str | None = option(None, metavar="FOLDER", about="begin with the weights of a transformers folder")
+    verify_data: bool = option(
+        False, about="compare all token files with their hashes (default: sizes, times and 16 blocks)"
+    )
+    seed: int | None = option(
+        None, read=_whole_count, metavar="N", about="of weights and of the data's order (default: the recipe's)"
+    )
+    checkpoint_s: float = option(
+        600.0, read=duration, metavar="S", about="seconds (or 10m) between checkpoints (default: %(default)g)"
+    )
+    checkpoint_steps: int | None = option(
+        None, read=_count, metavar="N", about="optimizer steps between checkpoints, in place of seconds"
+    )
+    keep: int = option(2, read=_count, metavar="N", about="checkpoints to keep (default: %(default)s)")
+    grace: float | None = option(
+        None,
+        read=duration,
+        metavar="T",
+        about="seconds (or 10m) from interrupt to kill: no longer checkpoint begins (default: no limit)",
+    )
+    studies: Path = studies_field(read=str, then=absolute_path)
+    address: str | None = option(None, metavar="HOST:PORT", about='Ray to run on, "local" for one of its own')
+    trust: bool = trust_field()
+    json: bool = json_field()

@@ -12,15 +12,16 @@ docs/reference/columns.md has the table's columns. A cell is (model, gpu, gpus, 
 configurations of a cell are merged by their median first.
 """
 
-import argparse
+import dataclasses
 import json
-import pathlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from platform.common.command import exit_code_of
-from platform.common.errors import InputError, Parser
+from platform.common.errors import InputError
+from platform.common.options import CommandParser, argument, json_field, option
 from platform.common.signals import exit_with
 from platform.cost_model.engines import import_costs
 from platform.validate.rows import read_rows
@@ -28,46 +29,36 @@ from platform.validate.validation import to_json, validate
 from platform.validate.validation_tables import show, show_rows
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command_parser.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
-    command_parser.add_argument(
-        "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
-    )
-    command_parser.add_argument(
-        "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
-    )
-    command_parser.add_argument(
-        "--engine",
-        dest="imported",
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ValidateOptions:
+    """The options of one call."""
+
+    tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
+    calibrate: int = option(0, metavar="K", about="measure K configurations a cell, as a search would")
+    min_cell: int = option(1, least=1, metavar="N", about="only cells of at least N configurations (default 1)")
+    imported: tuple[str, ...] = option(
+        (),
+        names=("--engine",),
+        repeated=True,
         metavar="MODULE:NAME",
-        action="append",
-        default=[],
-        help="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
+        about="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
         " for several",
     )
-    command_parser.add_argument(
-        "--rows", action="store_true", help="print each configuration, measured beside predicted"
-    )
-    command_parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, alone on standard output"
-    )
-    return command_parser
+    rows: bool = option(False, about="print each configuration, measured beside predicted")
+    json: bool = json_field()
+
+
+PARSER = CommandParser(ValidateOptions, prog="python -m platform.validate", description=__doc__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
-    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+    return exit_code_of(lambda: _run(PARSER.read(arguments)))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: ValidateOptions) -> int:
     if options.calibrate < 0:
         raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
-    if options.min_cell < 1:
-        raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
     for name in options.imported:
         import_costs(name)
     rows = [row for table in options.tables for row in read_rows(table)]

@@ -245,7 +245,8 @@ def modules_of(row: Row) -> Architecture | None:
     if not (row.get("engine") or is_eager(row)):
         return None
     called = row["model"].lower().replace("-", "")
-    return next((architecture_of(name) for name in architectures.names() if name in called), None)
+    named = [name for name in architectures.names() if name in called]
+    return architecture_of(max(named, key=len)) if named else None
 
 
 def checkpoint_device_share(row: Row, tp: float) -> float:

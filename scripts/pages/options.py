@@ -12,7 +12,7 @@ COMMANDS = (
     "platform.train.converging.command", "platform.train.exporting.command", "platform.validate.__main__",
     "platform.validate.replaying.command", "platform.tracking.serve", "deploy.aws.prepare",
 )  # fmt: skip
-"""Modules that have a `parser()`, in the order of the page."""
+"""Modules that have a `PARSER`, in the order of the page."""
 _TOP = """# Options
 
 What `--help` prints, without its examples. Tokens may be written as 2e9, 300M or 100B, durations as 90s, 10m, 1.5h or
@@ -38,7 +38,7 @@ def page() -> str:
 
 def parser_of(module: str) -> argparse.ArgumentParser:
     """Returns the parser of a command's module."""
-    return importlib.import_module(module).parser()
+    return importlib.import_module(module).PARSER
 
 
 def _section(parser: argparse.ArgumentParser, shared: Container[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trainers
 from tests.contract.cases import BLOOM, GPT2, recipe
 from trainers.data import source
-from trainers.engines.base import create_engine, engine_class
+from trainers.engines.create import create_engine, engine_class
 from trainers.marks.step import StepPhase, Unmarked
 from trainers.measuring.device import CpuMeter
 from trainers.spec.layout import Layout

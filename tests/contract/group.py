@@ -28,7 +28,7 @@ from tests.contract.relaunched import Relaunched
 from trainers import data
 from trainers.engines import ddp as ddp
 from trainers.engines import ddp_compression
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.kernels import compiled, head
 from trainers.marks.step import StepPhase
 from trainers.measuring.timed_steps import losses_of

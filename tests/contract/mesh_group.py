@@ -21,7 +21,7 @@ from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data
 from trainers.distributed import collectives
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.engines.settings import plain_name
 from trainers.kernels import attention, compiled, head
 from trainers.marks.step import Unmarked
@@ -156,7 +156,7 @@ def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
 
 
 def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    return dict(_gradients_of(engine, engine._module))
+    return dict(_gradients_of(engine, engine.module))
 
 
 def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
@@ -168,7 +168,7 @@ def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, t
         gradient: Any = parameter.grad
         yield (
             plain_name(name),
-            engine._tensor.gathered(plain_name(name), engine._gathered(gradient.detach().clone())).float(),
+            engine._tensor.gathered(plain_name(name), engine.gathered(gradient.detach().clone())).float(),
         )
 
 

@@ -13,7 +13,7 @@ from deepspeed.accelerator import get_accelerator
 from tests.contract.cases import BLOOM, recipe
 from trainers.data import source
 from trainers.engines import deepspeed as deepspeed
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import StepPhase, Unmarked
 from trainers.spec import engines
 from trainers.spec.layout import Layout
@@ -46,12 +46,12 @@ def _learning_rate(engine: Any) -> None:
 
 
 def _unwrap_a_block(engine: Any) -> None:
-    blocks = engine._module.module.transformer.h
+    blocks = engine.module.module.transformer.h
     blocks[1] = blocks[1]._checkpoint_wrapped_module
 
 
 def _keep_parameters(engine: Any) -> None:
-    engine._module.set_reshard_after_forward(False)
+    engine.module.set_reshard_after_forward(False)
 
 
 def _grad_accum(engine: Any) -> None:
@@ -64,11 +64,11 @@ def _clip_threshold(engine: Any) -> None:
 
 def _other_rank(engine: Any) -> None:
     _two_steps(engine)
-    engine._module._comm_hooks[0][1]._state.matrix_approximation_rank = 1
+    engine.module._comm_hooks[0][1]._state.matrix_approximation_rank = 1
 
 
 def _without_hook(engine: Any) -> None:
-    engine._module._comm_hooks.clear()
+    engine.module._comm_hooks.clear()
 
 
 def _two_steps(engine: Any) -> None:
@@ -78,7 +78,7 @@ def _two_steps(engine: Any) -> None:
 
 
 def _unclipped(engine: Any) -> None:
-    engine._recipe = dataclasses.replace(engine._recipe, grad_clip=0.0)
+    engine.recipe = dataclasses.replace(engine.recipe, grad_clip=0.0)
 
 
 def _unclipped_zero(engine: Any) -> None:
@@ -87,7 +87,7 @@ def _unclipped_zero(engine: Any) -> None:
 
 
 def _dropout(engine: Any) -> None:
-    engine._module.module.transformer.h[1].mlp.hidden_dropout = 0.1
+    engine.module.module.transformer.h[1].mlp.hidden_dropout = 0.1
 
 
 def _two_groups(engine: Any) -> None:

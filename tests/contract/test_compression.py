@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.contract.cases import BLOOM, recipe
 from tests.contract.group import run_group
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.engines.ddp_compression import Compression
 from trainers.marks.step import Unmarked
 from trainers.spec.layout import Layout

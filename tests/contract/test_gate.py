@@ -12,7 +12,7 @@ import torch.distributed as dist
 from benchmarks import gate_faults
 from platform.study.result.gate import GateVerdict, compare
 from tests.contract.group import run_group
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.measuring import gate_curves
 from trainers.measuring.device import CpuClock
 from trainers.records.job import GateSize

@@ -21,7 +21,7 @@ from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS, MeshCase
 from tests.contract.pipeline_cases import WORLD_SIZE, product, quick
 from tests.contract.test_mesh import differences
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.engines.ddp import DdpEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.marks.step import Unmarked

@@ -24,7 +24,7 @@ from platform.cost_model.links import Ring
 from platform.cost_model.memory import _block_bytes
 from platform.cost_model.mesh import context_s, tensor_s
 from tests.cost_model.track_ranks import _exchanged
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.kernels import compiled
 from trainers.marks.step import Unmarked
 from trainers.spec.batch import BatchPoint

@@ -22,7 +22,7 @@ from torch.distributed.pipelining import schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainers.distributed.groups import Mesh
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import Unmarked
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json
@@ -91,7 +91,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
         tokens = [torch.zeros(size, dtype=torch.int64) for _ in range(batch.grad_accum)]
         engine.step(tokens, Unmarked())  # optimizer states are made, and what sharding propagation allocates
         tracker = _Total()
-        tracker.track_external(engine._module, engine._optimizer, *tokens)
+        tracker.track_external(engine.module, engine._optimizer, *tokens)
         with tracker:
             engine.step(tokens, Unmarked())
         snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]

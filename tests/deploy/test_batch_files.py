@@ -8,7 +8,7 @@ import pytest
 
 from platform.common.checkout import ROOT
 from platform.study.study import check_name
-from platform.train.__main__ import parse
+from platform.train.__main__ import PARSER
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_training_knows_the_time_between_slurm_s_signal_and_its_kill(notice: s
     command = ["bash", "-c", f"{settings}\nprintf %s {grace}"]
     grace_s = int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert 0 < grace_s < int(notice or stated) <= grace_s + 60
-    parse(["study", "--tokens", "1", "--grace", str(grace_s)])
+    PARSER.read(["study", "--tokens", "1", "--grace", str(grace_s)])
 
 
 @pytest.mark.parametrize("name", ["ray_job.sh", "search.sbatch", "train.sbatch"])

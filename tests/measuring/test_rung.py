@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.samples import RECIPE, layout
+from trainers.engines.stepper import HasTrainingState, methods_of
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.measuring import gate_curves, gate_steps
 from trainers.measuring.figures import Timed, TimedWindow, device_fields, judge, quartiles, speed_fields
@@ -134,14 +135,10 @@ def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None
     assert promised == [300.0, 900.0, 900.0, 2700.0]  # two micro-steps and an optimizer step take 900 s
 
 
-def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None:
+def test_a_gate_s_step_has_its_seconds(monkeypatch: Any) -> None:
     measured_rung = rung(monkeypatch)
-    rates: list[float] = []
-    measured_rung._engine.set_learning_rate = rates.append
     measured_rung._c.job = SimpleNamespace(first_step_s=60.0)
-    losses, norms, times_s = measured_rung.curves([0.1, 0.2, 0.3])
-    assert rates == [0.1, 0.2, 0.3] and len(losses) == len(norms) == 3
-    assert times_s == pytest.approx([0.3] * 3)  # two micro-steps and an optimizer step of 0.1 s
+    assert [measured_rung.numbered(number) for number in range(3)] == [(1.0, 1.0, pytest.approx(0.3))] * 3
 
 
 def window(total_s: float, *sampled: Sampled | None) -> TimedWindow:
@@ -410,7 +407,8 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
         job=fake_job, watchdog=SimpleNamespace(beat=lambda *_, **__: None), device=torch.device("cpu"), gather=list
     )
     batch = BatchPoint(micro_batch=1, grad_accum=2)
-    curves = gate_curves.curves_of(context, cast(Any, None), GateSize(sequences=8), batch)
+    engine: Any = SimpleNamespace(**dict.fromkeys(("step", "close", *methods_of(HasTrainingState))))
+    curves = gate_curves.curves_of(context, engine, GateSize(sequences=8), batch)
     assert noted == [batch, 8] and curves.recipe == fixed and len(curves.losses) == 2
     assert curves.step_times_s == (0.5, 0.5) and curves.update_tensor == "a" and not curves.is_reference
 

@@ -11,7 +11,7 @@ from tests.contract.cases import recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.step import Unmarked
 from trainers.spec.layout import Layout
 

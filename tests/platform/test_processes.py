@@ -44,7 +44,7 @@ import sys
 import search_spaces
 import trainers.engines.deepspeed_config
 from trainers import text
-from trainers.engines import base
+from trainers.engines import create
 from trainers.records import journal_lines, measurement, training_lines
 from trainers.spec import batch, cluster, codec, engines, layout, model, recipe, support
 for space in search_spaces.built_in_spaces():

@@ -15,7 +15,7 @@ from tests.contract.cases import GLOBAL_BATCH, recipe
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MODELS
 from trainers import data
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.marks.kinds import range_of
 from trainers.marks.ranges import named, naming
 from trainers.marks.step import StepPhase

@@ -22,9 +22,9 @@ OF_THE_SPEC = "packaging"
 PLANTED = {
     "a room imports a higher one": (
         "trainers/spec/codec.py",
-        "import trainers.engines.base",
+        "import trainers.engines.stepper",
         "Rooms of trainers",
-        "trainers.spec.codec -> trainers.engines.base",
+        "trainers.spec.codec -> trainers.engines.stepper",
     ),
     "for type checkers": (
         "trainers/records/measurement.py",

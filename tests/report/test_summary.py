@@ -14,9 +14,9 @@ from platform.study.history import History
 from platform.study.result.coverage import Coverage
 from platform.study.result.ranking import winner
 from platform.study.result.result import StudyResult
-from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
+from tests.samples import CLUSTER, CONDITIONS, RECIPE, header, layout, measurement, miniature, oom, skipped
 from trainers.records.journal import End, GateCurves, Line, Measured, Peak, Planned, PlannedLayout
-from trainers.records.measurement import Measurement, Outcome
+from trainers.records.measurement import SETTINGS, TRAINING_STATE, Measurement, Outcome
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -142,6 +142,13 @@ def test_a_winner_without_another_layout_is_said_to_have_no_gate_to_pass() -> No
         sentences = verdicts(StudyResult.of(history))
         assert (output in sentences) == is_shown, lines
         assert any("were not compared" in sentence for sentence in sentences) == (lines[:1] == [curves])
+
+
+def test_what_an_engine_lacks_is_told_beside_its_winner() -> None:
+    conditions = dataclasses.replace(CONDITIONS, engine_lacks=(SETTINGS, TRAINING_STATE))
+    sentences = verdicts(StudyResult.of(_history(measurement(on=SLOW, conditions=conditions))))
+    assert any(sentence.startswith("Not read back: ") for sentence in sentences)
+    assert any(sentence.startswith("Numerics gate: not run, ") for sentence in sentences)
 
 
 def test_what_came_nearest_where_nothing_fits() -> None:

@@ -1,7 +1,9 @@
-"""A new family takes a declaration and a registry line: Gemma 1, declared here, is built, searched, predicted."""
+"""A new family takes a declaration: Gemma 1, declared here, is built, searched, predicted."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,10 @@ GEMMA_2B: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adds the registry line."""
-    registry = architectures._REGISTRY  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setitem(registry, "gemma", f"{__name__}:GEMMA")
+    """Adds the family's file."""
+    module, names = "trainers.spec.architectures.gemma", architectures.names()
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(ARCHITECTURE=GEMMA))
+    monkeypatch.setattr(architectures, "names", lambda: (*names, "gemma"))
 
 
 def test_its_published_configuration_is_searched_and_predicted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trainers.startup import import_stubs, prestart
 
 WORKER = """
 import gc, sys
-from trainers.engines.base import engine_class
+from trainers.engines.create import engine_class
 import trainers.trial.worker, trainers.training.worker
 
 assert "transformers" not in sys.modules, "transformers was imported beside what it imports for others"

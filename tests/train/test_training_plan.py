@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Make:
         before: TrainingPlan | None = None,
         tokens_done: int = 0,
     ) -> TrainingPlan:
-        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(100 * STEP), *argv])
+        options = train.PARSER.read([str(target or tmp_path / "layout.json"), "--tokens", str(100 * STEP), *argv])
         return make_plan(options, read_target(options.target, options.studies, options.recipe), before, tokens_done)
 
     return make_plan_of

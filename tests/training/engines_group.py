@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from trainers import data
-from trainers.engines.base import Engine, create_engine
+from trainers.engines.create import create_engine
+from trainers.engines.stepper import Engine
 from trainers.marks.step import Unmarked
 from trainers.measuring.timed_steps import losses_of
 from trainers.records import checkpoints

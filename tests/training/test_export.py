@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, recipe, train
-from trainers.engines.base import create_engine
+from trainers.engines.create import create_engine
 from trainers.records import checkpoints
 from trainers.spec import architectures
 from trainers.spec.layout import Layout

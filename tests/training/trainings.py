@@ -60,7 +60,7 @@ def run(handle: ClusterHandle, folder: Path, name: str, layout: Layout = DDP) ->
     """Runs the training as the command does; returns the command's exit code and its summary."""
     target = write_layout(folder / f"{name}.json", layout)
     arguments = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
-    options = train.parse([str(target), *arguments, "--checkpoint-steps", "20", "--val-tokens", "160"])
+    options = train.PARSER.read([str(target), *arguments, "--checkpoint-steps", "20", "--val-tokens", "160"])
     with opened(options) as training:
         code = 0 if training.is_complete else train_on(handle, training)
         return code, summary(training.folder, training.plan)

@@ -4,14 +4,16 @@ import abc
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from trainers.distributed.groups import Mesh
 from trainers.engines.model_preparation import prepare
-from trainers.engines.settings import set_host_threads, set_matmul_precision
+from trainers.engines.settings import set_host_threads, set_matmul_precision, state_dtype
 from trainers.kernels.sdpa import leave_out_wrong_kernels
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.context_parallel import ContextParallel
 from trainers.mesh.tensor_parallel import TensorParallel
+from trainers.models import weights
 from trainers.models.model import Model, build
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -20,6 +22,7 @@ from trainers.spec.recipe import Recipe
 class AccumulatingEngine(abc.ABC):
     """Runs steps of consecutive micro-steps, whose gradients are summed. See `trainers.engines.base.Engine`."""
 
+    marks_micro_steps = True
     _grad_accum = 1
     _skipped: torch.Tensor
 
@@ -27,7 +30,7 @@ class AccumulatingEngine(abc.ABC):
         set_matmul_precision(recipe)
         set_host_threads(layout, device)
         leave_out_wrong_kernels(recipe, layout)
-        self._recipe, self._layout, self._device = recipe, layout, device
+        self.recipe, self.layout, self.device = recipe, layout, device
         self._mesh = Mesh(layout, device.type)
         models = self._build()
         self._tensor = TensorParallel(models, self._mesh)
@@ -56,17 +59,28 @@ class AccumulatingEngine(abc.ABC):
         return (self._whole_model(),)
 
     def _whole_model(self) -> Model:
-        recipe = self._recipe
-        attention, cp = self._layout.attention, self._layout.cp
+        recipe = self.recipe
+        attention, cp = self.layout.attention, self.layout.cp
         return build(recipe.model, attention=attention, mask=recipe.attention_mask, cp=cp)
+
+    def fill_weights(self, unit: nn.Module, model: Model, dtype: torch.dtype | None = None) -> None:
+        """Gives what is still on the meta device in `unit`, the module of `model` or one of its units, the recipe's
+        first weights, in the states' type unless another is given.
+        """
+        weights.materialise(
+            unit,
+            names=model.names,
+            seed=self.recipe.seed,
+            std=self.recipe.model.init_std,
+            device=self.device,
+            dtype=dtype or state_dtype(self.recipe),
+            cut=self._tensor.cut,
+            norm_start=self.recipe.model.norm_start,
+        )
 
     @property
     def models(self) -> tuple[Model, ...]:
         return self._models
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        return True
 
     def _set_grad_accum(self, grad_accum: int) -> None:
         """Sets the number of micro-steps of the coming steps; called where it changes."""

@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.distributed.state import Counters
 from trainers.engines.ddp_compression import Compression
 from trainers.engines.ddp_graphs import MicroStepGraphs
-from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines.torch_engine import TorchEngine
-from trainers.models import float8, weights
+from trainers.models import float8
 from trainers.models.model import Model
 from trainers.spec.engines.ddp import DdpAxis
 from trainers.spec.engines.engine_axis import axes_of_engine
@@ -49,7 +48,7 @@ class DdpEngine(TorchEngine):
     _axes = cast(Mapping[str, DdpAxis], axes_of_engine("ddp"))
     _compressions: tuple[Compression, ...] = ()
     _graphs: MicroStepGraphs | None = None
-    _module: Any  # a DistributedDataParallel, or several
+    module: Any  # a DistributedDataParallel, or several
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         if any(axis.replays(layout) for axis in self._axes.values()):
@@ -60,20 +59,10 @@ class DdpEngine(TorchEngine):
         self._exchanged = 0
         super().__init__(recipe, layout, device)
 
-    def _lay_out(self, model: Model) -> nn.Module:
-        recipe = self._recipe
-        weights.materialise(
-            model.module,
-            names=model.names,
-            seed=recipe.seed,
-            std=recipe.model.init_std,
-            device=self._device,
-            dtype=state_dtype(recipe),
-            cut=self._tensor.cut,
-            norm_start=recipe.model.norm_start,
-        )
+    def lay_out(self, model: Model) -> nn.Module:
+        self.fill_weights(model.module, model)
         for unit in model.units:
-            float8.convert(unit, recipe, self._device, gathered=False)
+            float8.convert(unit, self.recipe, self.device, gathered=False)
         self._views = False
         self._ordered = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
@@ -87,7 +76,7 @@ class DdpEngine(TorchEngine):
                 init_sync=False,
                 bucket_cap_mb=self._bucket_mib(model.module),
             )
-        self._compressions = (*self._compressions, Compression(module, recipe))
+        self._compressions = (*self._compressions, Compression(module, self.recipe))
         return module
 
     def _bucket_mib(self, module: nn.Module) -> float | None:
@@ -95,9 +84,9 @@ class DdpEngine(TorchEngine):
         of gloo's two threads for each bucket, and several buckets would wait for each other: over gloo there is one
         where the layout states no size.
         """
-        if not self._layout.bucket_mib and self._recipe.powersgd_rank and self._device.type == "cpu":
+        if not self.layout.bucket_mib and self.recipe.powersgd_rank and self.device.type == "cpu":
             return 1 + sum(parameter.numel() * parameter.element_size() for parameter in module.parameters()) / 2**20
-        return self._layout.bucket_mib or None
+        return self.layout.bucket_mib or None
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
         if module is self._modules[0]:
@@ -113,7 +102,7 @@ class DdpEngine(TorchEngine):
             self._release_buckets()
         if self._graphs is None or not self._is_replayed(self._graphs, tokens):
             return super()._micro_step(tokens, last=last)
-        exchange = last or self._layout.grad_sync == "every"
+        exchange = last or self.layout.grad_sync == "every"
         if exchange not in self._graphs.exchanging:
             self._graphs.capture(functools.partial(self._unnoted_micro_step, last=exchange), exchange=exchange)
         self._syncs.append(exchange)
@@ -151,25 +140,16 @@ class DdpEngine(TorchEngine):
         """Lets NCCL give up the buckets that it has reduced. It holds them until its watchdog, which looks every
         tenth of a second, has seen the end, and a further collective begins (torch's `ProcessGroupNCCL::workEnqueue`).
         """
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
             time.sleep(_WATCHDOG_S)
-            torch.distributed.all_reduce(torch.zeros(1, device=self._device), group=self._module.process_group)
+            torch.distributed.all_reduce(torch.zeros(1, device=self.device), group=self.module.process_group)
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
-        with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
-            self._exchanged += self._module.require_backward_grad_sync
-            yield self._module.require_backward_grad_sync
-
-    def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = half_dtype(self._recipe)
-        if dtype is None or dtype == state_dtype(self._recipe):
-            return contextlib.nullcontext()
-        return torch.autocast(self._device.type, dtype=dtype)
-
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
+    def syncing(self, sync: bool) -> Generator[bool, None, None]:
+        with contextlib.nullcontext() if sync or not self._views else self.module.no_sync():
+            self._exchanged += self.module.require_backward_grad_sync
+            yield self.module.require_backward_grad_sync
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=False)
@@ -188,17 +168,14 @@ class DdpEngine(TorchEngine):
         super().adopt(counters)
         if not counters.optimizer_step:
             return  # nor had the first step this
-        tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
+        tokens = torch.zeros((1, self.recipe.seq_len + 1), dtype=torch.int64, device=self.device)
         if self._pipeline is None:
             self._micro_step(tokens, last=True)
         else:
-            self._pipeline.run([tokens] * self._layout.pp)
+            self._pipeline.run([tokens] * self.layout.pp)
         self._clear_gradients()
 
     def in_effect(self) -> Mapping[str, Any]:
-        with self._computing():
-            matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
-            product = (matrix @ matrix).dtype
         first: Any = self._modules[0]
         ranks = torch.distributed.get_world_size(first.process_group)
         return {
@@ -211,9 +188,7 @@ class DdpEngine(TorchEngine):
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
             **{name: axis.in_effect(self._replays_in_effect()) for name, axis in self._axes.items()},
-            "compute_precision": float8.precision_in_effect(
-                self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
-            ),
+            "compute_precision": self.precision_in_effect(),
         }
 
     def _replays_in_effect(self) -> bool | None:

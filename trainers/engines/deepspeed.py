@@ -97,18 +97,10 @@ class DeepSpeedEngine(AccumulatingEngine):
         self._set_masters()
 
     def _fill(self, model: Model, config: dict[str, Any]) -> None:
-        recipe, layout = self._recipe, self._layout
+        recipe, layout = self.recipe, self.layout
         dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
         for unit in (*model.units, model.module):
-            weights.materialise(
-                unit,
-                names=model.names,
-                seed=recipe.seed,
-                std=recipe.model.init_std,
-                device=self._device,
-                dtype=dtype,
-                norm_start=recipe.model.norm_start,
-            )
+            self.fill_weights(unit, model, dtype)
             if layout.zero_stage == 3:
                 # Cuts what is whole in this unit, so that a rank never holds more than its part and one unit.
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config, dtype=dtype)
@@ -117,9 +109,9 @@ class DeepSpeedEngine(AccumulatingEngine):
         """Restores the bits of fp32 master weights that 16-bit modules lost: every engine starts from the same
         model.
         """
-        if self._layout.zero_stage == 0 or half_dtype(self._recipe) in (None, state_dtype(self._recipe)):
+        if self.layout.zero_stage == 0 or half_dtype(self.recipe) in (None, state_dtype(self.recipe)):
             return
-        model, seed = self._recipe.model, self._recipe.seed
+        model, seed = self.recipe.model, self.recipe.seed
         for name, parameter in self._engine.module.named_parameters():
             shape = getattr(parameter, "ds_shape", parameter.shape)
             value = weights.draw(
@@ -127,7 +119,7 @@ class DeepSpeedEngine(AccumulatingEngine):
                 shape,
                 seed=seed,
                 std=model.init_std,
-                device=self._device,
+                device=self.device,
                 norm_start=model.norm_start,
             )
             safe_set_full_fp32_param(parameter, value)
@@ -145,18 +137,18 @@ class DeepSpeedEngine(AccumulatingEngine):
     def _optimizer_step(self) -> torch.Tensor:
         engine = self._engine
         skipped = engine.skipped_steps
-        norm = self._clip() if self._layout.zero_stage == 0 else None
+        norm = self._clip() if self.layout.zero_stage == 0 else None
         engine.step()
         if norm is None:
             # An overflowing fp16 step ends before DeepSpeed computes a norm; the last one would stand there still.
             norm = float("inf") if engine.skipped_steps > skipped else engine.get_global_grad_norm()
-        return torch.as_tensor(norm, dtype=torch.float32, device=self._device)
+        return torch.as_tensor(norm, dtype=torch.float32, device=self.device)
 
     def _clip(self) -> torch.Tensor:
         scaler = self._engine.torch_autocast_z0_gradscaler
         if scaler is not None:
             scaler.unscale_(self._engine.optimizer)
-        limit = self._recipe.grad_clip or float("inf")
+        limit = self.recipe.grad_clip or float("inf")
         norm = nn.utils.clip_grad_norm_(self._engine.module.parameters(), limit)
         if scaler is not None:
             self._skipped += torch.isfinite(norm).logical_not()
@@ -185,7 +177,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         state: dict[str, StateTensor] = {}
         for name, parameter in self._engine.module.named_parameters():
             name = plain_name(name)
-            if self._layout.zero_stage == 0:
+            if self.layout.zero_stage == 0:
                 place = functools.partial(whole_tensor, replica=rank, num_replicas=world_size)
                 state |= named_tensors(name, parameter, optimizer_state(optimizer, parameter), place)
                 continue
@@ -204,7 +196,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         engine = self._engine
         scale: dict[str, Any] = scaler_counters(engine.torch_autocast_z0_gradscaler)
         scaler = getattr(engine.optimizer, "loss_scaler", None)
-        if self._recipe.compute_precision == "fp16" and scaler is not None:
+        if self.recipe.compute_precision == "fp16" and scaler is not None:
             steps = (scaler.cur_iter - scaler.last_overflow_iter - 1) % scaler.scale_window
             scale = {"loss_scale": float(scaler.cur_scale), "loss_scale_steps": steps}
         return Counters(optimizer_step=steps_taken(engine.basic_optimizer), **scale)
@@ -214,13 +206,13 @@ class DeepSpeedEngine(AccumulatingEngine):
         set_steps_taken(engine.basic_optimizer, counters.optimizer_step)
         set_scaler(engine.torch_autocast_z0_gradscaler, counters)
         scaler = getattr(wrapper, "loss_scaler", None)
-        if self._recipe.compute_precision == "fp16" and counters.loss_scale is not None and scaler is not None:
+        if self.recipe.compute_precision == "fp16" and counters.loss_scale is not None and scaler is not None:
             scaler.cur_scale, scaler.cur_iter = counters.loss_scale, counters.loss_scale_steps
             scaler.last_overflow_iter = -1
         # What the modules compute with is made anew from the master weights.
-        if self._layout.zero_stage == 3:
+        if self.layout.zero_stage == 3:
             cut_modules_from_masters(wrapper, self._engine.module)
-        elif self._layout.zero_stage:
+        elif self.layout.zero_stage:
             wrapper.update_lp_params()
 
     def in_effect(self) -> Mapping[str, Any]:
@@ -246,11 +238,11 @@ class DeepSpeedEngine(AccumulatingEngine):
             "offload": offload_of(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
-            "grad_clip": engine.gradient_clipping() if stage else self._recipe.grad_clip,
+            "grad_clip": engine.gradient_clipping() if stage else self.recipe.grad_clip,
             "attention_mask": self._context.mask_in_effect(self._models),
-            **kernels_in_effect(self._models, self._layout),
+            **kernels_in_effect(self._models, self.layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
-            **zero_in_effect(engine, self._recipe, compute),
+            **zero_in_effect(engine, self.recipe, compute),
             "reduce_precision": dtype_name(engine.communication_data_type),
             "accumulation_precision": dtype_name(engine.get_data_types()[1]),
             "wrapper": type(wrapper).__name__,
@@ -258,10 +250,10 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self._engine.module.named_parameters():
-            full = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
+            full = parameter.detach() if self.layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
             assert full is not None
             # From 16-bit masters DeepSpeed may make an fp32 tensor; the type is that of what is stored.
-            yield plain_name(name), full.to(state_dtype(self._recipe))
+            yield plain_name(name), full.to(state_dtype(self.recipe))
 
     def close(self) -> None:
         self._engine.destroy()

@@ -17,7 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from trainers.distributed.state import StateTensor, TensorPart
 from trainers.engines.settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines.torch_engine import ShardedScaler, TorchEngine
-from trainers.models import float8, weights
+from trainers.models import float8
 from trainers.models.model import Model
 from trainers.spec.engines.engine_axis import axes_of_engine
 from trainers.spec.engines.fsdp import FsdpAxis
@@ -37,35 +37,26 @@ class FsdpEngine(TorchEngine):
     device, since NCCL has no collectives for host memory.
     """
 
-    _module: Any  # an FSDPModule that still is the transformers model
+    module: Any  # an FSDPModule that still is the transformers model
     _axes = cast(Mapping[str, FsdpAxis], axes_of_engine("fsdp"))
 
-    def _lay_out(self, model: Model) -> nn.Module:
-        recipe, layout = self._recipe, self._layout
+    def lay_out(self, model: Model) -> nn.Module:
+        recipe, layout = self.recipe, self.layout
         mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
         units: tuple[Any, ...] = model.units
         offload = (
-            CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
+            CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
         wrapping: dict[str, Any] = {"reshard_after_forward": layout.zero_stage == 3}
         for axis in self._axes.values():
             wrapping |= axis.wrapping(layout)
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
-            weights.materialise(
-                unit,
-                names=model.names,
-                seed=recipe.seed,
-                std=recipe.model.init_std,
-                device=self._device,
-                dtype=state_dtype(recipe),
-                cut=self._tensor.cut,
-                norm_start=recipe.model.norm_start,
-            )
+            self.fill_weights(unit, model)
             options = {} if unit is model.module else wrapping
             if unit is not model.module:
-                float8.convert(unit, recipe, self._device, gathered=True)
+                float8.convert(unit, recipe, self.device, gathered=True)
             fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **options)
         for axis in self._axes.values():
             axis.lay_out(units, layout)
@@ -81,18 +72,18 @@ class FsdpEngine(TorchEngine):
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return ShardedScaler(self._device.type)
+        return ShardedScaler(self.device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        self._free_after_backward(self._module, last)
+        self._free_after_backward(self.module, last)
         return super()._micro_step(tokens, last=last)
 
     def _free_after_backward(self, module: Any, last: bool) -> None:
         # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
-        module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+        module.set_reshard_after_backward(last, recurse=self.layout.zero_stage == 2)
 
     def _hidden_dtype(self) -> torch.dtype:
-        return half_dtype(self._recipe) or torch.float32
+        return half_dtype(self.recipe) or torch.float32
 
     def _exchanges(self, module: Any, last: bool) -> bool:
         self._free_after_backward(module, last)
@@ -102,10 +93,10 @@ class FsdpEngine(TorchEngine):
         return last
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
+    def syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
         # units kept for prefetching would otherwise run on from one micro-step into the next.
-        self._module.set_requires_gradient_sync(sync)
+        self.module.set_requires_gradient_sync(sync)
         yield all(group.reduce_grads for group in _groups(self._models[0]))
 
     @torch.no_grad()
@@ -114,7 +105,7 @@ class FsdpEngine(TorchEngine):
             shard.data = _local(parameter)  # FSDP2 may lay a shard out anew before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
         norm = super()._optimizer_step()
-        float8.prepare_step(self._module, self._recipe)
+        float8.prepare_step(self.module, self.recipe)
         return norm
 
     def _clear_gradients(self) -> None:
@@ -122,11 +113,11 @@ class FsdpEngine(TorchEngine):
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+    def computing(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
+    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        return cast(DTensor, tensor.to(self.device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def _norm_group(self) -> Any:
         return self._mesh.group("pp", "dp_shard", "cp", "tp")
@@ -166,7 +157,7 @@ class FsdpEngine(TorchEngine):
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(frees)),
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
-            "units": sum(isinstance(module, FSDPModule) for module in self._module.modules()),
+            "units": sum(isinstance(module, FSDPModule) for module in self.module.modules()),
             **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,
             "compute_precision": float8.precision_in_effect(

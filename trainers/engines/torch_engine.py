@@ -23,7 +23,10 @@ from trainers.distributed.state import (
 from trainers.engines.accumulating import AccumulatingEngine
 from trainers.engines.model_preparation import kernels_in_effect
 from trainers.engines.settings import (
+    dtype_name,
+    half_dtype,
     make_optimizer,
+    matmul_precision,
     optimizer_in_effect,
     plain_name,
     product_sums,
@@ -35,6 +38,7 @@ from trainers.kernels.head import loss_of
 from trainers.marks.step import Marks, StepPhase, StepResult
 from trainers.mesh.pipeline import Pipeline, PipelineHooks
 from trainers.mesh.stage_model import cut
+from trainers.models import float8
 from trainers.models.model import Model
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -53,8 +57,8 @@ class TorchEngine(AccumulatingEngine):
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """
 
-    _module: Any
-    """The wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
+    module: Any
+    """The module of `lay_out`, the wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
     _weights: list[nn.Parameter]
     """The parameters that the optimizer steps, in the order of the module's."""
 
@@ -62,43 +66,44 @@ class TorchEngine(AccumulatingEngine):
         super().__init__(recipe, layout, device)
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
-        self._modules = tuple(map(self._lay_out, self._models))
-        self._module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
+        self._modules = tuple(map(self.lay_out, self._models))
+        self.module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
         self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
         self._weights = self._stepped()
         self._optimizer = make_optimizer(self._weights, recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
+        self.marks_micro_steps = self._pipeline is None
         self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
 
     def _build(self) -> tuple[Model, ...]:
-        if self._layout.pp == 1:
+        if self.layout.pp == 1:
             return super()._build()
-        stages = stages_of_rank(self._recipe, self._layout, self._mesh.coordinates["pp"])
+        stages = stages_of_rank(self.recipe, self.layout, self._mesh.coordinates["pp"])
         return tuple(cut(self._whole_model(), stage) for stage in stages)
 
     def _make_pipeline(self) -> Pipeline:
         return Pipeline(
             self._models,
             self._modules,
-            recipe=self._recipe,
-            layout=self._layout,
+            recipe=self.recipe,
+            layout=self.layout,
             group=self._mesh.group("pp"),
             context=self._context,
-            device=self._device,
+            device=self.device,
             hidden_dtype=self._hidden_dtype(),
-            hooks=PipelineHooks(computing=self._computing, exchanges=self._exchanges, scaled=self._scaled),
+            hooks=PipelineHooks(computing=self.computing, exchanges=self._exchanges, scaled=self._scaled),
         )
 
     def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
         """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
         copy = pipeline.tied_copy()
-        places = [i for i, parameter in enumerate(self._module.parameters()) if parameter is copy]
+        places = [i for i, parameter in enumerate(self.module.parameters()) if parameter is copy]
         return self._weights[places[0]] if places else None
 
     def _hidden_dtype(self) -> torch.dtype:
         """Returns the type of hidden states between blocks: autocast leaves them that of the weights."""
-        return state_dtype(self._recipe)
+        return state_dtype(self.recipe)
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
         """Prepares a stage's backward pass, the last one of a step or not; returns whether it exchanges gradients.
@@ -106,39 +111,50 @@ class TorchEngine(AccumulatingEngine):
         Raises:
             NotImplementedError: the engine has no pipelines.
         """
-        raise NotImplementedError(f"{self._layout.rules.title} has no pipelines")
+        raise NotImplementedError(f"{self.layout.rules.title} has no pipelines")
 
     @abc.abstractmethod
-    def _lay_out(self, model: Model) -> nn.Module:
-        """Fills the weights and wraps or shards the model."""
+    def lay_out(self, model: Model) -> nn.Module:
+        """Fills the weights (`fill_weights`), wraps or shards the model, and returns the module that runs."""
 
     @abc.abstractmethod
-    def _syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
+    def syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
         """Returns a context for one micro-step with or without gradient exchange; it yields what the library will
         really do.
         """
 
-    @abc.abstractmethod
-    def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context of the forward pass."""
+    def computing(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the context of the forward pass: autocast where products have another type than the weights."""
+        dtype = half_dtype(self.recipe)
+        if dtype is None or dtype == state_dtype(self.recipe):
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype)
 
-    @abc.abstractmethod
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the full tensor behind a local or sharded one."""
+    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the full tensor behind a local or sharded one: itself, unless an engine shards."""
+        return tensor
+
+    def precision_in_effect(self) -> str:
+        """Returns the type of products, under the names of `Recipe.compute_precision`, by making one."""
+        with self.computing():
+            matrix = torch.ones(8, 8, dtype=next(self.module.parameters()).dtype, device=self.device)
+            product = (matrix @ matrix).dtype
+        plain = matmul_precision() if product == torch.float32 else dtype_name(product)
+        return float8.precision_in_effect(self._models, plain)
 
     def _stepped(self) -> list[nn.Parameter]:
         """Returns the parameters that the optimizer steps."""
-        return list(self._module.parameters())
+        return list(self.module.parameters())
 
     def _make_scaler(self) -> torch.amp.GradScaler:
         sharded = self._mesh.size("pp", "tp") > 1
-        return ShardedScaler(self._device.type) if sharded else torch.amp.GradScaler(self._device.type)
+        return ShardedScaler(self.device.type) if sharded else torch.amp.GradScaler(self.device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        with self._syncing(last or self._layout.grad_sync == "every") as synced:
+        with self.syncing(last or self.layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
-            with self._computing():
-                loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+            with self.computing():
+                loss = loss_of(self.module, self._models[0].head, tokens, self._context.inputs)
             self._scaled(loss).backward()
         return loss.detach()
 
@@ -147,10 +163,6 @@ class TorchEngine(AccumulatingEngine):
         scaled = loss / self._grad_accum
         return scaled if self._scaler is None else self._scaler.scale(scaled)
 
-    @property
-    def marks_micro_steps(self) -> bool:
-        return self._pipeline is None
-
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
         if self._pipeline is None:
             return super().step(micro_batches, marks)
@@ -158,7 +170,7 @@ class TorchEngine(AccumulatingEngine):
         marks.begin(StepPhase.SCHEDULE)
         self._context.count_labels(micro_batches, all_ranks=True)
         if self._scaler is not None:
-            self._scaler.scale(torch.zeros((), device=self._device))  # a stage without a loss has a scale too
+            self._scaler.scale(torch.zeros((), device=self.device))  # a stage without a loss has a scale too
         losses = self._pipeline.run(micro_batches)
         marks.begin(StepPhase.OPTIMIZER_STEP)
         return self._result(losses, micro_batches, self._optimizer_step(), (StepPhase.SCHEDULE,))
@@ -167,10 +179,10 @@ class TorchEngine(AccumulatingEngine):
         if self._pipeline is not None and self._tied is not None:
             assert self._tied.grad is not None
             self._pipeline.sum_tied(self._tied.grad)
-        self._tensor.sum_replicated(self._named_gradients(), self._device)
+        self._tensor.sum_replicated(self._named_gradients(), self.device)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        norm = self._clip(self._recipe.grad_clip or float("inf"))
+        norm = self._clip(self.recipe.grad_clip or float("inf"))
         if self._scaler is None:
             self._optimizer.step()
         else:
@@ -190,7 +202,7 @@ class TorchEngine(AccumulatingEngine):
             for name, gradient in self._named_gradients(tied_once=True)
             if gradient is not None
         )
-        norm = global_norm(gradients, self._norm_group(), self._device)
+        norm = global_norm(gradients, self._norm_group(), self.device)
         # By a factor of another type CUDA scales gradient by gradient, a launch each.
         nn.utils.clip_grads_with_norm_(self._weights, limit, norm.to(self._weights[0].dtype))
         return norm
@@ -222,16 +234,16 @@ class TorchEngine(AccumulatingEngine):
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._pipeline is not None:
             return self._pipeline.logits(tokens)
-        with torch.no_grad(), self._computing():
+        with torch.no_grad(), self.computing():
             part, arguments = self._context.entered(tokens)
-            return self._context.gathered(self._module(part, **arguments).logits)
+            return self._context.gathered(self.module(part, **arguments).logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         self._context.count_labels([tokens], all_ranks=False)
         if self._pipeline is not None:
             return self._context.mean(self._pipeline.loss(tokens))
-        with torch.no_grad(), self._computing():
-            loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+        with torch.no_grad(), self.computing():
+            loss = loss_of(self.module, self._models[0].head, tokens, self._context.inputs)
         return self._context.mean(loss.float())
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
@@ -242,7 +254,7 @@ class TorchEngine(AccumulatingEngine):
         place = functools.partial(
             whole_tensor, replica=dist.get_rank(replicas), num_replicas=dist.get_world_size(replicas)
         )
-        for name, parameter in zip(self._names, self._module.parameters(), strict=True):
+        for name, parameter in zip(self._names, self.module.parameters(), strict=True):
             yield name, parameter, parameter, place
 
     def training_state(self) -> Mapping[str, StateTensor]:
@@ -266,16 +278,16 @@ class TorchEngine(AccumulatingEngine):
     def in_effect(self) -> Mapping[str, Any]:
         several = len(self._last_syncs) > 1
         return {
-            "engine": self._layout.engine,
+            "engine": self.layout.engine,
             "world_size": dist.get_world_size(),
             "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
-            "grad_clip": self._recipe.grad_clip,
+            "grad_clip": self.recipe.grad_clip,
             "tp": self._tensor.in_effect(self._models),
             "cp": self._context.in_effect(self._models),
             "attention_mask": self._context.mask_in_effect(self._models),
-            **kernels_in_effect(self._models, self._layout),
+            **kernels_in_effect(self._models, self.layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),
         }
@@ -284,13 +296,13 @@ class TorchEngine(AccumulatingEngine):
         def full_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
                 plain = plain_name(name)
-                yield plain, self._tensor.gathered(plain, self._gathered(parameter.detach()))
+                yield plain, self._tensor.gathered(plain, self.gathered(parameter.detach()))
 
         return full_weights(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(full_weights)
 
     def close(self) -> None:
         self._optimizer.state.clear()
-        del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied, self._weights
+        del self._pipeline, self.module, self._modules, self._optimizer, self._models, self._tied, self._weights
 
 
 class ShardedScaler(torch.amp.GradScaler):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 from trainers.records.measurement import Outcome
+from trainers.spec.errors import InputError
 
 GIB = 2**30
 
@@ -112,7 +113,11 @@ def size(gib: float | None) -> str:
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Returns the exception's type and its first line with content, in at most `limit` characters."""
+    """Returns the exception's type and its first line with content, in at most `limit` characters; of a user's mistake
+    its whole sentence.
+    """
+    if isinstance(error, InputError):
+        return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:limit]
 

@@ -30,7 +30,9 @@ _PREFIXES = (
 )
 
 
-def conditions_of(recipe: Recipe, layout: Layout, cluster: Cluster, commit: str) -> Conditions:
+def conditions_of(
+    recipe: Recipe, layout: Layout, cluster: Cluster, commit: str, *, engine_lacks: tuple[str, ...] = ()
+) -> Conditions:
     """Returns the conditions of this process, which trains `recipe` on `layout`, on `cluster`."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in (*_PACKAGES, *packages_of(recipe, layout)):
@@ -49,6 +51,7 @@ def conditions_of(recipe: Recipe, layout: Layout, cluster: Cluster, commit: str)
         environment=environment() | {"float32_matmul_precision": torch.get_float32_matmul_precision()},
         commit=commit,
         warnings=warnings_log.recorded(),
+        engine_lacks=engine_lacks,
     )
 
 

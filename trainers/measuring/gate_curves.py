@@ -3,7 +3,7 @@
 import dataclasses
 
 from trainers import data
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasTrainingState, Stepper, require
 from trainers.measuring import gate_steps
 from trainers.measuring.run_context import RunContext
 from trainers.measuring.runner import StepRunner
@@ -12,12 +12,15 @@ from trainers.records.journal import GateCurves
 from trainers.spec.batch import BatchPoint
 
 
-def curves_of(context: RunContext, engine: Engine, gate: GateSize, batch: BatchPoint) -> GateCurves:
+def curves_of(context: RunContext, engine: Stepper, gate: GateSize, batch: BatchPoint) -> GateCurves:
     """Runs the gate's steps on its own stream from the initial weights; see `gate_steps.run`.
 
     The engine then has the recipe's learning rate again.
+
+    Raises:
+        MissingAbilityError: it has no training state.
     """
-    job = context.job
+    job, engine = context.job, require(engine, HasTrainingState, "the numerics gate")
     recipe = dataclasses.replace(job.recipe.of_batch(gate.sequences), data=data.STREAM)
     runner = StepRunner(context, engine, data.source(recipe), batch)
 

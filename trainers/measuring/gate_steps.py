@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trainers.distributed.state import WEIGHT, StateTensor
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasTrainingState
 from trainers.measuring.sharp_weights import READ_BITS, round_otherwise, sharpen
 from trainers.measuring.sketch import KEPT, length, sketches
 from trainers.records.job import GateSize
@@ -47,7 +47,7 @@ class GateSteps:
 
 
 def run(
-    engine: Engine,
+    engine: HasTrainingState,
     recipe: Recipe,
     size: GateSize,
     *,
@@ -123,7 +123,7 @@ def _last_rate(recipe: Recipe) -> float:
 
 
 def _unskipped(
-    engine: Engine, recipe: Recipe, number: int, step: Callable[[int], tuple[float, float, float]]
+    engine: HasTrainingState, recipe: Recipe, number: int, step: Callable[[int], tuple[float, float, float]]
 ) -> tuple[float, float, float]:
     """Returns what the first step of that number gave that fp16 did not skip."""
     for _ in range(_MOST_SKIPPED if recipe.compute_precision == "fp16" else 0):
@@ -138,7 +138,7 @@ class _Sketched:
     """Sketches of an engine's tensors, by the names of its parameters on all ranks."""
 
     def __init__(
-        self, engine: Engine, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
+        self, engine: HasTrainingState, recipe: Recipe, device: torch.device, gather: Callable[[Any], list[Any]]
     ) -> None:
         self._engine, self._recipe, self._device = engine, recipe, device
         held = [(name, len(tensor.shape)) for name, tensor in self._state(WEIGHT).items()]

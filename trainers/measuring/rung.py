@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasModels, HasSettings, Stepper, marks_micro_steps, skipped_steps
 from trainers.host.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.kernels.sdpa import kernel_of
@@ -26,13 +26,13 @@ from trainers.spec.stages import timed_accumulations
 
 
 def timed_accums(
-    engine: Engine, layout: Layout, batch: BatchPoint, *, all_micro_steps: bool = False
+    engine: Stepper, layout: Layout, batch: BatchPoint, *, all_micro_steps: bool = False
 ) -> tuple[int, ...]:
     """Returns the micro-steps of the steps that stand for a whole one, ascending: for a pipeline two numbers where
     there is a slope, for another schedule that interleaves micro-steps all of them. With `all_micro_steps` the last
     number is that of the whole step.
     """
-    if engine.marks_micro_steps:
+    if marks_micro_steps(engine):
         return (timed_accum(batch.grad_accum, all_micro_steps=all_micro_steps),)
     *shorter, accum = timed_accumulations(layout, batch.grad_accum)
     return (*shorter, batch.grad_accum if all_micro_steps else accum)
@@ -64,8 +64,10 @@ class Rung(StepRunner):
         again = repeated if begins < accum else warm
         compile_s = self._slowest(max(0.0, first.total_s - min(again.steps_s))) if compiles else None
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
-        if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
-            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
+        if isinstance(self._engine, HasSettings):
+            in_effect = self._engine.in_effect()
+            if wrong := engines.mismatches(in_effect, c.job.recipe, c.job.layout, grad_accum=accum):
+                raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
         longer = self._longest(warm, accum, shorter[0] if shorter else None) if c.job.is_winner_run else accum
         if longer > accum:
             accum = longer
@@ -113,10 +115,10 @@ class Rung(StepRunner):
         while not self._enough(len(windows), spent_s, per_window) and len(void) < timing.max_windows:
             if slow := self._beaten(windows, accum):
                 break
-            skipped, graphs = self._engine.num_skipped_steps(), num_compilations()
+            skipped, graphs = skipped_steps(self._engine), num_compilations()
             shorter_steps = None if shorter is None else self._shorter(shorter, per_window)
             window = self._run(per_window, accum, sampled=(sampled := []))
-            left_out = self._engine.num_skipped_steps() - skipped
+            left_out = skipped_steps(self._engine) - skipped
             parts = (window.total_s / per_window, window.first_micro_s, window.middle_micro_s, window.last_micro_s)
             ranks = c.gather((*parts, window.optimizer_s, window.schedule_s, *sampled))
             slowest = max(ranks, key=lambda rank: rank[0])
@@ -192,6 +194,7 @@ class Rung(StepRunner):
         c, job, batch = self._c, self._c.job, self._batch
         memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
+        is_recipe_s = isinstance(self._engine, HasModels)
         return job.measurement(
             batch,
             outcome,
@@ -202,8 +205,8 @@ class Rung(StepRunner):
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=c.conditions(),
-            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device),
-            **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops),
+            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device) if is_recipe_s else "",
+            **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops, counts_flops=is_recipe_s),
             **memory_fields(memory),
             **device_fields(timed.windows),
             **host_fields([window.hosts for window in timed.windows]),

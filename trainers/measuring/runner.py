@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from trainers.data import Source, sample_indices
-from trainers.engines.base import Engine
+from trainers.engines.stepper import Stepper, marks_micro_steps
 from trainers.marks.step import StepResult
 from trainers.measuring.host_load import HostSampled
 from trainers.measuring.run_context import RunContext
@@ -18,7 +18,7 @@ from trainers.spec.batch import BatchPoint
 class StepRunner:
     """Runs steps of one batch point on one rank, one after the other, and records losses, norms and memory peaks."""
 
-    def __init__(self, context: RunContext, engine: Engine, source: Source, batch: BatchPoint) -> None:
+    def __init__(self, context: RunContext, engine: Stepper, source: Source, batch: BatchPoint) -> None:
         self._c = context
         self._engine = engine
         self._source = source
@@ -31,15 +31,10 @@ class StepRunner:
         self._micro_s = 0.0
         """Seconds of the last steps per micro-step, including their optimizer steps."""
 
-    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
-        """Returns mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning
-        rates.
-        """
-        accum = self._batch.grad_accum
-        for step, rate in enumerate(learning_rates):
-            self._engine.set_learning_rate(rate)
-            self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
-        return self._losses, self._norms, self._times_s
+    def warm_up(self, steps: int) -> None:
+        """Runs `steps` optimizer steps, each by itself."""
+        for step in range(steps):
+            self._run(1, self._batch.grad_accum, watch_s=None if step else self._c.job.first_step_s)
 
     def numbered(self, number: int) -> tuple[float, float, float]:
         """Runs the optimizer step on the batch of that number; returns its mean loss over ranks, its gradient norm and
@@ -94,7 +89,7 @@ class StepRunner:
 
     def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
         """Returns the seconds that the watchdog waits for a mark; None for a limit from earlier ones."""
-        if self._engine.marks_micro_steps:
+        if marks_micro_steps(self._engine):
             return watch_s
         # The one mark of a schedule stands for all of its micro-steps.
         return max(self._c.watchdog.allowance_s, 10 * accum * self._micro_s) if watch_s is None else accum * watch_s

@@ -5,7 +5,7 @@ import math
 import torch
 
 from trainers.distributed.state import WEIGHT, Counters, TensorPart
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasTrainingState
 from trainers.models.weights import draw
 from trainers.spec.architectures import architecture_of
 from trainers.spec.recipe import Recipe
@@ -21,7 +21,7 @@ READ_BITS: dict[str, int] = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8_tensorwise"
 _FLOAT8_BITS = 3
 
 
-def sharpen(engine: Engine, recipe: Recipe, *, undo: bool = False) -> None:
+def sharpen(engine: HasTrainingState, recipe: Recipe, *, undo: bool = False) -> None:
     """Scales queries and keys so that scores spread, and moves norms and biases off ones and zeros, where some faults
     do not show; with `undo` takes this back and clears the optimizer's states. A collective, before a first step.
 
@@ -56,7 +56,7 @@ def sharpen(engine: Engine, recipe: Recipe, *, undo: bool = False) -> None:
     engine.adopt(Counters(optimizer_step=0, loss_scale=counters.loss_scale, loss_scale_steps=counters.loss_scale_steps))
 
 
-def round_otherwise(engine: Engine, recipe: Recipe) -> None:
+def round_otherwise(engine: HasTrainingState, recipe: Recipe) -> None:
     """Flips, in every weight, the last bit that the recipe's products read: by as much as rounding leaves open. Calling
     it again takes it back exactly. A collective, before a step.
     """

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from trainers.data import Source
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasModels, Stepper, marks_micro_steps
 from trainers.host.failures import RungFailure
 from trainers.marks.kinds import ATTENTION, LOSS
 from trainers.marks.ranges import naming
@@ -35,7 +35,7 @@ MOST_TRACE_MIB = 64.0
 """Size of a compressed trace up to which it is stored; a larger one is summed and discarded."""
 
 
-def run(context: RunContext, engine: Engine, source: Source, batch: BatchPoint) -> tuple[Profile, bytes] | None:
+def run(context: RunContext, engine: Stepper, source: Source, batch: BatchPoint) -> tuple[Profile, bytes] | None:
     """Profiles `batch`. Returns, on rank 0, the sums and the compressed trace, empty where it is too large; None
     elsewhere.
 
@@ -45,16 +45,15 @@ def run(context: RunContext, engine: Engine, source: Source, batch: BatchPoint) 
         RungFailure: the profiler saw nothing of the device.
     """
     job = context.job
-    accum = timed_accum(batch.grad_accum) if engine.marks_micro_steps else batch.grad_accum
+    accum = timed_accum(batch.grad_accum) if marks_micro_steps(engine) else batch.grad_accum
     rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
-    rates = [job.recipe.learning_rate] * WARMUP_STEPS
-    rung.curves(rates)
+    rung.warm_up(WARMUP_STEPS)
     context.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
     on_cuda = context.device.type == "cuda"
     layout = job.layout
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with naming(_modules(engine, layout.compile)):
-        rung.curves(rates[:1])  # the names' own first time
+        rung.warm_up(1)  # the names' own first time
         # Shapes tell the head where no range can.
         with profile(activities=activities, record_shapes=layout.compile == "model") as profiler:
             rung.window(STEPS)
@@ -86,9 +85,11 @@ def run(context: RunContext, engine: Engine, source: Source, batch: BatchPoint) 
     return result, packed if result.trace_mib <= MOST_TRACE_MIB else b""
 
 
-def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the modules whose forward passes are named, with the name: those outside compiled code."""
-    for model in engine.models:
+def _modules(engine: Stepper, compiled: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yields the modules whose forward passes are named, with the name: those outside compiled code;
+    none of an engine that shows no models.
+    """
+    for model in engine.models if isinstance(engine, HasModels) else ():
         if compiled != "model" and model.has_head:
             yield LOSS, model.head
         if compiled == "none":

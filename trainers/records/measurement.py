@@ -34,6 +34,10 @@ ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.
 """Outcomes after which no larger micro-batch of the same candidate is worth running."""
 
 
+SETTINGS, TRAINING_STATE = "settings in effect", "training state"
+"""Abilities without which a measured engine is not read back, or has no numerics gate."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
     """The conditions of a figure, without which a number is meaningless."""
@@ -51,6 +55,8 @@ class Conditions:
     """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
     warnings: tuple[str, ...] | None = None
     """Warnings that rank 0's process was given, each once; None in measurements that are older than this field."""
+    engine_lacks: tuple[str, ...] = ()
+    """Names of the abilities that an engine outside this project lacks (`trainers.engines.stepper.ABILITIES`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,10 +45,10 @@ def preload() -> None:
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
             importlib.import_module("trainers.trial.worker")
-            base = importlib.import_module("trainers.engines.base")
+            create = importlib.import_module("trainers.engines.create")
             for rules in engines.registered():
                 if rules.is_preloaded:
-                    base.engine_class(rules.name)
+                    create.engine_class(rules.name)
             importlib.import_module("trainers.models.model").load_code()
         elif IS_TUNE in os.environ:
             importlib.import_module("trainers.trial.trainable")

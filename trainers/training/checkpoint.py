@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainers.distributed.state import StateTensor, TensorPart
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasTrainingState
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk, StoredFile, StoredTensor
 from trainers.records.checkpoints import check_written, remove_old, write_manifest
 from trainers.training import tensor_file
@@ -58,7 +58,7 @@ class CheckpointWriter:
         self._running: Future[Written] | None = None
         self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
-    def save(self, engine: Engine, manifest: Manifest) -> Written | None:
+    def save(self, engine: HasTrainingState, manifest: Manifest) -> Written | None:
         """Copies the engine's state to host memory and begins to write it; returns the result of the previous one, None
         for none.
 
@@ -87,17 +87,17 @@ class CheckpointWriter:
             self._running = self._thread.submit(self._write, state, manifest, stall_s)
         return before
 
-    def disk_shortage(self, engine: Engine) -> str:
+    def disk_shortage(self, engine: HasTrainingState) -> str:
         """Returns a clause on the disk where it lacks room for a checkpoint; "" for none. A collective."""
         return disk_shortage(engine.training_state(), self._folder, self._group)
 
-    def memory_shortage(self, engine: Engine) -> str:
+    def memory_shortage(self, engine: HasTrainingState) -> str:
         """Returns a clause on a host without the memory for the copies of the first checkpoint, "" for none. A
         collective.
         """
         return memory_shortage(engine.training_state(), self._group)
 
-    def gib(self, engine: Engine) -> float:
+    def gib(self, engine: HasTrainingState) -> float:
         """Returns the size of a checkpoint, all ranks' files together. A collective."""
         return checkpoint_gib(engine.training_state(), self._group)
 

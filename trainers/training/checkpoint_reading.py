@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 
 from trainers.distributed.state import Counters, TensorPart
-from trainers.engines.base import Engine
+from trainers.engines.stepper import HasTrainingState
 from trainers.records.checkpoint_manifest import Contents, Manifest, StoredChunk
 from trainers.records.checkpoints import Damage, candidates, damage, newest_whole, read_manifest, set_aside
 
@@ -50,7 +50,7 @@ def agree_on_newest(folder: Path, gather: Gather) -> tuple[Path | None, list[Dam
     return start, damages
 
 
-def load(engine: Engine, path: Path) -> Manifest:
+def load(engine: HasTrainingState, path: Path) -> Manifest:
     """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective.
 
     Raises:

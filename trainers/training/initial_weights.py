@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trainers.distributed.state import WEIGHT, Counters
-from trainers.engines.base import Engine
+from trainers.engines.stepper import Engine
 from trainers.records.plain_files import read_json
 from trainers.spec.architectures import architecture_of
 from trainers.spec.errors import InputError

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from trainers import data
-from trainers.engines.base import Engine
+from trainers.engines.stepper import Engine
 from trainers.host.failures import RungFailure
 from trainers.marks.step import StepPhase as StepPhase
 from trainers.marks.step import StepResult

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from trainers import data
 from trainers.data.flags import FLAG
-from trainers.engines.base import Engine
+from trainers.engines.stepper import Engine
 from trainers.marks.step import StepPhase as StepPhase
 from trainers.records.training import TrainingPlan
 from trainers.spec.layout import Layout

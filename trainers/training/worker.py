@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from trainers.engines.base import create_engine, engine_class
+from trainers.engines.create import create_engine, engine_class
 from trainers.host.failures import RungFailure, one_line, size
 from trainers.measuring import matmul_peak
 from trainers.records.measurement import Outcome

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 import trainers.profiling.profiled_steps as profiling
 from trainers import data
-from trainers.engines.base import Engine, create_engine, engine_class
+from trainers.engines.create import create_stepper, engine_class
+from trainers.engines.stepper import Stepper, lacks
 from trainers.host.failures import RungFailure, one_line, size
 from trainers.host.watchdog import Watchdog
 from trainers.measuring import conditions, gate_curves, matmul_peak, probe, warnings_log
@@ -99,7 +100,7 @@ class TrialWorker:
         source = data.source(job.recipe)
         import_s = self._import_engine()
         self.meter.start(job.cap_gib, held_gib=job.held_gib)
-        engine = create_engine(job.recipe, job.layout, self.device)
+        engine = create_stepper(job.recipe, job.layout, self.device)
         started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
         context = self._context()
         if job.gate is not None:
@@ -142,7 +143,7 @@ class TrialWorker:
             raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
         return time.perf_counter() - began_s
 
-    def _climb(self, context: RunContext, engine: Engine, source: data.Source, started: Mapping[str, float]) -> bool:
+    def _climb(self, context: RunContext, engine: Stepper, source: data.Source, started: Mapping[str, float]) -> bool:
         """Measures the ladder's batch points, ascending; returns whether time ran out before its end."""
         job, memory_points, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         measured: Measurement | None = None
@@ -231,14 +232,14 @@ class TrialWorker:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _run_gate(self, context: RunContext, engine: Engine, size: GateSize) -> None:
+    def _run_gate(self, context: RunContext, engine: Stepper, size: GateSize) -> None:
         self.batch = batch = gate_batch(self.job)
         self._set_status("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         curves = gate_curves.curves_of(context, engine, size, batch)
         if self.rank == 0:
             self._call_recorder("gate", to_json(curves))
 
-    def _profile(self, context: RunContext, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
+    def _profile(self, context: RunContext, engine: Stepper, source: data.Source, batch: BatchPoint) -> None:
         self._set_status("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         profiled = profiling.run(context, engine, source, batch)
         if profiled is not None:
@@ -305,7 +306,11 @@ class TrialWorker:
             enter=self._enter,
             promise=self._promise,
             conditions=lambda: conditions.conditions_of(
-                self.job.recipe, self.job.layout, self.job.cluster, self.job.commit
+                self.job.recipe,
+                self.job.layout,
+                self.job.cluster,
+                self.job.commit,
+                engine_lacks=lacks(engine_class(self.job.layout.engine)),
             ),
             matmul_peak_tflops=self.matmul_peak_tflops,
         )

@@ -7,7 +7,7 @@ result is stored under the cluster's fingerprint, for `platform.plan --cluster r
 Exit codes: 0, 2 bad input, 3 the cluster is at fault.
 """
 
-import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -20,27 +20,29 @@ from platform.cluster.probing import probe_store
 from platform.cluster.probing.probe_run import measure
 from platform.cluster.probing.probe_tables import show, to_object
 from platform.common.command import exit_code_of
-from platform.common.errors import Parser
-from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.common.options import CommandParser, json_field, option
+from platform.study.folder import studies_field, user_path
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.probe",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: python -m platform.probe --json > probe.json",
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeOptions:
+    """The options of one call."""
+
+    address: str | None = option(
+        None,
+        metavar="HOST:PORT",
+        about='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)',
     )
-    address_help = (
-        'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
-    )
-    command_parser.add_argument("--address", metavar="HOST:PORT", help=address_help)
-    command_parser.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    command_parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, alone on standard output"
-    )
-    return command_parser
+    studies: Path = studies_field(read=str, then=user_path)
+    json: bool = json_field()
+
+
+PARSER = CommandParser(
+    ProbeOptions,
+    prog="python -m platform.probe",
+    description=__doc__,
+    epilog="Example: python -m platform.probe --json > probe.json",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,11 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     began_s = time.monotonic()
-    options = parser().parse_args(argv)
-    studies = user_path(options.studies)
+    options = PARSER.read(argv)
     with clusters.connected(options.address) as handle:
         probe = measure(handle, began_s)
-    path = probe_store.write(studies, probe)
+    path = probe_store.write(options.studies, probe)
     if options.json:
         print(json.dumps(to_object(probe, path), indent=1))
     else:

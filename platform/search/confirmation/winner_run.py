@@ -13,7 +13,7 @@ from platform.study.result.float8_price import compared
 from platform.study.result.gate import has_curves
 from platform.study.result.ranking import by_speed, ranked, winner
 from search_spaces.candidate import Candidate
-from trainers.records.measurement import Measurement
+from trainers.records.measurement import TRAINING_STATE, Measurement
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -128,6 +128,8 @@ class WinnerRuns:
         return not has_curves(best, history.gates) and self._can_have_gate(best, history)
 
     def _can_have_gate(self, best: Measurement, history: History) -> bool:
+        if best.conditions is not None and TRAINING_STATE in best.conditions.engine_lacks:
+            return False
         return best.recipe in self._compared or bool(self._references(best, history))
 
     def _references(self, best: Measurement, history: History) -> list[Layout]:

@@ -1,40 +1,124 @@
 """The options of `platform.search` as frozen values: those that a study keeps, and those of one command."""
 
+import argparse
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
+from platform.cluster.waiting import WAIT_S
 from platform.common.errors import InputError
-from platform.study.folder import is_path, user_path
+from platform.common.options import argument, json_field, option
+from platform.common.quantities import amount, duration, positive, whole_number
+from platform.study.folder import is_path, located, studies_field, user_path
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
+_SUBJECT, _TRIALS, _PLACES = "what is searched", "trials", "cluster and study"
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Returns the numbers of devices, ascending, each once."""
+    with contextlib.suppress(ValueError):
+        values = sorted({int(part) for part in text.split(",")})
+        if values[0] >= 1:
+            return tuple(values)
+    raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, as 4 or 1,2,4, got {text!r}")
+
+
+def _seed(text: str) -> int:
+    value = whole_number(0)(text)
+    if value < 2**32:  # NumPy's generators take no more
+        return value
+    raise argparse.ArgumentTypeError(f"must be below 2^32, got {text!r}")
+
+
+def _folder(text: str) -> str:
+    if text.strip() and "\0" not in text:
+        return text
+    raise argparse.ArgumentTypeError(f"must be the path of a folder, got {text!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyOptions:
     """Options that define a study; a resumed one keeps all of them. Fields are named as their options are."""
 
-    space: str | None = None
-    """A space's name, or the absolute path of its file; None where a layout file states everything."""
-    set: tuple[str, ...] = ()
-    layout: str | None = None
-    learn_from: str | None = None
-    searcher: str = "guided"
-    seed: int = 0
-    repeats: int | None = None
-    steps: int | None = None
-    whole_steps: bool = False
-    all: bool = False
-    device_memory_gib: float | None = None
-    gpus: tuple[int, ...] = ()
-    """Numbers of devices, ascending; empty to follow the space or the cluster."""
-    tokens: float | None = None
-    price_per_gpu_h: float | None = None
-    data: str | None = None
+    space: str | None = argument(
+        None,
+        nargs="?",
+        group=_SUBJECT,
+        about="space's name (--list), path of a space file or config.json, or OWNER/NAME of the hub",
+    )
+    set: tuple[str, ...] = option(
+        (),
+        repeated=True,
+        metavar="AXIS=VALUE[,VALUE]",
+        group=_SUBJECT,
+        about="values of an axis (docs/reference/axes.md)",
+    )
+    layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
+    data: str | None = option(
+        None, metavar="PATH", group=_SUBJECT, about="Parquet file or folder of token ids (default: the space's data)"
+    )
+    tokens: float | None = option(
+        None,
+        read=amount,
+        metavar="N",
+        group=_SUBJECT,
+        about="token budget, as in 100B, that days are counted for (default: the space's)",
+    )
+    price_per_gpu_h: float | None = option(
+        None,
+        read=positive,
+        metavar="P",
+        group=_SUBJECT,
+        about="price of a device hour, in any currency: reports the cost of the token budget",
+    )
+    searcher: str = option(
+        "guided", choices=searchers.NAMES, group=_TRIALS, about="how layouts are picked (default: %(default)s)"
+    )
+    learn_from: str | None = option(
+        None,
+        metavar="STUDY|FOLDER/",
+        group=_TRIALS,
+        about="begin with what an old study of the same model taught: its name, the path of its folder, or of one of"
+        " studies",
+    )
+    seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
+    repeats: int | None = option(
+        None,
+        read=whole_number(0),
+        metavar="N",
+        group=_TRIALS,
+        about="runs in fresh processes of the best three points after the search (default: the space's, mostly 3)",
+    )
+    steps: int | None = option(
+        None,
+        read=whole_number(1),
+        metavar="N",
+        group=_TRIALS,
+        about="time N optimizer steps of every point (default: as many as fill 6 s)",
+    )
+    whole_steps: bool = option(False, group=_TRIALS, about="time all micro-steps of a step, so that none is derived")
+    all: bool = option(
+        False,
+        group=_TRIALS,
+        about="measure the space's named points exactly as they stand, each with its --repeats, cutting none short",
+    )
+    gpus: tuple[int, ...] = option(
+        (),
+        read=_counts,
+        metavar="N[,N]",
+        group=_PLACES,
+        about="measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them",
+    )
+    device_memory_gib: float | None = option(
+        None, read=positive, metavar="N", group=_PLACES, about="let each device have no more than N GiB"
+    )
 
     def with_absolute_paths(self) -> "StudyOptions":
         """Returns the same options with absolute paths, valid in any working folder."""
@@ -68,28 +152,84 @@ class SearchOptions:
     """All options of one command. Fields are named as their options are."""
 
     study: StudyOptions = dataclasses.field(default_factory=StudyOptions)
-    max_trials: int | None = None
-    time_budget_s: float | None = None
-    gpu_s: float | None = None
-    profile: bool = False
-    safe: bool = False
-    """Whether the winner is trained for some steps at the end, in the way that `platform.train` begins."""
-    address: str | None = None
-    wait_for_gpus: float
-    """Seconds."""
-    exclude_slow: bool = False
-    trust: bool = False
-    studies: Path
-    """The folder of studies, absolute."""
-    name: str | None = None
-    resume: str | None = None
-    """The study in `studies` to resume."""
-    auto_resume: bool = False
-    """Whether to resume the study `name` where it exists."""
-    copy_to: str | None = None
-    """A folder or an address to which complete lines of the journal are copied."""
-    dry_run: bool = False
-    json: bool = False
+    list: bool = option(False, group=_SUBJECT, about="print the known spaces and end")
+    profile: bool = option(
+        False,
+        group=_TRIALS,
+        about="profile the winner at the end: print the parts of its step, and save a trace",
+    )
+    safe: bool = option(
+        False,
+        group=_TRIALS,
+        about="train the winner for 50 steps at the end, with a held-out loss and a checkpoint: memory must not grow",
+    )
+    max_trials: int | None = option(
+        None,
+        read=whole_number(1),
+        metavar="N",
+        group=_TRIALS,
+        about="search with at most N trials; the final runs come after",
+    )
+    time_budget_s: float | None = option(
+        None,
+        names=("--time-budget", "--time-budget-s"),
+        read=duration,
+        metavar="T",
+        group=_TRIALS,
+        about="stop after T seconds, or as in 10m or 2h",
+    )
+    gpu_s: float | None = option(
+        None, read=duration, metavar="T", group=_TRIALS, about="stop after T device seconds, or as in 10m or 2h"
+    )
+    address: str | None = option(
+        None,
+        metavar="HOST:PORT",
+        group=_PLACES,
+        about='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)',
+    )
+    wait_for_gpus: float = option(
+        WAIT_S,
+        read=duration,
+        metavar="T",
+        group=_PLACES,
+        about="time for GPU nodes that the cluster is still starting to join (default: %(default)g)",
+    )
+    exclude_slow: bool = option(
+        False,
+        group=_PLACES,
+        about="probe all devices first (under a minute) and search without the nodes that lag",
+    )
+    studies: Path = studies_field(read=_folder, then=user_path, group=_PLACES)
+    name: str | None = option(None, group=_PLACES, about="name of the study (default: the space's, with a number)")
+    resume: str | None = option(
+        None,
+        metavar="NAME",
+        group=_PLACES,
+        about="resume a study (or the path of its folder): run only what is missing",
+    )
+    auto_resume: bool = option(
+        False,
+        group=_PLACES,
+        about="with --name: resume that study where it exists, else begin it, so that one command does both",
+    )
+    copy_to: str | None = option(
+        None,
+        read=_folder,
+        metavar="PLACE",
+        group=_PLACES,
+        about="copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX",
+    )
+    trust: bool = option(False, group=_PLACES, about="use others' studies, whose space file runs as you")
+    dry_run: bool = option(False, group=_PLACES, about="print what would run and what it would cost, and end")
+    json: bool = json_field(group=_PLACES)
+
+    def located(self) -> "SearchOptions":
+        """Returns the same options with absolute paths, and of a study to resume its folder of studies and its name."""
+        studies, resume = self.studies, self.resume
+        if resume is not None:
+            studies, resume = located(studies, resume)
+        study = self.study.with_absolute_paths()
+        return dataclasses.replace(self, study=study, studies=studies.absolute(), resume=resume)
 
 
 def options_of(header: StudyHeader) -> StudyOptions:

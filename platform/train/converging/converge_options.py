@@ -3,29 +3,58 @@
 import dataclasses
 from pathlib import Path
 
-from platform.report.image_formats import FORMATS
+from platform.common.options import argument, json_field, option
+from platform.common.quantities import whole_number
+from platform.report.image_formats import pictures_field
+from platform.study.folder import absolute_path, studies_field, trust_field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConvergeOptions:
     """The options of one call."""
 
-    targets: tuple[str, ...]
-    """Studies, layout files, or changes to the first of these such as "optimizer=adafactor"."""
-    studies: Path
-    """Absolute path of the studies' folder."""
-    out: Path | None
-    """Absolute path of the comparison's folder; None for `convergence` beside the first target's layout."""
-    steps: int
-    """Optimizer steps of the first target; the others train on as many tokens."""
-    seeds: int
-    rates: int
-    """Number of learning rates tried for each recipe before its training; 0 to scale the rate by the rule."""
-    data: str | None
-    val_tokens: int | None
-    address: str | None
-    json: bool
-    trust: bool = False
-    """Whether studies and folders of another user are used."""
-    pictures: str = FORMATS[0]
-    """File format of the picture."""
+    targets: tuple[str, ...] = argument(
+        nargs="+",
+        metavar="STUDY|FILE|CHANGES",
+        about="a study whose winner is trained, a layout.json, or changes to the first of these, as in"
+        " optimizer=adafactor,learning_rate=1e-3",
+    )
+    steps: int = option(
+        read=whole_number(1),
+        metavar="N",
+        about="optimizer steps of the first strategy; the others train on as many tokens",
+    )
+    data: str | None = option(
+        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
+    )
+    seeds: int = option(
+        1,
+        read=whole_number(1),
+        metavar="K",
+        about="trainings of each strategy (default: %(default)s); intervals take 2 at the least",
+    )
+    rates: int = option(
+        5,
+        read=whole_number(0),
+        metavar="N",
+        about="learning rates tried at most, by short trainings, for each recipe that states none; 0 takes the first's"
+        " by the square root of the batch (default: %(default)s)",
+    )
+    val_tokens: int | None = option(
+        None,
+        read=whole_number(1),
+        metavar="N",
+        about="tokens at the end of the data that are held out (default: 5 %%, at most a million)",
+    )
+    out: Path | None = option(
+        None,
+        read=str,
+        then=lambda text: absolute_path(text) if text else None,
+        metavar="FOLDER",
+        about="the comparison's folder (default: `convergence` beside the first layout)",
+    )
+    studies: Path = studies_field(read=str, then=absolute_path)
+    address: str | None = option(None, metavar="HOST:PORT", about='Ray to run on, "local" for one of its own')
+    pictures: str = pictures_field()
+    trust: bool = trust_field()
+    json: bool = json_field()

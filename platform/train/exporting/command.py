@@ -10,15 +10,17 @@ launch.sh. With --run both are trained for some steps here and their speeds comp
 Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
 """
 
-import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.errors import ClusterError, InputError, one_line
+from platform.common.options import CommandParser, argument, option
 from platform.common.output import print_line
 from platform.common.quantities import amount
 from platform.common.signals import INTERRUPTED
-from platform.study.folder import FOLDER_HELP, TRUST_HELP, default_folder, user_path
+from platform.study.folder import absolute_path, studies_field, trust_field
 from platform.train.exporting.export_speed import (
     beside_search,
     check_devices,
@@ -42,43 +44,44 @@ from platform.train.training_plan import make_plan
 from trainers.records.training import TrainingPlan
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ExportOptions:
+    """The options of one call."""
+
+    target: str = argument(
+        metavar="TRAINING|STUDY|FILE",
+        about="the folder of a training (platform.train's --out), a study whose winner is exported, or a layout.json",
     )
-    add = command_parser.add_argument
-    add("target", metavar="TRAINING|STUDY|FILE", help="the folder of a training (platform.train's --out), a study whose"
-        " winner is exported, or a layout.json")  # fmt: skip
-    add("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must not exist, or be empty")
-    add(
-        "--to",
-        choices=FORMATS,
-        default="transformers",
-        help="what it is for (default: %(default)s, a training's model)",
+    out: Path = option(
+        then=absolute_path, metavar="FOLDER", about="the folder to write; it must not exist, or be empty"
     )
-    add(
-        "--dtype",
-        choices=("fp32", "bf16", "fp16"),
-        default="fp32",
-        help="of the model's weights (default: %(default)s)",
+    to: str = option("transformers", choices=FORMATS, about="what it is for (default: %(default)s, a training's model)")
+    dtype: Literal["fp32", "bf16", "fp16"] = option("fp32", about="of the model's weights (default: %(default)s)")
+    tokens: float | None = option(
+        None, read=amount, metavar="N", about="tokens to train on, for a study or a file, as in 2e9 or 2B"
     )
-    add("--tokens", type=amount, metavar="N", help="tokens to train on, for a study or a file, as in 2e9 or 2B")
-    add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
-    add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
-    add("--device", choices=("cuda", "cpu"), help="what it runs on (default: the study's devices, else cuda)")
-    add("--run", type=int, metavar="STEPS", help="run so many steps of it here, and print its speed beside this"
-        " project's")  # fmt: skip
-    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
-    add("--trust", action="store_true", help=TRUST_HELP)
-    return command_parser
+    data: str | None = option(
+        None, metavar="PATH", about="token files that platform.prepare made (default: the recipe's data)"
+    )
+    start_from: str | None = option(None, metavar="FOLDER", about="begin with the weights of a transformers folder")
+    device: Device | None = option(None, about="what it runs on (default: the study's devices, else cuda)")
+    run: int | None = option(
+        None,
+        metavar="STEPS",
+        about="run so many steps of it here, and print its speed beside this project's",
+    )
+    studies: Path = studies_field(read=str)
+    trust: bool = trust_field()
+
+
+PARSER = CommandParser(ExportOptions, prog="python -m platform.export", description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     try:
-        options = parser().parse_args(argv)
-        out = user_path(options.out).absolute()
+        options = PARSER.read(argv)
+        out = options.out
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} is there already: give --out a new folder")
         if options.to == "transformers":
@@ -93,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _export_model(options: argparse.Namespace, out: Path) -> None:
-    folder = TrainingFolder(user_path(options.target).absolute(), trusted=options.trust)
+def _export_model(options: ExportOptions, out: Path) -> None:
+    folder = TrainingFolder(absolute_path(options.target), trusted=options.trust)
     plan = folder.plan()
     newest, damages = (None, []) if plan is None else folder.verified_checkpoint()
     if plan is None or newest is None:
@@ -113,7 +116,7 @@ def _export_model(options: argparse.Namespace, out: Path) -> None:
     print_line(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 
-def _export_layout(options: argparse.Namespace, out: Path) -> None:
+def _export_layout(options: ExportOptions, out: Path) -> None:
     plan, target, device = _plan(options)
     promised = target and target.tokens_per_s
     if options.run is not None:
@@ -142,9 +145,9 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
         print(compared(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
 
 
-def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, Target | None, Device]:
+def _plan(options: ExportOptions) -> tuple[TrainingPlan, Target | None, Device]:
     """Returns what is to be trained, the study or file that it is of, and the kind of device it is for."""
-    folder = TrainingFolder(user_path(options.target).absolute(), trusted=options.trust)
+    folder = TrainingFolder(absolute_path(options.target), trusted=options.trust)
     if (stored_plan := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:
             raise InputError(f"{folder.path} is a training with a plan of its own: leave --tokens, --data and"
@@ -152,7 +155,7 @@ def _plan(options: argparse.Namespace) -> tuple[TrainingPlan, Target | None, Dev
         return stored_plan, None, options.device or "cuda"
     if options.tokens is None or options.tokens < 1 or options.tokens != int(options.tokens):
         raise InputError(f"--to {options.to} needs --tokens, a whole number to train on as in 2e9, for a study or file")
-    studies = user_path(options.studies).absolute()
+    studies = absolute_path(options.studies)
     target = read_target(options.target, studies, None, trusted=options.trust)
     train_options = TrainOptions(
         target=options.target, studies=studies, tokens=int(options.tokens), data=options.data,

@@ -15,7 +15,7 @@ from platform.train.exporting.limits import Program, attention_name, not_carried
 from platform.train.training_folder import TrainingFolder
 from trainers import data
 from trainers.data import INCLUDED_TEXT, ParquetTokens
-from trainers.engines.base import engine_config
+from trainers.engines.create import engine_config
 from trainers.records.training import TrainingPlan
 from trainers.spec.recipe import INCLUDED, Recipe
 

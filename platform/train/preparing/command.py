@@ -9,38 +9,49 @@ The input is streamed and may be larger than memory. The same command resumes a 
 Exit codes: 0, 2 bad input, 3 a worker process was killed, 130 interrupted.
 """
 
-import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.command import exit_code_of_resumable
-from platform.common.errors import InputError, Parser
+from platform.common.errors import InputError
+from platform.common.options import CommandParser, argument, json_field, option
 from platform.study.folder import real_path
 from platform.train.preparing.prepare_run import DEFAULT_KEY, PrepareRequest, prepare
 from trainers.spec.codec import to_json
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareOptions:
+    """The options of one call."""
+
+    inputs: tuple[Path, ...] = argument(
+        nargs="+", metavar="INPUT", about=".txt, .jsonl, .parquet or .bin/.idx files, or folders of them"
     )
-    add = command_parser.add_argument
-    add("inputs", metavar="INPUT", nargs="+", type=Path, help=".txt, .jsonl, .parquet or .bin/.idx files, or folders of"
-        " them")  # fmt: skip
-    add("--out", metavar="FOLDER", type=Path, required=True, help="the folder to make")
-    add("--tokenizer", metavar="FOLDER", help='a folder with a tokenizer, or "bytes" (the default)')
-    add("--no-end-token", action="store_true", help="leave out the tokenizer's end-of-sequence token after a document")
-    add("--text-key", metavar="NAME", default=DEFAULT_KEY, help="key of JSON lines or column of Parquet that holds the"
-        " text (default: %(default)s)")  # fmt: skip
-    add("--separator", metavar="TEXT", help=r"what stands between the documents of a text file, \n and \t being read;"
-        " without it a file is a document")  # fmt: skip
-    add("--workers", metavar="N", type=int, help="processes that work at once (default: one for each processor)")
-    add("--shard-mib", metavar="N", type=int, default=64, help="MiB of input in one output file (default: %(default)s)")
-    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return command_parser
+    out: Path = option(metavar="FOLDER", about="the folder to make")
+    tokenizer: str | None = option(None, metavar="FOLDER", about='a folder with a tokenizer, or "bytes" (the default)')
+    no_end_token: bool = option(False, about="leave out the tokenizer's end-of-sequence token after a document")
+    text_key: str = option(
+        DEFAULT_KEY,
+        metavar="NAME",
+        about="key of JSON lines or column of Parquet that holds the text (default: %(default)s)",
+    )
+    separator: str | None = option(
+        None,
+        metavar="TEXT",
+        about=r"what stands between the documents of a text file, \n and \t being read; without it a file is a"
+        " document",
+    )
+    workers: int | None = option(
+        None, least=1, metavar="N", about="processes that work at once (default: one for each processor)"
+    )
+    shard_mib: int = option(64, least=1, metavar="N", about="MiB of input in one output file (default: %(default)s)")
+    json: bool = json_field()
+
+
+PARSER = CommandParser(PrepareOptions, prog="python -m platform.prepare", description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    options = parser().parse_args(argv)
+    options = PARSER.read(argv)
     request = _request(options)
     index = prepare(request)
     if options.json:
@@ -62,18 +73,14 @@ def _run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _request(options: argparse.Namespace) -> PrepareRequest:
-    for name in ("workers", "shard_mib"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+def _request(options: PrepareOptions) -> PrepareRequest:
     separator = None
     if options.separator is not None:
         separator = options.separator.replace(r"\n", "\n").replace(r"\t", "\t").encode()
         if not separator:
             raise InputError("--separator must not be empty: leave it out where a file is a document")
     return PrepareRequest(
-        inputs=tuple(options.inputs),
+        inputs=options.inputs,
         out=real_path(options.out),
         tokenizer=options.tokenizer,
         with_end=not options.no_end_token,

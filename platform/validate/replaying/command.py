@@ -11,19 +11,19 @@ global_batch) and the recipe, where the table names it; identical configurations
 docs/reference/columns.md has the table's columns.
 """
 
-import argparse
 import dataclasses
 import json
 import logging
-import pathlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from platform.common.command import exit_code_of
-from platform.common.errors import InputError, Parser
+from platform.common.errors import InputError
+from platform.common.options import CommandParser, argument, json_field, option
 from platform.validate.evaluation import merged
 from platform.validate.published_run import PublishedRun, interpret, label_of
 from platform.validate.replaying.play import NAMES, Figures, Played, figures, make, play
@@ -34,7 +34,7 @@ LARGE = 20
 """Number of configurations from which on a cell is evidence about a search."""
 
 
-def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[RecordedCell], int]:
+def read_cells(paths: Sequence[Path]) -> tuple[list[RecordedCell], int]:
     """Returns the cells of the tables, and how many rows could not be read as runs.
 
     Raises:
@@ -57,35 +57,35 @@ def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[RecordedCell], int]:
     return large, left_out
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the command's parser."""
-    command_parser = Parser(
-        prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayOptions:
+    """The options of one call."""
+
+    tables: tuple[Path, ...] = argument(nargs="+", metavar="TABLE.csv", about="measured tables")
+    searcher: str = option("guided", choices=NAMES, about="who searches (default: %(default)s)")
+    budget: int | None = option(
+        None, least=1, metavar="N", about="trials at most in a cell (default: all of its configurations)"
     )
-    add = command_parser.add_argument
-    add("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
-    add("--searcher", default="guided", choices=NAMES, help="who searches (default: %(default)s)")
-    add("--budget", metavar="N", type=int, help="trials at most in a cell (default: all of its configurations)")
-    add(
-        "--seeds", metavar="S", type=int, default=1, help="searches of each cell, seeds 0 to S-1 (default: %(default)s)"
+    seeds: int = option(1, least=1, metavar="S", about="searches of each cell, seeds 0 to S-1 (default: %(default)s)")
+    min_cell: int | None = option(
+        None,
+        least=1,
+        metavar="N",
+        about=f"overall: cells of N configurations or more (default: {LARGE}, or all where none is so large)",
     )
-    add("--min-cell", metavar="N", type=int, help=f"overall: cells of N configurations or more (default: {LARGE}, or"
-        " all where none is so large)")  # fmt: skip
-    add("--trials", action="store_true", help="print the trials of the first seed, one a line")
-    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return command_parser
+    trials: bool = option(False, about="print the trials of the first seed, one a line")
+    json: bool = json_field()
+
+
+PARSER = CommandParser(ReplayOptions, prog="python -m platform.replay", description=__doc__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
-    return exit_code_of(lambda: _run(parser().parse_args(arguments)))
+    return exit_code_of(lambda: _run(PARSER.read(arguments)))
 
 
-def _run(options: argparse.Namespace) -> int:
-    for name in ("budget", "seeds", "min_cell"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+def _run(options: ReplayOptions) -> int:
     compared, left_out = read_cells(options.tables)
     largest = len(compared[0].choices)
     if options.min_cell is not None and options.min_cell > largest:
@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _json(
-    options: argparse.Namespace,
+    options: ReplayOptions,
     overall: Figures,
     least: int,
     compared: Sequence[RecordedCell],

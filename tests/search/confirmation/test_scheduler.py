@@ -10,11 +10,11 @@ from platform.search.confirmation.scheduler import ConfirmationScheduler
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
 from search_spaces.candidate import Candidate
-from tests.samples import RECIPE, header, layout, measurement
+from tests.samples import CONDITIONS, RECIPE, header, layout, measurement
 from trainers.profiling import profiled_steps as profiling
 from trainers.records.job import GateSize, Timing
 from trainers.records.journal import GateCurves, Measured
-from trainers.records.measurement import Measurement
+from trainers.records.measurement import TRAINING_STATE, Measurement
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -96,6 +96,12 @@ def kind(trial: ConfirmationTrial | None) -> str:
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
     assert kind(confirmation().next(after(ran()), left_s, COSTS)) == expected
     assert kind(confirmation().next(after(ran()))) == "run with gate", "without a budget always"
+
+
+def test_a_winner_whose_engine_has_no_training_state_has_no_gate() -> None:
+    conditions = dataclasses.replace(CONDITIONS, engine_lacks=(TRAINING_STATE,))
+    history = after(dataclasses.replace(ran(), conditions=conditions))
+    assert kind(confirmation().next(history)) == "run"
 
 
 def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:

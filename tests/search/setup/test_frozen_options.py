@@ -30,14 +30,14 @@ REPORT = "--compare --csv --html --json --mlflow --no-mlflow --pictures --studie
 
 COMMANDS_OF_ROOMS = ("search", "plan", "validate", "report")
 """Commands that are packages."""
-COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)}
+COMMANDS = {"search": (search.PARSER, SEARCH), "report": (report.PARSER, REPORT)}
 
 
 @pytest.fixture(params=COMMANDS)
 def command(request: pytest.FixtureRequest) -> tuple[argparse.ArgumentParser, set[str]]:
     """Returns a command's parser, and the options it may have."""
-    make, frozen = COMMANDS[request.param]
-    return make(), set(frozen.split())
+    parser, frozen = COMMANDS[request.param]
+    return parser, set(frozen.split())
 
 
 def helps(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -70,7 +70,7 @@ def test_the_figures_that_the_pages_tell_are_those_of_the_search() -> None:
     gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
     shape, *others = (" x ".join(map(str, sizes)) for sizes in matmul_peak._SHAPES["cuda"])
     shown = (
-        f"`--wait-for-gpus`, {search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
+        f"`--wait-for-gpus`, {search.PARSER.parse_args([]).wait_for_gpus / 60:g} min by default)",
         f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
         f"narrower than {100 * TIE_WIDTH:g} %",
         f"whose step stays within {gpu.longest_step_s:g} s, its windows {gpu.winner_s:g} s long in all",

@@ -33,9 +33,9 @@ FULL = StudyOptions(
 )
 """Options of which none is at its default."""
 _ARGUMENTS = """
-    bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --learn-from old-1 --searcher optuna --seed 7
-    --repeats 0 --steps 12 --whole-steps --all --device-memory-gib 1.5 --gpus 1,2,4 --tokens 100000000000.0
-    --price-per-gpu-h 2.5 --data /made/up/tokens.parquet
+    bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --data /made/up/tokens.parquet
+    --tokens 100000000000.0 --price-per-gpu-h 2.5 --searcher optuna --learn-from old-1 --seed 7 --repeats 0 --steps 12
+    --whole-steps --all --gpus 1,2,4 --device-memory-gib 1.5
 """
 ARGUMENTS = tuple(_ARGUMENTS.split())
 """The same options as arguments of the command."""

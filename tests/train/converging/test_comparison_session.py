@@ -24,7 +24,9 @@ def test_an_interrupted_comparison_says_what_is_complete(
     trained: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(write_layout(tmp_path / "ddp.json", DDP))
-    options = converge.parse([file, "optimizer=adafactor", "--steps", "10", "--seeds", "3", "--studies", str(tmp_path)])
+    options = converge.PARSER.read(
+        [file, "optimizer=adafactor", "--steps", "10", "--seeds", "3", "--studies", str(tmp_path)]
+    )
     strategies = read_strategies(options)
     session = sessions.ComparisonSession(options, strategies, tmp_path / "compared")
     codes = iter([0] * trained + [130])

@@ -18,7 +18,7 @@ from trainers.records.training import Validation
 
 
 def strategies(folder: Path, *targets: str) -> list[Strategy]:
-    return read_strategies(converge.parse([*targets, "--steps", "10", "--studies", str(folder)]))
+    return read_strategies(converge.PARSER.read([*targets, "--steps", "10", "--studies", str(folder)]))
 
 
 @pytest.fixture

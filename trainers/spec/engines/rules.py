@@ -37,7 +37,7 @@ class EngineRules:
     title: str
     """Its name in sentences."""
     runtime: str
-    """Import path "package.module:Class" of the `trainers.engines.base.Engine`; its import may take seconds."""
+    """Import path "package.module:Class" of the `trainers.engines.base.Stepper`; its import may take seconds."""
     grad_syncs: Mapping[int, tuple[GradSync, ...]]
     """Possible moments of gradient reduction by ZeRO stage; the engine lacks the stages that are missing."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
