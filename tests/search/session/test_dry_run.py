@@ -38,7 +38,7 @@ def test_where_nothing_can_run_it_says_so_and_ends_with_exit_code_1(tmp_path: Pa
         dry_run(tmp_path, "--set", "attention=flash4", "--set", "micro_batch=1")
     assert raised.value.returncode == 1
     first, *_, last = raised.value.output.splitlines()
-    assert first.startswith("Space gpt2") and last == "Nothing would run: every batch point is skipped (4)."
+    assert first.startswith("Space gpt2") and last == "Nothing would run: every batch point is skipped (2)."
 
 
 def test_as_an_object_for_each_number_of_devices(tmp_path: Path) -> None:
