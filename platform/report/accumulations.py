@@ -115,7 +115,7 @@ def accumulation_parts(result: StudyResult) -> Iterator[TablePart]:
                 "What accumulation buys, and the global batch it makes",
                 recipe.label.replace(", global batch 1", ""),
             ),
-            table=recipe_table(recipe_rows(family, result.header.tokens), "accumu-\nlation", _SHOWN),
+            table=recipe_table(recipe_rows(family, result.header.tokens), "accumulation", _SHOWN),
             notes=(
                 "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
                 " the same tokens: another loss curve, so speed alone does not choose between rows.",
