@@ -135,6 +135,26 @@ HEADER = tuple(_NAMES.split(","))
 """The columns in order. Published tables have those before `recipe`."""
 
 
+_OF_RECIPE = frozenset(
+    (
+        *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "precision"),
+        *("optimizer", "state_precision", "compression"),
+    )
+)
+_OF_LAYOUT = frozenset((*_AXES, "gpus", "dp", "strategy", "flash_attention", "seq_parallel", "layout_id"))
+
+
+def _part(name: str) -> Callable[[MeasuredRow], object] | None:
+    """Returns what many rows share that a column is of: the recipe or the layout; None for the measurement itself."""
+    if name in _OF_RECIPE:
+        return lambda row: row.run.recipe
+    return (lambda row: row.run.layout) if name in _OF_LAYOUT else None
+
+
+def _nothing(_: MeasuredRow) -> None:
+    """Returns the cell of a column that published rows alone have."""
+
+
 def write_table(path: Path, result: StudyResult, journal: Path | None = None) -> None:
     """Writes a row for each measurement of a study, skipped ones included, and the path of its journal where given.
 
@@ -142,7 +162,7 @@ def write_table(path: Path, result: StudyResult, journal: Path | None = None) ->
         InputError: the file cannot be written.
     """
     cells = _AXES | _CELLS | {"url_or_repo_path": lambda _: journal and str(journal)}
-    columns = [Column(key=name, value=cells.get(name, lambda _: None)) for name in HEADER]
+    columns = [Column(key=name, value=cells.get(name, _nothing), of=_part(name)) for name in HEADER]
     rows = [MeasuredRow(run=measurement, header=result.header) for measurement in result.history.measurements]
     write_csv(path, columns, rows)
 

@@ -42,6 +42,8 @@ class Column(Generic[R]):
     """The title for people, with line ends where it may break."""
     value: Callable[[R], Any]
     """The cell as a plain value; None where there is none."""
+    of: Callable[[R], object] | None = None
+    """The part of a row that alone the value depends on, where many rows share it: read once for each in files."""
     shown: Callable[[Any], str] = shown
     derived: Callable[[R], bool] | None = None
     """Whether a row's figure is derived from the parts of a shorter step: it is marked by a tilde."""
@@ -110,15 +112,22 @@ def write_csv(path: Path, columns: Sequence[Column[S]], rows: Sequence[S]) -> No
     Raises:
         InputError: the file cannot be written.
     """
-    cells = [[_finite(column.value(row)) for row in rows] for column in columns]
+    cells = [_cells(column, rows) for column in columns]
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([column.key for column in columns])
         writer.writerows(zip(*cells, strict=True))
 
 
-def _finite(value: Any) -> Any:
-    return "" if isinstance(value, float) and not math.isfinite(value) else value
+def _cells(column: Column[S], rows: Sequence[S]) -> list[Any]:
+    """Returns the column's values as cells of CSV."""
+    if column.of is None:
+        values = [column.value(row) for row in rows]
+    else:
+        parts = [id(column.of(row)) for row in rows]
+        value_by_part = {part: column.value(row) for part, row in dict(zip(parts, rows, strict=True)).items()}
+        values = [value_by_part[part] for part in parts]
+    return ["" if isinstance(value, float) and not math.isfinite(value) else value for value in values]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,11 +3,11 @@
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from platform.common.text import figure, plural
 from platform.report.columns import CHOICES, MeasuredRow, select
-from platform.report.html.chart import INK, Curve, chart, legend_below, lines, scale
+from platform.report.html.chart import INK, MOST_DRAWN, Curve, chart, legend_below, lines, scale
 from platform.report.html.elements import Block, Charts, Heading, Paragraph, headed
 from platform.report.html.pareto import Group, choices, front, staircase
 from platform.report.pictures import COLORS
@@ -66,16 +66,16 @@ def _scatter(group: Group, points: Sequence[MeasuredRow]) -> str:
     ]
 
     def draw(axes: "Axes") -> None:
+        many: Any = {"rasterized": len(timed) + len(crashed) > MOST_DRAWN}
         for outcome in dict.fromkeys(measurement.outcome for measurement in timed):
             of_outcome = [measurement for measurement in timed if measurement.outcome is outcome]
-            xs, ys = (
-                [measurement.peak_allocated_gib or 0.0 for measurement in of_outcome],
-                [measurement.tokens_per_s or 0.0 for measurement in of_outcome],
-            )
-            axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", color=COLORS.get(outcome, _FAILED), label=outcome)
+            xs = [measurement.peak_allocated_gib or 0.0 for measurement in of_outcome]
+            ys = [measurement.tokens_per_s or 0.0 for measurement in of_outcome]
+            style: Any = {"color": COLORS.get(outcome, _FAILED), "label": outcome, **many}
+            axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", **style)
         if crashed:
-            xs, ys = [gib for _, gib in crashed], [0.0] * len(crashed)
-            axes.plot(xs, ys, "x", ms=5, color=COLORS[Outcome.OOM], label="oom: held and asked for", clip_on=False)
+            style = {"color": COLORS[Outcome.OOM], "label": "oom: held and asked for", **many}
+            axes.plot([gib for _, gib in crashed], [0.0] * len(crashed), "x", ms=5, clip_on=False, **style)
         gib, speed = staircase(points)
         axes.plot(gib, speed, "-", color=INK, lw=1.2, drawstyle="steps-post", label="Pareto front")
         for limit in sorted({limit_gib(point.run, point.header) for point in points}):

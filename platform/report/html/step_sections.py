@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.report.forecast import forecaster_of
-from platform.report.html.chart import FAINT, LINES, chart, legend_below, scale
+from platform.report.html.chart import FAINT, LINES, MOST_DRAWN, chart, legend_below, scale
 from platform.report.html.elements import Block, Charts, Paragraph, blocks_of, headed
 from platform.report.html.pareto import Group
 from platform.report.profile import profile_parts
@@ -115,7 +115,9 @@ def _diagonal(name: str, measured: NDArray[np.float64], predicted: NDArray[np.fl
         both = np.concatenate([measured, predicted]) if len(measured) else np.ones(1)
         ends = [0.9 * float(both.min()), 1.1 * float(both.max())]
         axes.plot(ends, ends, "-", color=FAINT, lw=1)
-        axes.plot(measured, predicted, "o", ms=4, alpha=0.7, mec="none", color=LINES[0])
+        axes.plot(
+            measured, predicted, "o", ms=4, alpha=0.7, mec="none", color=LINES[0], rasterized=len(measured) > MOST_DRAWN
+        )
         wide = ends[1] > 10 * ends[0]
         scale(axes, log_x=wide, log_y=wide)
         axes.set_xlabel(f"measured, {unit}")
