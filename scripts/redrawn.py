@@ -7,16 +7,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import search_spaces
 from platform.report.days_picture import Days, draw_days
-from platform.report.measurement_table import GB_PER_GIB, TableRow, read_csv
+from platform.report.measurement_table import GB_PER_GIB
 from platform.report.pictures import HEAT_MAP, draw
 from platform.study.history import History
 from platform.study.result.ranking import points, rank
 from platform.study.result.result import RecipeResult
 from platform.validate.rows import mlp_of
+from scripts.pages.committed import read_table
 from trainers.records.measurement import Measurement, Outcome, days_for_tokens
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
@@ -62,12 +64,12 @@ def main() -> None:
     print(path)
 
 
-def rows(table: str) -> list[TableRow]:
+def rows(table: str) -> list[SimpleNamespace]:
     """Returns the rows of a committed table."""
-    return read_csv(DOCS / "measurements" / f"{table}.csv")
+    return read_table(DOCS / "measurements" / f"{table}.csv")
 
 
-def days_of(table_rows: Sequence[TableRow], tokens: float) -> Days:
+def days_of(table_rows: Sequence[SimpleNamespace], tokens: float) -> Days:
     """Returns the days of a table's winner, by its last run in fresh processes where it has one."""
     fastest = max((row for row in table_rows if row.outcome == "ok"), key=lambda row: row.tokens_per_s_per_gpu or 0)
     last = [row for row in table_rows if row.layout_id == fastest.layout_id and row.micro_batch == fastest.micro_batch][
@@ -77,7 +79,7 @@ def days_of(table_rows: Sequence[TableRow], tokens: float) -> Days:
     return Days(num_devices=last.gpus or 1, days=days, low_days=days, high_days=days)
 
 
-def _measurement(recipe: Recipe, row: TableRow) -> Measurement:
+def _measurement(recipe: Recipe, row: SimpleNamespace) -> Measurement:
     """Returns a row as a measurement with what the pictures show.
 
     Raises:

@@ -1,7 +1,9 @@
 """Made-up values for tests of records and reports. Nothing here was measured."""
 
+import csv
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from platform.study.history import History
@@ -159,3 +161,9 @@ def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) 
 def miniature() -> Recipe:
     """Returns `RECIPE` on the small model that stands in for its own."""
     return dataclasses.replace(RECIPE, model=SMALL, seq_len=32, global_batch=8, compute_precision="fp32")
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV table as text by the header's names."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -27,7 +27,7 @@ from platform.report.group_report import report
 from platform.report.html.page import write_page
 from platform.report.image_formats import pictures_field
 from platform.report.json_report import as_json, finite
-from platform.report.measurement_table import to_rows, write_csv
+from platform.report.measurement_table import write_table
 from platform.report.show import show
 from platform.report.summary import verdicts
 from platform.study.folder import located, studies_field, user_path
@@ -128,8 +128,7 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         print_line(not_written(owner))
     files: list[Path] = [] if owner else written(folder, result, options.pictures)
     if options.csv is not None:
-        rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
-        write_csv(options.csv, rows)
+        write_table(options.csv, result)
         files.append(options.csv)
     if options.html is not None:
         files.append(write_page(options.html, [result], [folder]))

@@ -4,18 +4,17 @@ With a fixed accumulation the global batch follows from the micro-batch and the 
 stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.table import Table, box
-from rich.text import Text
-
-from platform.common.text import count, figure
-from platform.report.console import as_text, console
+from platform.common.text import count
+from platform.report.console import FAILED
 from platform.report.summary import days_of
+from platform.report.table import Column, Table, TablePart, records
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
-from trainers.records.measurement import Outcome
+from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.recipe import Recipe
 
 OPEN_MARK = "?"
@@ -24,65 +23,40 @@ Family = dict[int, RecipeResult]
 """Result by accumulation, ascending."""
 
 
-def families(result: StudyResult) -> dict[Recipe, Family]:
-    """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
-    by_recipe: dict[Recipe, Family] = {}
-    for recipe_result in result.measured:
-        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in recipe_result.measurements)
-        if recipe_result.recipe.grad_accum and is_measured:
-            by_recipe.setdefault(recipe_result.recipe.of_batch(1), {})[recipe_result.recipe.grad_accum] = recipe_result
-    return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeRow:
+    """The winner of a recipe beside those of recipes that differ from it in one number."""
+
+    number: int
+    result: RecipeResult
+    fastest: RecipeResult | None
+    """The recipe whose winner is the fastest; None where none has a winner."""
+    tokens: float
+    """The token budget."""
+
+    @property
+    def winner_or_reason(self) -> str:
+        """The winner's layout, else why there is none."""
+        winner, is_resolved = self.result.winner, self.result.is_resolved
+        return winner.layout.label if winner else "nothing fits" if is_resolved else "not resolved"
 
 
-def render_accumulations(result: StudyResult, *, width: int, color: bool = False) -> str:
-    """Returns the tables, at most `width` columns wide; "" where no two accumulations were tried."""
-    by_recipe = families(result)
-    if not by_recipe:
-        return ""
-    screen, stream = console(width=width, color=color)
-    for recipe, family in by_recipe.items():
-        screen.print("What accumulation buys, and the global batch it makes", style="bold")
-        screen.print(recipe.label.replace(", global batch 1", ""))
-        screen.print(_table(family, result.header.tokens))
-        screen.print()
-        screen.print(
-            "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
-            f" the same tokens: another loss curve, so speed alone does not choose between rows. {OPEN_NOTE}"
-        )
-        screen.print()
-    return as_text(stream)
+def recipe_rows(results: Mapping[int, RecipeResult], tokens: float) -> list[RecipeRow]:
+    """Returns a row for each of the results, which are by their number."""
+    fastest = fastest_of(results.values())
+    return [
+        RecipeRow(number=number, result=result, fastest=fastest, tokens=tokens) for number, result in results.items()
+    ]
 
 
-def _table(family: Family, tokens: float) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("accumu-\nlation", justify="right")
-    table.add_column("fastest layout", overflow="fold", min_width=16)
-    for title in ("MBS", "global\nbatch", "step\ns", "tokens\n/s", "of the\nfastest", f"days for\n{count(tokens)}"):
-        table.add_column(title, justify="right", no_wrap=True)
-    fastest = fastest_of(family.values())
-    for accumulation, of_recipe in family.items():
-        winner = of_recipe.winner
-        if winner is None or winner.tokens_per_s is None:
-            table.add_row(f"{accumulation:,}", Text(no_winner_reason(of_recipe), style="red"))
-            continue
-        tilde = "~" if winner.step_time_derived else ""
-        days = days_of(winner, tokens)
-        table.add_row(
-            f"{accumulation:,}",
-            Text(winner.layout.label),
-            str(winner.batch.micro_batch),
-            f"{winner.global_batch:,}",
-            figure(winner.step_time_s) + tilde,
-            figure(winner.tokens_per_s) + tilde,
-            share_words(of_recipe, fastest),
-            "" if days is None else figure(days) + tilde,
-        )
-    return table
+def _winner(read: Callable[[Measurement], Any]) -> Callable[[RecipeRow], Any]:
+    """Returns a cell of the winner; None where there is none."""
+    return lambda row: row.result.winner and read(row.result.winner)
 
 
-def fastest_of(family: Iterable[RecipeResult]) -> RecipeResult | None:
+def fastest_of(results: Iterable[RecipeResult]) -> RecipeResult | None:
     """Returns the recipe whose winner is the fastest; None where none has a winner."""
-    won = [result for result in family if result.winner is not None]
+    won = [result for result in results if result.winner is not None]
     return max(won, key=lambda result: speed_of(result.winner) if result.winner else 0.0, default=None)
 
 
@@ -98,25 +72,74 @@ def share_words(result: RecipeResult, fastest: RecipeResult | None) -> str:
     return share + OPEN_MARK if is_open else share
 
 
-def no_winner_reason(of_recipe: RecipeResult) -> str:
-    """Returns why a recipe's table has no winner."""
-    return "nothing fits" if of_recipe.is_resolved else "not resolved"
+def _days(row: RecipeRow) -> float | None:
+    return row.result.winner and days_of(row.result.winner, row.tokens)
+
+
+def _derived(row: RecipeRow) -> bool:
+    return row.result.winner is not None and row.result.winner.step_time_derived
+
+
+_DECLARED: tuple[Column[RecipeRow], ...] = (
+    Column(key="model", value=lambda row: row.result.recipe.model.name),
+    Column(key="seq_len", value=lambda row: row.result.recipe.seq_len),
+    Column(key="number", title="{number}", value=lambda row: row.number, shown="{:,}".format),
+    Column(key="grad_accum", value=lambda row: row.number),
+    Column(key="fastest", title="fastest layout", value=lambda row: row.winner_or_reason, left=True, fold=16,
+           style=lambda row: "" if row.result.winner else FAILED),
+    Column(key="layout", value=_winner(lambda best: best.layout.label)),
+    Column(key="micro_batch", title="MBS", value=_winner(lambda best: best.batch.micro_batch)),
+    Column(key="batch", title="MBS\nx GAS",
+           value=_winner(lambda best: f"{best.batch.micro_batch} x {best.batch.grad_accum}")),
+    Column(key="global_batch", title="global\nbatch", value=_winner(lambda best: best.global_batch),
+           shown="{:,}".format),
+    Column(key="step_time_s", title="step\ns", value=_winner(lambda best: best.step_time_s), derived=_derived),
+    Column(key="tokens_per_s", title="tokens\n/s", value=_winner(lambda best: best.tokens_per_s), derived=_derived),
+    Column(key="share", title="of the\nfastest", value=lambda row: share_words(row.result, row.fastest) or None),
+    Column(key="days", title="days for\n{tokens}", value=_days, derived=_derived),
+)  # fmt: skip
+_BY_KEY = {column.key: column for column in _DECLARED}
+_SHOWN = ("number", "fastest", "micro_batch", "global_batch", "step_time_s", "tokens_per_s", "share", "days")
+_RECORDED = (
+    *("model", "seq_len", "grad_accum", "layout", "micro_batch", "global_batch", "step_time_s", "tokens_per_s", "days"),
+)
+
+
+def recipe_table(rows: list[RecipeRow], number: str, keys: tuple[str, ...]) -> Table[RecipeRow]:
+    """Returns the table of the rows, of which `number` is the title of their number, with the columns of these keys."""
+    words = {"number": number, "tokens": count(rows[0].tokens)}
+    columns = [dataclasses.replace(_BY_KEY[key], title=_BY_KEY[key].title.format(**words)) for key in keys]
+    return Table(columns=columns, rows=rows)
+
+
+def families(result: StudyResult) -> dict[Recipe, Family]:
+    """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
+    by_recipe: dict[Recipe, Family] = {}
+    for recipe_result in result.measured:
+        is_measured = any(measurement.outcome is not Outcome.SKIPPED for measurement in recipe_result.measurements)
+        if recipe_result.recipe.grad_accum and is_measured:
+            by_recipe.setdefault(recipe_result.recipe.of_batch(1), {})[recipe_result.recipe.grad_accum] = recipe_result
+    return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
+
+
+def accumulation_parts(result: StudyResult) -> Iterator[TablePart]:
+    """Yields a table for each family of accumulations; nothing where no two were tried."""
+    for recipe, family in families(result).items():
+        yield TablePart(
+            heads=(
+                "What accumulation buys, and the global batch it makes",
+                recipe.label.replace(", global batch 1", ""),
+            ),
+            table=recipe_table(recipe_rows(family, result.header.tokens), "accumulation", _SHOWN),
+            notes=(
+                "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
+                f" the same tokens: another loss curve, so speed alone does not choose between rows. {OPEN_NOTE}",
+            ),
+        )
 
 
 def accumulation_rows(result: StudyResult) -> list[dict[str, Any]]:
     """Returns the same as plain rows, one for each accumulation; without a winner the figures are null."""
-    return [
-        {
-            "model": recipe.model.name,
-            "seq_len": recipe.seq_len,
-            "grad_accum": accumulation,
-            "layout": winner and winner.layout.label,
-            "micro_batch": winner and winner.batch.micro_batch,
-            "global_batch": winner and winner.global_batch,
-            "step_time_s": winner and winner.step_time_s,
-            "tokens_per_s": winner and winner.tokens_per_s,
-            "days": winner and days_of(winner, result.header.tokens),
-        }
-        for recipe, family in families(result).items()
-        for accumulation, winner in ((accumulation, of_recipe.winner) for accumulation, of_recipe in family.items())
-    ]
+    columns = [_BY_KEY[key] for key in _RECORDED]
+    of_families = (recipe_rows(family, result.header.tokens) for family in families(result).values())
+    return [record for rows in of_families for record in records(columns, rows)]

@@ -4,15 +4,13 @@ Each of them is a recipe of its own, with its own loss curve: speed does not cho
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.table import Table, box
-from rich.text import Text
-
 from platform.common.text import figure, plural
-from platform.report.accumulations import OPEN_NOTE, fastest_of, no_winner_reason, share_words
-from platform.report.console import STYLES, as_text, console
+from platform.report.accumulations import OPEN_NOTE, fastest_of, recipe_rows, recipe_table, share_words
+from platform.report.console import FAILED, STYLES
+from platform.report.table import Column, Table, TablePart
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.layout import Layout
@@ -96,60 +94,63 @@ def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
     measured = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
     smallest = sorted(measured, key=lambda point: point.typical.batch.micro_batch, reverse=True)
     first = {point.typical.layout: point.representative for point in smallest}
-    best = {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
-    return {point.typical.layout: (first | best)[point.typical.layout] for point in measured}
+    best = first | {point.main_run.layout: point.main_run for point in reversed(result.ranking)}
+    return {point.typical.layout: best[point.typical.layout] for point in measured}
 
 
-def render_batches(result: StudyResult, *, width: int, color: bool = False) -> str:
-    """Returns the tables, at most `width` columns wide; "" where there is nothing to compare.
-
-    Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
+def batch_parts(result: StudyResult) -> Iterator[TablePart]:
+    """Yields a table for each family: a column a batch, and for want of room a row a batch, that of its fastest layout;
+    nothing where there is nothing to compare.
     """
-    families = side_by_side(result)
-    if not families:
-        return ""
-    screen, stream = console(width=width, color=color)
-    for family in families:
-        screen.print("Tokens/s against global batch", style="bold")
-        screen.print(f"{family.recipe.label.replace(f', global batch {family.recipe.global_batch}', '')}")
-        wide = _matrix(family)
-        fits = screen.measure(wide, options=screen.options.update(width=1000)).maximum - _foldable(family) <= width
-        screen.print(wide if fits else _listing(family))
-        screen.print()
-        lines = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."] if fits else []
-        if fits and (num_left_out := len(family.rows) - _MOST_ROWS) > 0:
-            lines.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
-        lines.append(
-            "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."
-            f" {OPEN_NOTE}"
+    for family in side_by_side(result):
+        curve = f"A smaller batch takes more steps for the same tokens: another loss curve. {OPEN_NOTE}"
+        notes = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."]
+        if (num_left_out := len(family.rows) - _MOST_ROWS) > 0:
+            notes.append(f"Slower ones are left out: {plural(num_left_out, 'layout')}.")
+        label = family.recipe.label.replace(f", global batch {family.recipe.global_batch}", "")
+        rows = recipe_rows(family.result_by_batch, result.header.tokens)
+        yield TablePart(
+            heads=("Tokens/s against global batch", label),
+            table=_matrix(family),
+            notes=(*notes, f"* the winner of its batch. {curve}"),
+            narrow=recipe_table(rows, "global\nbatch", _LISTED),
+            narrow_notes=(curve,),
         )
-        for line in lines:
-            screen.print(line)
-        screen.print()
-    return as_text(stream)
 
 
-def _foldable(batches: Batches) -> int:
-    """Returns the number of columns that folding the layouts' names saves."""
-    return max(0, max(len(layout.label) for layout, _ in batches.rows[:_MOST_ROWS]) - _NARROWEST)
+_LISTED = ("number", "fastest", "batch", "step_time_s", "tokens_per_s", "share")
+_MatrixRow = tuple[Layout | None, dict[int, Measurement]]
+"""A layout with its best points by global batch; None in the row of the winners' shares of the fastest."""
 
 
-def _matrix(batches: Batches) -> Table:
-    table = _table()
-    table.add_column("layout", overflow="fold", min_width=_NARROWEST)
-    for size in batches.sizes:
-        table.add_column(f"global batch\n{size:,}", justify="right", no_wrap=True)
-    for layout, cells in batches.rows[:_MOST_ROWS]:
-        texts = [Text(layout.label)]
-        for size in batches.sizes:
-            cell = cells.get(size)
-            mark = " *" if cell is not None and cell is batches.best.get(size) else "  "
-            style = "" if cell is None else "bold green" if mark == " *" else STYLES.get(cell.outcome, "red")
-            texts.append(Text("" if cell is None else _cell(cell, mark), style=style))
-        table.add_row(*texts)
-    table.add_section()
-    table.add_row("best, of the fastest", *(f"{batches.share(size)}  " for size in batches.sizes))
-    return table
+def _matrix(batches: Batches) -> Table[_MatrixRow]:
+    name: Column[_MatrixRow] = Column(
+        title="layout",
+        value=lambda row: row[0].label if row[0] else "best, of the fastest",
+        left=True,
+        fold=_NARROWEST,
+    )
+    columns = [name, *(_of_size(batches, size) for size in batches.sizes)]
+    return Table(columns=columns, rows=[*batches.rows[:_MOST_ROWS], (None, batches.best)])
+
+
+def _of_size(batches: Batches, size: int) -> Column[_MatrixRow]:
+    """Returns the matrix's column of one global batch."""
+    winner, share = batches.best.get(size), batches.share(size)
+
+    def text(row: _MatrixRow) -> str | None:
+        cell = row[1].get(size)
+        if row[0] is None:
+            return f"{share}  " if share else None
+        return cell and _cell(cell, " *" if cell is winner else "  ")
+
+    def style(row: _MatrixRow) -> str:
+        cell = row[1].get(size)
+        if row[0] is None or cell is None:
+            return ""
+        return "bold green" if cell is winner else STYLES.get(cell.outcome, FAILED)
+
+    return Column(title=f"global batch\n{size:,}", value=text, style=style)
 
 
 def _cell(measurement: Measurement, mark: str) -> str:
@@ -158,33 +159,6 @@ def _cell(measurement: Measurement, mark: str) -> str:
     if measurement.outcome is not Outcome.OK or measurement.tokens_per_s is None:
         return f"{measurement.outcome}{mark}\n{point}  "
     return f"{figure(measurement.tokens_per_s)}{tilde}{mark}\n{figure(measurement.step_time_s)}{tilde} s, {point}  "
-
-
-def _listing(batches: Batches) -> Table:
-    table = _table()
-    table.add_column("global\nbatch", justify="right")
-    table.add_column("fastest layout", overflow="fold", min_width=16)
-    for title in ("MBS\nx GAS", "step\ns", "tokens\n/s", "of the\nfastest"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for size in batches.sizes:
-        winner = batches.best.get(size)
-        if winner is None:
-            table.add_row(f"{size:,}", Text(no_winner_reason(batches.result_by_batch[size]), style="red"))
-            continue
-        tilde = "~" if winner.step_time_derived else ""
-        table.add_row(
-            f"{size:,}",
-            Text(f"{winner.layout.label} *"),
-            f"{winner.batch.micro_batch} x {winner.batch.grad_accum}",
-            f"{figure(winner.step_time_s)}{tilde}",
-            f"{figure(winner.tokens_per_s)}{tilde}",
-            batches.share(size),
-        )
-    return table
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
 def batch_rows(result: StudyResult) -> list[dict[str, Any]]:

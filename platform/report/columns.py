@@ -1,154 +1,154 @@
-"""The columns of the measurement table: what was run, then its figures."""
+"""The columns of measurements, each declared once for the terminal, the page and MLflow's tables."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from platform.common import text
-from platform.report.summary import cost_of, days_of
+from platform.report.summary import cost_of, days_of, head_room_gib, spread_pct
+from platform.report.table import Column, percent, with_values
 from platform.study.result.ranking import PointRuns
+from trainers.records.journal import StudyHeader
 from trainers.records.measurement import Measurement, Outcome
-from trainers.spec.cluster import Cluster
 
-GLOBAL_BATCH = "global\nbatch"
+STAR = " *"
+"""Mark beside the winner."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """One column: its title, and its cell for each row."""
+class MeasuredRow:
+    """A measurement as a row, with what a report says beside it."""
 
-    title: str
-    cell: Callable[[Measurement], str]
-    drop: int = 0
-    """Order in which columns are dropped for lack of width: 1 first, 0 never."""
-    point: bool = False
-    """Whether the column describes what was run, and so applies to failures, rather than a figure."""
-    left: bool = False
+    run: Measurement
+    header: StudyHeader
+    """The first line of its study."""
+    point: PointRuns | None = None
+    """All runs of its batch point."""
+    is_best: bool = False
+    choice: str = ""
+    """Name of what the row is the best in."""
 
+    @property
+    def std_tokens_per_s(self) -> float | None:
+        """Standard deviation over the point's runs in fresh processes; None for fewer than two."""
+        return self.point.std_tokens_per_s if self.point and self.point.runs else None
 
-def columns_of(
-    cluster: Cluster,
-    tokens: float | None,
-    price_per_gpu_h: float | None,
-    runs: Mapping[str, PointRuns],
-    *,
-    pipelines: bool = False,
-) -> list[Column]:
-    """Returns all columns; those of days and cost only with a budget of `tokens`. `runs` are the points that were run
-    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
-    """
-    return [
-        *_of_point(cluster.device_word),
-        *_of_speed(cluster.device_word),
-        *_of_runs(runs),
-        *_of_use(cluster.device_word),
-        *([Column(title="fullest\nstage", cell=_fullest_stage, drop=9)] if pipelines else []),
-        *_of_budget(tokens, price_per_gpu_h),
-        Column(title="outcome", cell=outcome, left=True),
-    ]
+    @property
+    def std_share(self) -> float | None:
+        """The same over the runs' median."""
+        std, point = self.std_tokens_per_s, self.point
+        return None if std is None or point is None else std / (point.median_tokens_per_s or 1.0)
+
+    @property
+    def ended(self) -> str:
+        """The outcome, for a point that failed in one of its runs with that run's number; the winner's with a star."""
+        is_lost_run = self.run.repeat and self.run.outcome is not Outcome.OK
+        run = f" (run {self.run.repeat})" if is_lost_run else ""
+        return f"{self.run.outcome.value}{run}{STAR * self.is_best}"
 
 
-def _of_point(device: str) -> list[Column]:
-    """Returns the columns that describe what was run."""
-    return [
-        Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
-        Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
-        Column(title="sharding", cell=lambda m: m.layout.rules.sharding(m.layout), point=True, left=True),
-        Column(title="degrees", cell=lambda m: m.layout.degrees, drop=9, point=True, left=True),
-        Column(title="precision", cell=lambda m: m.recipe.compute_precision, drop=1, point=True, left=True),
-        Column(title="checkp.", cell=lambda m: m.layout.checkpointing, point=True, left=True),
-        Column(title="options", cell=lambda m: text.options(m.layout), point=True, left=True),
-        Column(title="seq.", cell=lambda m: str(m.recipe.seq_len), drop=1, point=True),
-        Column(title="MBS", cell=lambda m: str(m.batch.micro_batch), point=True),
-        Column(title="GAS", cell=lambda m: str(m.batch.grad_accum), drop=7, point=True),
-        Column(title=GLOBAL_BATCH, cell=lambda m: str(m.global_batch), drop=1, point=True),
-    ]
+def _derived(row: MeasuredRow) -> bool:
+    return row.run.step_time_derived
 
 
-def _of_speed(device: str) -> list[Column]:
-    """Returns the columns on the speed of a step."""
-    return [
-        Column(title="step\ns", cell=lambda m: _marked(m.step_time_s, m), drop=6),
-        Column(title="tokens\n/s", cell=lambda m: _marked(m.tokens_per_s, m)),
-        Column(title=f"tokens/s\n/{device}", cell=lambda m: _marked(m.tokens_per_s_per_gpu, m), drop=8),
-        Column(title="±%", cell=_spread, drop=5),
-    ]
+_DECLARED: tuple[Column[MeasuredRow], ...] = (
+    # What was run.
+    Column(key="num_devices", title="{device}s", value=lambda row: row.run.num_devices, drop=4, point=True),
+    Column(key="engine", title="engine", value=lambda row: row.run.layout.engine, point=True, left=True),
+    Column(key="sharding", title="sharding", value=lambda row: row.run.layout.rules.sharding(row.run.layout),
+           point=True, left=True),
+    Column(key="degrees", title="degrees", value=lambda row: row.run.layout.degrees, drop=9, point=True, left=True),
+    Column(key="compute_precision", title="precision", value=lambda row: row.run.recipe.compute_precision, drop=1,
+           point=True, left=True),
+    Column(key="checkpointing", title="checkp.", value=lambda row: row.run.layout.checkpointing, point=True, left=True),
+    Column(key="options", title="options", value=lambda row: text.options(row.run.layout), point=True, left=True),
+    Column(key="layout", title="layout", value=lambda row: row.run.layout.label, point=True, left=True, fold=24),
+    Column(key="seq_len", title="seq.", value=lambda row: row.run.recipe.seq_len, drop=1, point=True),
+    Column(key="micro_batch", title="MBS", value=lambda row: row.run.batch.micro_batch, point=True),
+    Column(key="grad_accum", title="GAS", value=lambda row: row.run.batch.grad_accum, drop=7, point=True),
+    Column(key="batch", title="MBS\nx GAS",
+           value=lambda row: f"{row.run.batch.micro_batch} x {row.run.batch.grad_accum}"),
+    Column(key="global_batch", title="global\nbatch", value=lambda row: row.run.global_batch, drop=1, point=True),
+    Column(key="recipe", value=lambda row: row.run.trained_recipe.id),
+    Column(key="choice", title="choice", value=lambda row: row.choice or None, left=True),
+    # Speed.
+    Column(key="step_time_s", title="step\ns", value=lambda row: row.run.step_time_s, derived=_derived, drop=6),
+    Column(key="tokens_per_s", title="tokens\n/s", value=lambda row: row.run.tokens_per_s, derived=_derived),
+    Column(key="tokens_per_s_per_gpu", title="tokens/s\n/{device}", value=lambda row: row.run.tokens_per_s_per_gpu,
+           derived=_derived, drop=8),
+    Column(key="derived", value=lambda row: row.run.step_time_derived),
+    Column(key="spread_pct", title="±%", value=lambda row: spread_pct(row.run), shown="{:.1f}".format, drop=5,
+           note="±%: half the distance of the step time's quartiles."),
+    Column(key="repeat", value=lambda row: row.run.repeat),
+    Column(key="runs", title="runs", value=lambda row: len(row.point.runs) if row.point else 0,
+           shown=lambda runs: str(runs or ""), drop=12),
+    Column(key="std_tokens_per_s", value=lambda row: row.std_tokens_per_s),
+    Column(key="std_share", title="std\n%", value=lambda row: row.std_share, shown=percent, drop=12),
+    # Use of the devices.
+    Column(key="model_tflops_per_gpu", title="TFLOP/s\n/{device}", value=lambda row: row.run.model_tflops_per_gpu,
+           derived=_derived, drop=10, note="TFLOP/s: model FLOPs, recomputation not counted."),
+    Column(key="share_of_matmul_peak", title="% of\npeak", value=lambda row: row.run.share_of_matmul_peak,
+           shown=percent, drop=3, note="% of peak: of the measured matmul peak."),
+    Column(key="utilization_pct", title="util.\n%", value=lambda row: row.run.utilization_pct, drop=2),
+    Column(key="peak_allocated_gib", title="GiB", value=lambda row: row.run.peak_allocated_gib,
+           note="GiB: most allocated, on the fullest device."),
+    Column(key="head_room_gib", title="head-room\nGiB", value=lambda row: head_room_gib(row.run, row.header)),
+    Column(key="fullest_rank", value=lambda row: row.run.memory_rank),
+    Column(key="fullest_stage", value=lambda row: text.stages(row.run.memory_stages)),
+    Column(key="fullest_stages", title="fullest\nstage", value=lambda row: row.run.memory_stages,
+           shown=lambda stages: ", ".join(map(str, stages)), drop=9),
+    # The token budget.
+    Column(key="days", title="days for\n{tokens}", value=lambda row: days_of(row.run, row.header.tokens),
+           derived=_derived, drop=11),
+    Column(key="cost", title="cost", derived=_derived, drop=11,
+           value=lambda row: cost_of(row.run, row.header.tokens, row.header.price_per_gpu_h)),
+    # How it ended.
+    Column(key="ended", title="outcome", value=lambda row: row.ended, left=True),
+    Column(key="outcome", value=lambda row: row.run.outcome.value),
+    Column(key="reason", value=lambda row: row.run.reason),
+)  # fmt: skip
+_BY_KEY = {column.key: column for column in _DECLARED}
+
+POINT = (
+    *("layout", "micro_batch", "grad_accum", "engine", "sharding", "degrees", "checkpointing", "options"),
+    *("num_devices", "seq_len", "global_batch", "compute_precision", "recipe"),
+)
+"""Keys of what was run, in MLflow's tables."""
+RUN = (
+    *("outcome", *POINT[:3], "tokens_per_s", "step_time_s", "derived", "repeat", "model_tflops_per_gpu"),
+    *("share_of_matmul_peak", "peak_allocated_gib", "fullest_rank", "fullest_stage", "utilization_pct", "days"),
+    *(*POINT[3:], "reason"),
+)
+"""Keys of a run there."""
+TERMINAL = (
+    *("num_devices", "engine", "sharding", "degrees", "compute_precision", "checkpointing", "options", "seq_len"),
+    *("micro_batch", "grad_accum", "global_batch", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("spread_pct", "runs", "std_share", "model_tflops_per_gpu", "share_of_matmul_peak", "utilization_pct"),
+    *("peak_allocated_gib", "fullest_stages", "days", "cost", "ended"),
+)
+"""Keys of the terminal's table."""
+CHOICES = (
+    *("choice", "layout", "tokens_per_s", "peak_allocated_gib", "num_devices", "batch", "tokens_per_s_per_gpu"),
+    *("head_room_gib", "days", "cost"),
+)
+"""Keys of the page's tables of the best points."""
+_LAYOUT = frozenset({"engine", "sharding", "degrees", "checkpointing", "options"})
 
 
-def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
-    """Returns the columns on how often a point was run and how far its runs differ, where any was run again."""
-
-    def deviation(measurement: Measurement) -> str:
-        point = runs.get(measurement.id)
-        if point is None or point.std_tokens_per_s is None:
-            return ""
-        return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
-
-    if not runs:
-        return []
-    columns = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
-    if any(point.std_tokens_per_s is not None for point in runs.values()):
-        columns.append(Column(title="std\n%", cell=deviation, drop=12))
-    return columns
+def select(keys: Iterable[str], header: StudyHeader | None = None) -> list[Column[MeasuredRow]]:
+    """Returns columns by their keys, their titles in the words of the study that `header` begins."""
+    columns = [_BY_KEY[key] for key in keys]
+    if header is None:
+        return columns
+    words = {"device": header.cluster.device_word, "tokens": text.count(header.tokens)}
+    return [dataclasses.replace(column, title=column.title.format(**words)) for column in columns]
 
 
-def _of_use(device: str) -> list[Column]:
-    """Returns the columns on how well the device was used."""
-
-    def percent(share: float | None) -> str:
-        return "" if share is None else f"{100 * share:.1f}"
-
-    return [
-        Column(title=f"TFLOP/s\n/{device}", cell=lambda m: _marked(m.model_tflops_per_gpu, m), drop=10),
-        Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
-        Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
-        Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
-    ]
+def on_terminal(header: StudyHeader, rows: Sequence[MeasuredRow], *, fixed: Sequence[str]) -> list[Column[MeasuredRow]]:
+    """Returns the columns that have a value in a row; those of the keys `fixed` stay at any width."""
+    columns = with_values(select(TERMINAL, header), rows)
+    return [dataclasses.replace(column, drop=0) if column.key in fixed else column for column in columns]
 
 
-def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Column]:
-    """Returns the columns of days and cost for a budget of `tokens`, as far as it and the price are known."""
-
-    def derived(value: float | None, measurement: Measurement) -> str:
-        return "" if value is None else _marked(value, measurement)
-
-    if tokens is None:
-        return []
-    title = f"days for\n{text.count(tokens)}"
-    columns = [Column(title=title, cell=lambda m: derived(days_of(m, tokens), m), drop=11)]
-    if price_per_gpu_h is not None:
-        columns.append(Column(title="cost", cell=lambda m: derived(cost_of(m, tokens, price_per_gpu_h), m), drop=11))
-    return columns
-
-
-def _marked(value: float | None, measurement: Measurement) -> str:
-    """Returns a figure, with a tilde where it is derived from the parts of a shorter step."""
-    return text.figure(value) + ("~" if measurement.step_time_derived else "")
-
-
-def _fullest_stage(measurement: Measurement) -> str:
-    """Returns the stages of the rank with most memory, such as "1, 5"; empty without a pipeline."""
-    return ", ".join(map(str, measurement.memory_stages))
-
-
-def narrow(columns: Sequence[Column]) -> list[Column]:
+def narrow(columns: Sequence[Column[MeasuredRow]]) -> list[Column[MeasuredRow]]:
     """Returns the columns with the layout's parts joined into one, which may be folded over lines."""
-    parts = {"engine", "sharding", "degrees", "checkp.", "options"}
-    other_columns = [column for column in columns if column.title not in parts]
-    return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *other_columns]
-
-
-def _spread(measurement: Measurement) -> str:
-    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
-    return "" if low is None or high is None or not step else f"{100 * (high - low) / (2 * step):.1f}"
-
-
-def outcome(measurement: Measurement) -> str:
-    """Returns the outcome, for a point that failed in one of its runs with that run's number."""
-    is_lost_run = measurement.repeat and measurement.outcome is not Outcome.OK
-    run = f" (run {measurement.repeat})" if is_lost_run else ""
-    return f"{measurement.outcome.value}{run}"
-
-
-def flat(title: str) -> str:
-    """Returns a column's title on one line."""
-    return title.replace("\n", " ").replace(" /", "/")
+    return [*select(["layout"]), *(column for column in columns if column.key not in _LAYOUT)]

@@ -1,9 +1,16 @@
-"""A rich console that writes into a string, and the style of rows by outcome."""
+"""The terminal's writer: tables and sentences laid out by rich into a string."""
 
 import io
+from collections.abc import Iterable
+from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table as Grid
+from rich.table import box
+from rich.text import Text
 
+from platform.report.table import Table, TablePart
 from trainers.records.measurement import Outcome
 
 STYLES = {
@@ -13,6 +20,7 @@ STYLES = {
     Outcome.SKIPPED: "dim",
 }
 """Style of a row by outcome; outcomes not listed are failures, in red."""
+FAILED = "red"
 
 
 def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
@@ -32,5 +40,48 @@ def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
 
 
 def as_text(stream: io.StringIO) -> str:
-    """Returns what was written, without blanks at the ends of lines."""
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    """Returns what was written, without blanks at the ends of lines; "" for nothing."""
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def laid_out(table: Table[Any], *, gap: int = 2, ruled: bool = True) -> Grid:
+    """Returns a table as rich lays it out, with `gap` characters between columns and a rule below the titles."""
+    edge = box.SIMPLE_HEAD if ruled else None
+    grid = Grid(box=edge, pad_edge=False, padding=(0, gap - ruled, 0, 0), show_edge=False)
+    for column in table.columns:
+        grid.add_column(
+            column.title,
+            justify="left" if column.left else "right",
+            vertical="top",
+            no_wrap=not column.fold,
+            min_width=column.fold or None,
+            overflow="fold" if column.fold else "ellipsis",
+        )
+    for row in table.rows:
+        cells = (Text(column.text(row), style=column.style(row)) for column in table.columns)
+        grid.add_row(*cells, style=table.style(row))
+    return grid
+
+
+def rendered(parts: Iterable[TablePart], *, width: int, color: bool = False) -> str:
+    """Returns the parts one below the other, at most `width` columns wide; "" for none."""
+    screen, stream = console(width=width, color=color)
+    for part in parts:
+        table, notes = part.table, part.notes
+        if part.narrow is not None and _narrowest(table) > width:
+            table, notes = part.narrow, part.narrow_notes
+        for number, head in enumerate(part.heads):
+            screen.print(head, style=None if number else "bold")
+        screen.print(laid_out(table))
+        for line in ("", *notes, ""):
+            screen.print(line)
+    return as_text(stream)
+
+
+def _narrowest(table: Table[Any]) -> int:
+    """Returns the width of a table whose folding columns are as narrow as they may be, in characters."""
+    widths = [
+        column.fold or max(cell_len(line) for text in (column.title, *texts) for line in text.splitlines() or [""])
+        for column, *texts in zip(table.columns, *table.texts, strict=True)
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)

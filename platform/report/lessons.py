@@ -1,18 +1,20 @@
 """Summarises what a study taught: what each axis gained, why the winner won, what the search cost and saved."""
 
 import dataclasses
-import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from platform.common.text import count, figure
 from platform.cost_model.step_time import StepTime
 from platform.report.forecast import Forecaster
-from platform.study.result.ranking import PointRuns, ratio_interval, speed_of
+from platform.study.result.ranking import PointRuns, ratio_interval
 from platform.study.result.result import RecipeResult, StudyResult
-from trainers.measuring.intervals import interval
+from trainers.measuring.intervals import interval, t_quantile
 from trainers.records.journal import StudyHeader
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.layout import Layout
@@ -67,16 +69,18 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     rows = [_axes(measurement) for measurement in timed]
     speed = {row: measurement.tokens_per_s or 0.0 for row, measurement in zip(rows, timed, strict=True)}
     point_of = {point.search.id: point for point in points if point.search is not None}
-    places = [place for place in range(len(AXES)) if len({row[place] for row in rows}) > 1]
+    speeds = np.array([measurement.tokens_per_s or 1.0 for measurement in timed])
+    codes = np.array([_codes(values) for values in zip(*rows, strict=True)], dtype=np.int64)
     sentences: dict[str, tuple[float, list[str]]] = {}
-    for place in places:
-        other_places = [other for other in places if other != place]
-        for (value, other), pairs in _pairs(rows, timed, place, other_places).items():
-            if not _differs(pairs):
+    for place in [place for place in range(len(codes)) if codes[place].any()]:
+        for first, second in _pairs(codes, place):
+            logs = np.log(speeds[first] / speeds[second])
+            if not _differs(logs, [timed[first[0]], timed[second[0]]]):
                 continue
-            if statistics.fmean(map(_log_ratio, pairs)) < 0:
-                value, other, pairs = other, value, [(second, first) for first, second in pairs]
-            gain, certainty = _gain(pairs, point_of)
+            value, other = rows[first[0]][place], rows[second[0]][place]
+            if logs.mean() < 0:
+                value, other, first, second, logs = other, value, second, first, -logs
+            gain, certainty = _gain(logs, point_of[timed[first[0]].id], point_of[timed[second[0]].id])
             remark = "" if winner is None else _of_winner(_axes(winner), place, value, other, speed)
             words = f"{value} is {gain:.1%} faster than {other} ({certainty}{remark})"
             largest, phrases = sentences.get(AXES[place], (0.0, []))
@@ -88,44 +92,53 @@ def axes_worth(points: Sequence[PointRuns], winner: Measurement | None) -> list[
     ]
 
 
-_Pair = tuple[Measurement, Measurement]
+Indices = NDArray[np.intp]
 
 
-def _pairs(
-    rows: Sequence[tuple[Any, ...]], timed: Sequence[Measurement], place: int, other_places: Sequence[int]
-) -> dict[tuple[Any, Any], list[_Pair]]:
-    """Returns the pairs of measurements that differ in the axis at `place` alone, by its two values; at `other_places`
-    are the other axes in which any two differ.
+def _codes(values: Sequence[Any]) -> list[int]:
+    """Returns each value's number, in the order of their first appearance."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
 
-    Measurements are grouped by these, since a study of 10,000 has too many pairs to compare each.
+
+def _pairs(codes: NDArray[np.int64], place: int) -> Iterator[tuple[Indices, Indices]]:
+    """Yields the pairs of measurements that differ in the axis at `place` alone, those of the same two values together:
+    the indices of the first value's measurements and of the second's. `codes` has a row an axis.
+
+    Measurements are sorted by all other axes, since a study of 10,000 has too many pairs to compare each.
     """
-    groups: dict[Any, list[tuple[Any, Measurement]]] = {}
-    for row, measurement in zip(rows, timed, strict=True):
-        groups.setdefault(tuple(row[other] for other in other_places), []).append((row[place], measurement))
-    pairs: dict[tuple[Any, Any], list[_Pair]] = {}
-    for group in groups.values():
-        for (value, measurement), (other_value, other) in itertools.combinations(group, 2):
-            if (other_value, value) in pairs:
-                pairs[other_value, value].append((other, measurement))
-            elif value != other_value:
-                pairs.setdefault((value, other_value), []).append((measurement, other))
-    return pairs
+    key = np.zeros(codes.shape[1], np.int64)
+    for other in [other for other in range(len(codes)) if other != place and codes[other].any()]:
+        key = np.unique(key * (codes[other].max() + 1) + codes[other], return_inverse=True)[1]
+    _, appeared, group = np.unique(key, return_index=True, return_inverse=True)
+    group = appeared[group]
+    order = np.argsort(group, kind="stable")
+    group, steps = group[order], range(1, int(np.bincount(group).max()))
+    starts = [np.flatnonzero(group[:-step] == group[step:]) for step in steps]
+    begin = np.concatenate([*starts, np.zeros(0, np.intp)])
+    end = np.concatenate([*(start + step for start, step in zip(starts, steps, strict=True)), np.zeros(0, np.intp)])
+    by_appearance = np.lexsort((end, begin))
+    first, second = order[begin[by_appearance]], order[end[by_appearance]]
+    values = np.stack([codes[place][first], codes[place][second]])
+    differ = values[0] != values[1]
+    first, second, values = first[differ], second[differ], values[:, differ]
+    kinds = values.min(axis=0) * (values.max(initial=0) + 1) + values.max(axis=0)
+    _, appeared, kind = np.unique(kinds, return_index=True, return_inverse=True)
+    for number in np.argsort(appeared):
+        of_kind = np.flatnonzero(kind == number)
+        is_same = values[0][of_kind] == values[0][of_kind[0]]
+        pairs = first[of_kind], second[of_kind]
+        yield np.where(is_same, *pairs), np.where(is_same, *pairs[::-1])
 
 
-def _log_ratio(pair: _Pair) -> float:
-    """Returns the logarithm of the first measurement's tokens/s over the other's."""
-    return math.log(speed_of(pair[0]) / speed_of(pair[1]))
-
-
-def _gain(pairs: Sequence[_Pair], point_of: Mapping[str, PointRuns]) -> tuple[float, str]:
+def _gain(logs: NDArray[np.float64], fast: PointRuns, slow: PointRuns) -> tuple[float, str]:
     """Returns (share by which the first measurements are faster, its interval over the pairs, over runs of the only
-    pair's points beside each other, or that it is not resolved).
+    pair's points beside each other, or that it is not resolved). `logs` are the logarithms of the pairs' ratios, `fast`
+    and `slow` the points of the first pair.
     """
-    logs = list(map(_log_ratio, pairs))
-    gain = math.exp(statistics.fmean(logs)) - 1
-    if len(pairs) > 1:
-        return gain, f"mean of {len(pairs)} pairs, {ratio_interval(*map(math.exp, interval(logs)))}"
-    fast, slow = (point_of[measurement.id] for measurement in pairs[0])
+    gain = math.exp(float(logs.mean())) - 1
+    if len(logs) > 1:
+        return gain, f"mean of {len(logs)} pairs, {ratio_interval(*map(math.exp, _interval(logs)))}"
     comparison = fast.beside(slow)
     if comparison.resolution != "faster":
         return gain, "1 pair, not resolved"
@@ -133,15 +146,19 @@ def _gain(pairs: Sequence[_Pair], point_of: Mapping[str, PointRuns]) -> tuple[fl
     return comparison.ratio - 1, words
 
 
-def _differs(pairs: Sequence[_Pair]) -> bool:
-    """Returns whether the 95 % interval excludes equal speeds: over the pairs' ratios, for a single one over both
-    measurements' windows.
+def _differs(logs: NDArray[np.float64], pair: Sequence[Measurement]) -> bool:
+    """Returns whether the 95 % interval excludes equal speeds: over the pairs' ratios, of which these are the
+    logarithms; for a single pair over both measurements' windows.
     """
-    logs = list(map(_log_ratio, pairs))
-    if len(pairs) == 1:
-        return abs(logs[0]) > math.hypot(*map(_margin, pairs[0]))
-    low, high = interval(logs)
+    if len(logs) == 1:
+        return abs(float(logs[0])) > math.hypot(*map(_margin, pair))
+    low, high = _interval(logs)
     return low > 0 or high < 0
+
+
+def _interval(logs: NDArray[np.float64]) -> tuple[float, float]:
+    half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return float(logs.mean()) - half, float(logs.mean()) + half
 
 
 def _margin(measurement: Measurement) -> float:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from platform.common import text
+from platform.report.columns import MeasuredRow
 from platform.report.summary import shortfall_gib
+from platform.report.table import Column
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.cluster import Cluster
 
@@ -62,8 +64,12 @@ def _points(rows: Sequence[Measurement]) -> str:
 
 
 def notes(
-    measured: Sequence[Measurement], best: Measurement | None, omitted: Sequence[str], titles: Sequence[str]
+    measured: Sequence[Measurement],
+    best: Measurement | None,
+    omitted: Sequence[str],
+    columns: Sequence[Column[MeasuredRow]],
 ) -> list[str]:
+    """Returns the notes below a table of `measured` with these columns, where the titles `omitted` had no room."""
     lines: list[str] = []
     if best is not None:
         lines.append("* the winner")
@@ -79,25 +85,14 @@ def notes(
             times = (row.tokens_per_s or 0.0) / winner
             speed = f" ({times:.2f} times as fast as the winner in one run, not resolved)" if times > 1 else ""
             lines.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}{speed}")
-    if "runs" in titles:
-        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in titles)
+    keys = {column.key for column in columns}
+    if "runs" in keys:
+        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std_share" in keys)
         lines.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
     if any(row.step_time_derived for row in measured):
         lines.append("~ derived from the parts of a step with fewer micro-steps")
-    legend = {
-        "±%": "±%: half the distance of the step time's quartiles.",
-        "TFLOP/s": "TFLOP/s: model FLOPs, recomputation not counted.",
-        "% of peak": "% of peak: of the measured matmul peak.",
-        "GiB": "GiB: most allocated, on the fullest device.",
-    }
     if measured:
-        lines.append(
-            " ".join(
-                note
-                for title, note in legend.items()
-                if not any(omitted_title.startswith(title) for omitted_title in omitted)
-            )
-        )
+        lines.append(" ".join(column.note for column in columns if column.note))
     if omitted:
         lines.append(f"Left out at this width: {', '.join(omitted)}.")
     return lines

@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from platform.common.text import figure
 from platform.cost_model.step_time import StepTime
 from platform.report.forecast import forecaster_of
+from platform.report.table import Column, Table, TablePart, records
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.journal import Profile, StudyHeader
 from trainers.records.measurement import Measurement
@@ -26,6 +28,46 @@ class StepPart:
     """The line above of which it is a part; "" for a part of the step."""
     beside: bool = False
     """Whether it overlaps the other parts, and so does not count in their sum."""
+    whole_s: float = 0.0
+    """Seconds of a step, measured."""
+    predicted_whole_s: float = 0.0
+    """Seconds of a step, predicted; 0 without a prediction."""
+
+    @property
+    def label(self) -> str:
+        """The name, marked where it is a part of the line above or overlaps the others."""
+        return f"{'- ' if self.parent else 'beside: ' if self.beside else ''}{self.name}"
+
+    @property
+    def share(self) -> float:
+        """The share of the step."""
+        return self.measured_s / max(self.whole_s, 1e-12)
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """The cost model's milliseconds."""
+        return None if self.predicted_s is None else 1e3 * self.predicted_s
+
+    @property
+    def predicted_share(self) -> float | None:
+        """The share of the predicted step."""
+        return None if self.predicted_s is None else self.predicted_s / max(self.predicted_whole_s, 1e-12)
+
+
+_COLUMNS: tuple[Column[StepPart], ...] = (
+    Column(title="part", value=lambda part: part.label, left=True),
+    Column(title="measured\nms", value=lambda part: 1e3 * part.measured_s),
+    Column(title="of the\nstep", value=lambda part: part.share, shown="{:.1%}".format),
+    Column(title="predicted\nms", value=lambda part: part.predicted_ms),
+    Column(title="of the\nstep", value=lambda part: part.predicted_share, shown="{:.1%}".format),
+)
+_RECORDED: tuple[Column[StepPart], ...] = (
+    Column(key="part", value=lambda part: part.name),
+    Column(key="of", value=lambda part: part.parent),
+    Column(key="ms", value=lambda part: 1e3 * part.measured_s),
+    Column(key="share", value=lambda part: part.share),
+    Column(key="predicted_ms", value=lambda part: part.predicted_ms),
+)
 
 
 def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPart]:
@@ -49,7 +91,7 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
         StepPart(name="data parallelism", measured_s=sums.exposed_dp_s, predicted_s=model("data_s"), parent=EXPOSED),
     )
     idle = "idle" if profile.device_kind == "cuda" else "idle (Python, waiting)"
-    return [
+    parts = [
         StepPart(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s", "attention_s")),
         StepPart(name="matmul", measured_s=sums.matmul_s, parent="compute"),
         StepPart(name="attention", measured_s=sums.attention_s, parent="compute"),
@@ -66,6 +108,8 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[StepPa
         StepPart(name="a step", measured_s=sums.wall_s, predicted_s=model("total_s")),
         StepPart(name="communication, hidden", measured_s=sums.communication_hidden_s, beside=True),
     ]
+    predicted_s = 0.0 if predicted is None else float(predicted.total_s[0])
+    return [dataclasses.replace(part, whole_s=sums.wall_s, predicted_whole_s=predicted_s) for part in parts]
 
 
 def profiled(result: StudyResult) -> Iterator[tuple[Measurement, Profile]]:
@@ -81,21 +125,40 @@ def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
     return None if prediction is None else prediction.step
 
 
+def profile_parts(result: StudyResult) -> Iterator[TablePart]:
+    """Yields a table for each profiled winner."""
+    for best, profile in profiled(result):
+        point = f"{profile.layout.label}, micro-batch {profile.batch.micro_batch} x {profile.batch.grad_accum}"
+        rows = parts_of(profile, predicted_step(result.header, best))
+        table = Table(columns=_COLUMNS, rows=rows, style=lambda part: "bold" if part.name == "a step" else "")
+        yield TablePart(
+            heads=("Where its step goes", f"{point}; {best.recipe.label}"),
+            table=table.filled,
+            notes=list(_notes(best, profile)),
+        )
+
+
+def _notes(best: Measurement, profile: Profile) -> Iterator[str]:
+    method = f"Mean of {profile.num_steps} steps on rank {profile.rank} under torch.profiler"
+    if profile.measured_grad_accum != profile.batch.grad_accum:
+        method += f", from {profile.measured_grad_accum} micro-steps each"
+    if best.step_time_s:
+        method += f"; timed without it a step took {figure(1e3 * best.step_time_s)} ms"
+    yield f"{method}."
+    if profile.device_kind == "cpu":
+        yield "On a CPU these are the operations of the worker's threads; gloo and the other workers share its cores."
+    if profile.trace:
+        yield f"Trace: {profile.trace} ({profile.trace_mib:.1f} MiB), to be opened in https://ui.perfetto.dev"
+    else:
+        yield f"The trace had {profile.trace_mib:.0f} MiB and was not kept."
+
+
 def profile_rows(result: StudyResult) -> list[Mapping[str, Any]]:
     """Returns the same as plain rows, for MLflow's pages."""
     return [
-        {
-            "part": part.name,
-            "of": part.parent,
-            "ms": 1e3 * part.measured_s,
-            "share": part.measured_s / max(profile.sums.wall_s, 1e-12),
-            "predicted_ms": None if part.predicted_s is None else 1e3 * part.predicted_s,
-            "layout": profile.layout.label,
-            "recipe": profile.recipe.id,
-            "trace": profile.trace,
-        }
+        {**record, "layout": profile.layout.label, "recipe": profile.recipe.id, "trace": profile.trace}
         for best, profile in profiled(result)
-        for part in parts_of(profile, predicted_step(result.header, best))
+        for record in records(_RECORDED, parts_of(profile, predicted_step(result.header, best)))
     ]
 
 

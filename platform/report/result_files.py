@@ -6,7 +6,7 @@ The winner's engine may write its own configuration beside `layout.json`.
 from pathlib import Path
 
 from platform.report.image_formats import FORMATS
-from platform.report.measurement_table import to_rows, write_csv
+from platform.report.measurement_table import write_table
 from platform.report.pictures import draw
 from platform.study.journal import JOURNAL
 from platform.study.layout_file import write_json, write_layout
@@ -28,10 +28,7 @@ def write_results(folder: Path, result: StudyResult, pictures_as: str = FORMATS[
     """
     header, history = result.header, result.history
     table, parquet = folder / CSV, folder / PARQUET
-    rows = to_rows(
-        history.measurements, cluster=header.cluster, source=f"study {header.name}", path=str(folder / JOURNAL)
-    )
-    write_csv(table, rows)
+    write_table(table, result, folder / JOURNAL)
     write_parquet(parquet, history.measurements)
     pictures: list[Path] = []
     for number, recipe_result in enumerate(result.of_study):

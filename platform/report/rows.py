@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.common.text import options, stages
 from platform.report.accumulations import accumulation_rows
 from platform.report.batches import batch_rows
+from platform.report.columns import POINT, RUN, MeasuredRow, select
 from platform.report.profile import profile_rows
-from platform.report.summary import days_of
+from platform.report.table import records
 from platform.study.result.gate import gate_figures
-from platform.study.result.ranking import PointRuns
 from platform.study.result.result import StudyResult
-from trainers.records.measurement import Measurement, Outcome
+from trainers.records.measurement import Outcome
 
 Rows = Sequence[Mapping[str, Any]]
+_OF_POINT = (*(key for key in RUN if key != "repeat"), "runs", "std_tokens_per_s")
+_SKIPPED = ("layout", "micro_batch", "reason", *(key for key in POINT if key not in ("layout", "micro_batch")))
 
 
 def tables(result: StudyResult) -> dict[str, Rows]:
@@ -21,16 +22,19 @@ def tables(result: StudyResult) -> dict[str, Rows]:
     layouts not tried, and those known not to run; numerics gates; recipes that differ in their batch; where the
     winners' steps go.
     """
-    tokens = result.header.tokens
+    header = result.header
     of_all = [point for recipe_result in result.measured for point in recipe_result.points]
     ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
     ordered.sort(key=lambda point: (point.typical.recipe.id, not point.speeds, -(point.typical.tokens_per_s or 0.0)))
-    skipped = [measurement for measurement in result.history.measurements if measurement.outcome is Outcome.SKIPPED]
+    rows = [MeasuredRow(run=point.typical, header=header, point=point) for point in ordered]
+    runs = [MeasuredRow(run=run, header=header) for point in ordered if point.runs for run in point.all]
+    measurements = result.history.measurements
+    skipped = [MeasuredRow(run=run, header=header) for run in measurements if run.outcome is Outcome.SKIPPED]
     rows_by_name: dict[str, Rows] = {
-        "measurements.json": [_of_point(point, tokens) for point in ordered],
-        "runs.json": [_measured(run, tokens) for point in ordered if point.runs for run in point.all],
+        "measurements.json": records(select(_OF_POINT), rows),
+        "runs.json": records(select(RUN), runs),
         "not_tried.json": _not_tried(result),
-        "skipped.json": [_skipped(measurement) for measurement in skipped],
+        "skipped.json": records(select(_SKIPPED), skipped),
         "gates.json": _gates(result),
         "global_batches.json": batch_rows(result),
         "accumulations.json": accumulation_rows(result),
@@ -75,55 +79,3 @@ def _not_tried(result: StudyResult) -> Rows:
         for of_recipe in result.of_study
         for planned_layout in (of_recipe.coverage.not_tried if of_recipe.coverage else ())
     ]
-
-
-def _point(measurement: Measurement) -> dict[str, Any]:
-    recipe, layout, batch = measurement.recipe, measurement.layout, measurement.batch
-    return {
-        "layout": layout.label,
-        "micro_batch": batch.micro_batch,
-        "grad_accum": batch.grad_accum,
-        "engine": layout.engine,
-        "sharding": layout.rules.sharding(layout),
-        "degrees": layout.degrees,
-        "checkpointing": layout.checkpointing,
-        "options": options(layout),
-        "num_devices": measurement.num_devices,
-        "seq_len": recipe.seq_len,
-        "global_batch": measurement.global_batch,
-        "compute_precision": recipe.compute_precision,
-        "recipe": measurement.trained_recipe.id,
-    }
-
-
-def _skipped(measurement: Measurement) -> dict[str, Any]:
-    point = _point(measurement)
-    first = {name: point.pop(name) for name in ("layout", "micro_batch")}
-    return {**first, "reason": measurement.reason, **point}
-
-
-def _of_point(point: PointRuns, tokens: float) -> dict[str, Any]:
-    row = _measured(point.typical, tokens)
-    del row["repeat"]
-    return {**row, "runs": len(point.runs), "std_tokens_per_s": point.std_tokens_per_s}
-
-
-def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:
-    point = _point(measurement)
-    return {
-        "outcome": measurement.outcome.value,
-        **{name: point.pop(name) for name in ("layout", "micro_batch", "grad_accum")},
-        "tokens_per_s": measurement.tokens_per_s,
-        "step_time_s": measurement.step_time_s,
-        "derived": measurement.step_time_derived,
-        "repeat": measurement.repeat,
-        "model_tflops_per_gpu": measurement.model_tflops_per_gpu,
-        "share_of_matmul_peak": measurement.share_of_matmul_peak,
-        "peak_allocated_gib": measurement.peak_allocated_gib,
-        "fullest_rank": measurement.memory_rank,
-        "fullest_stage": stages(measurement.memory_stages),
-        "utilization_pct": measurement.utilization_pct,
-        "days": days_of(measurement, tokens),
-        **point,
-        "reason": measurement.reason,
-    }

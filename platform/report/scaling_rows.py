@@ -6,7 +6,9 @@ Each number of devices has a winner of its own: the fastest layout on two is sel
 import dataclasses
 from collections.abc import Sequence
 
+from platform.common.text import count
 from platform.report.summary import cost_of, days_of, nearest
+from platform.report.table import Column, Table, with_values
 from platform.study.result.caveats import names_of
 from platform.study.result.coverage import Coverage
 from platform.study.result.result import StudyResult
@@ -62,6 +64,81 @@ class ScalingRow:
     def cost(self) -> float | None:
         """Cost of the token budget, in the user's currency."""
         return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
+
+    @property
+    def tokens_per_s_per_device(self) -> float | None:
+        """Tokens/s of one of the devices."""
+        return self.tokens_per_s and self.tokens_per_s / self.num_devices
+
+    @property
+    def winner_or_reason(self) -> str:
+        """The fastest layout with its batch, or why there is none."""
+        if self.best is None:
+            return self.reason
+        batch, caveats = self.best.batch, f" ({self.caveats})" if self.caveats else ""
+        return f"{self.best.layout.label}, micro-batch {batch.micro_batch} x {batch.grad_accum}{caveats}"
+
+
+_DECLARED: tuple[Column[ScalingRow], ...] = (
+    Column(key="gpus", title="{device}s", value=lambda row: row.num_devices),
+    Column(key="recipe", value=lambda row: row.recipe.label),
+    Column(key="layout", value=lambda row: row.best and row.best.layout.label),
+    Column(key="micro_batch", value=lambda row: row.best and row.best.batch.micro_batch),
+    Column(key="grad_accum", value=lambda row: row.best and row.best.batch.grad_accum),
+    Column(key="tokens", value=lambda row: row.tokens),
+    Column(key="days", title="days for\n{tokens}", value=lambda row: row.days, blank="-",
+           derived=lambda row: row.is_derived),
+    Column(key="gpu_days", title="{device}-\ndays", value=lambda row: row.device_days, blank="-",
+           derived=lambda row: row.is_derived),
+    Column(key="tokens_per_s", title="tokens/s", value=lambda row: row.tokens_per_s, blank="-",
+           derived=lambda row: row.is_derived),
+    Column(key="tokens_per_s_per_gpu", title="tokens/s\n/{device}", value=lambda row: row.tokens_per_s_per_device,
+           blank="-", derived=lambda row: row.is_derived),
+    Column(key="efficiency", title="efficiency", value=lambda row: row.efficiency, shown="{:.0%}".format, blank="-"),
+    Column(title="layouts\ntried", blank="-",
+           value=lambda row: row.coverage and f"{row.coverage.num_tried} of {row.coverage.num_layouts}"),
+    Column(key="runs", title="runs", value=lambda row: row.runs, shown=lambda runs: str(runs or "-")),
+    Column(key="gate", title="gate", value=lambda row: row.gate, shown=lambda gate: gate or "-"),
+    Column(key="cost", title="cost", value=lambda row: row.cost, blank="-", derived=lambda row: row.is_derived),
+    Column(key="reason", value=lambda row: row.reason),
+    Column(key="study", value=lambda row: row.study),
+    Column(key="caveats", value=lambda row: row.caveats),
+    Column(title="fastest layout", value=lambda row: row.winner_or_reason, left=True, fold=24),
+)  # fmt: skip
+_BY_KEY = {column.key: column for column in _DECLARED}
+RECORDED = [
+    _BY_KEY[key]
+    for key in (
+        *("gpus", "recipe", "layout", "micro_batch", "grad_accum", "tokens_per_s", "tokens_per_s_per_gpu", "tokens"),
+        *("days", "gpu_days", "efficiency", "cost", "reason", "study", "runs", "gate", "caveats"),
+    )
+]
+"""The columns of `scaling.csv`."""
+_ALWAYS = ("runs", "gate")
+"""Columns whose lack of values is told."""
+
+
+def scaling_table(group: Sequence[ScalingRow], device: str) -> Table[ScalingRow]:
+    """Returns a recipe's table for people, without columns that have no value (days and cost of a miniature); `device`
+    is the name of a device.
+    """
+    words = {"device": device, "tokens": count(group[0].tokens)}
+    titled = [dataclasses.replace(column, title=column.title.format(**words)) for column in _DECLARED if column.title]
+    filled = with_values(titled, group)
+    return Table(columns=[column for column in titled if column in filled or column.key in _ALWAYS], rows=group)
+
+
+def scaling_notes(group: Sequence[ScalingRow]) -> list[str]:
+    """Returns notes on rows that are not comparable at once, since figures of different standing are in one table."""
+    won_rows = [row for row in group if row.best is not None]
+    notes: list[str] = []
+    if any(row.is_derived for row in won_rows):
+        notes.append("~ derived from the parts of a step with fewer micro-steps")
+    if any(not row.runs for row in won_rows):
+        notes.append("runs: in fresh processes; - is a figure of the search alone")
+    if any(not row.gate for row in won_rows):
+        notes.append("gate: - is a winner whose loss and gradient norms were not compared with a plain layout's")
+    return notes
 
 
 def rows(results: Sequence[StudyResult]) -> list[ScalingRow]:

@@ -8,12 +8,13 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.report.accumulations import render_accumulations
-from platform.report.batches import render_batches
+from platform.report.accumulations import accumulation_parts
+from platform.report.batches import batch_parts
+from platform.report.console import rendered
 from platform.report.forecast import forecaster_of
 from platform.report.json_report import as_json
 from platform.report.lessons import lessons
-from platform.report.profile_table import render_profiles
+from platform.report.profile import profile_parts
 from platform.report.summary import verdicts
 from platform.report.terminal import render
 from platform.study.result.result import StudyResult
@@ -34,8 +35,8 @@ def show(result: StudyResult, files: Sequence[Path], *, as_object: bool) -> None
         return
     width = table_width()
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for table in (render, render_batches, render_accumulations, render_profiles):
-        print(table(result, width=width, color=color), end="")
+    parts = (*batch_parts(result), *accumulation_parts(result), *profile_parts(result))
+    print(render(result, width=width, color=color), rendered(parts, width=width, color=color), sep="", end="")
     for sentence in [*verdicts(result), *lessons(result, forecaster_of(result.header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
     if files:

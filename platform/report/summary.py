@@ -10,7 +10,7 @@ from platform.study.result.caveats import Caveat, names_of
 from platform.study.result.coverage import Coverage
 from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
-from trainers.records.journal import Peak
+from trainers.records.journal import Peak, StudyHeader
 from trainers.records.measurement import SETTINGS, TRAINING_STATE, Measurement, Outcome, days_for_tokens
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_sentence
@@ -47,6 +47,23 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
     """Returns the cost of these days, in the currency of the price of a device hour. None without a price too."""
     days = days_of(measurement, tokens)
     return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
+
+
+def spread_pct(measurement: Measurement) -> float | None:
+    """Returns half the distance between the quartiles of the step time, in per cent of its median."""
+    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
+    return None if low is None or high is None or not step else 100 * (high - low) / (2 * step)
+
+
+def limit_gib(measurement: Measurement, header: StudyHeader) -> float:
+    """Returns the memory that a device may hold: its own, or the cap."""
+    return min(header.cluster.device_memory_gib, measurement.cap_gib or header.cap_gib or math.inf)
+
+
+def head_room_gib(measurement: Measurement, header: StudyHeader) -> float | None:
+    """Returns how much of `limit_gib` the largest allocated memory leaves; None where it was not measured."""
+    peak_gib = measurement.peak_allocated_gib
+    return None if peak_gib is None else limit_gib(measurement, header) - peak_gib
 
 
 def winner_sentence(

@@ -39,17 +39,17 @@ _NAMES: dict[tuple[str, ...], str] = {
 }
 """Columns that have the measurement table's names; all others have their field's name."""
 
-_DERIVED: dict[str, Callable[[Measurement], Any]] = {
-    "id": lambda measurement: measurement.id,
-    "recipe": lambda measurement: measurement.recipe.id,
-    "layout_id": lambda measurement: measurement.layout.id,
-    "layout_label": lambda measurement: measurement.layout.label,
-    "params_b": lambda measurement: measurement.recipe.model.num_parameters / 1e9,
-    "gpus": lambda measurement: measurement.num_devices,
-    "dp": lambda measurement: measurement.layout.data_parallel,
-    "miniature": lambda measurement: measurement.miniature,
+_DERIVED: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
+    "id": ("", str, lambda measurement: measurement.id),
+    "recipe": ("recipe", str, lambda recipe: recipe.id),
+    "layout_id": ("layout", str, lambda layout: layout.id),
+    "layout_label": ("layout", str, lambda layout: layout.label),
+    "params_b": ("recipe", float, lambda recipe: recipe.model.num_parameters / 1e9),
+    "gpus": ("layout", int, lambda layout: layout.world_size),
+    "dp": ("layout", int, lambda layout: layout.data_parallel),
+    "miniature": ("recipe", bool, lambda recipe: recipe.model.miniature_of is not None),
 }
-"""Extra columns for readers' convenience, computed from the others."""
+"""Extra columns for readers' convenience: the field that each is computed from, or "" for all, its type and value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +57,12 @@ class _Column:
     name: str
     path: tuple[str, ...]
     hint: Any
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether Arrow takes the measurement's own field as it is."""
+        item = typing.get_args(self.hint)[0] if typing.get_origin(self.hint) is tuple else self.hint
+        return len(self.path) == 1 and item in (bool, int, float, str)
 
 
 @functools.cache
@@ -107,13 +113,18 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
     """
     pa, pq = _pyarrow()
     rows = tuple(measurements)
-    kinds = {"params_b": float, "gpus": int, "dp": int, "miniature": bool}
-    table: dict[str, Any] = {
-        name: pa.array(map(make, rows), _arrow_type(kinds.get(name, str), pa)) for name, make in _DERIVED.items()
-    }
+    table: dict[str, Any] = {}
+    for name, (field, kind, make) in _DERIVED.items():
+        values, indices = _distinct([getattr(row, field) if field else row for row in rows])
+        table[name] = pa.array(map(make, values), _arrow_type(kind, pa)).take(pa.array(indices, pa.int64()))
     for name, columns in itertools.groupby(_columns(), lambda column: column.path[0]):
-        values, indices = _distinct([getattr(row, name) for row in rows])
+        values, indices = [getattr(row, name) for row in rows], None
         for column in columns:
+            if column.is_plain:
+                table[column.name] = pa.array(values, _arrow_type(column.hint, pa))
+                continue
+            if indices is None:
+                values, indices = _distinct(values)
             cells = pa.array([_cell(value, column.path[1:]) for value in values], _arrow_type(column.hint, pa))
             table[column.name] = cells.take(pa.array(indices, pa.int64()))
     table["global_batch"] = pa.array([row.global_batch for row in rows], pa.int64())  # a fixed accumulation's too

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from platform.report.summary import days_of
+from platform.report.summary import days_of, limit_gib, spread_pct
 from platform.tracking.series import Series, milliseconds, series_of
 from trainers.records.journal import GateCurves, Profile, StudyHeader
 from trainers.records.measurement import Measurement, Outcome
@@ -168,7 +168,7 @@ def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float
     metrics: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
     metrics |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
     metrics |= {
-        "step_spread_pct": _spread_pct(measurement),
+        "step_spread_pct": spread_pct(measurement),
         "headroom_gib": _headroom_gib(measurement, header),
         "days": days_of(measurement, header.tokens),
     }
@@ -281,16 +281,8 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _spread_pct(measurement: Measurement) -> float | None:
-    """Returns half the distance between the quartiles of the step time, in per cent of its median."""
-    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
-    return None if low is None or high is None or not step else 100 * (high - low) / (2 * step)
-
-
 def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
     """Returns the memory of a device, or of the cap, that the peak leaves free."""
-    cap = measurement.cap_gib or header.cap_gib
-    limit = min(header.cluster.device_memory_gib, cap or math.inf)
     peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)
     peak = next(itertools.filterfalse(lambda value: value is None, peaks), None)
-    return None if peak is None else limit - peak
+    return None if peak is None else limit_gib(measurement, header) - peak

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
-from platform.report.measurement_table import TableRow, read_csv
 from platform.validate.rows import mlp_of
+from scripts.pages.committed import read_table
 
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements"
 _TOP = """# Measured on GPUs
@@ -28,9 +29,9 @@ def page() -> str:
 
 def _cells(path: Path) -> Iterator[list[str]]:
     """Yields a row for each model and precision of a table with at least one `ok` run."""
-    timed = [row for row in read_csv(path) if row.outcome == "ok"]
+    timed = [row for row in read_table(path) if row.outcome == "ok"]
     timed.sort(key=lambda row: (row.tokens_per_s_per_gpu or 0) * (row.gpus or 1), reverse=True)
-    fastest: dict[tuple[str | None, ...], TableRow] = {}
+    fastest: dict[tuple[str | None, ...], SimpleNamespace] = {}
     for row in timed:
         fastest.setdefault((row.model, row.precision, row.state_precision, row.optimizer), row)
     for row in fastest.values():
@@ -46,7 +47,7 @@ _SHARDING = {
 _KERNELS = {"quack": "quack loss", "chunked": "chunked", "block": "compiled", "model": "compiled whole"}
 
 
-def _recipe(best: TableRow) -> str:
+def _recipe(best: SimpleNamespace) -> str:
     """Returns the cell on the mathematics, without what is usual."""
     cap = [f"held to {best.cap_gib:g} GiB"] if best.cap_gib else []
     usual = ("bf16", "fp32 states", "adamw", "none compression")
@@ -56,7 +57,7 @@ def _recipe(best: TableRow) -> str:
     return ", ".join([f"{best.model}", f"{best.seq_len} x {best.global_batch}", *unusual, *cap])
 
 
-def _layout(best: TableRow) -> list[str]:
+def _layout(best: SimpleNamespace) -> list[str]:
     """Returns the cells on how it ran and how fast."""
     mlp = "quack MLP" if mlp_of(best.notes or "") == "quack" else None
     words = (best.attention, mlp, best.loss, best.compile)

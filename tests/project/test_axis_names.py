@@ -86,7 +86,6 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/tracking/views.py": SHARED,
     "platform/tracking/content.py": frozenset({"checkpointing"}),
     "platform/report/columns.py": frozenset({"engine", "checkpointing"}),
-    "platform/report/rows.py": frozenset({"engine", "checkpointing"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
     # whole tells kernels apart by their shapes.
     "platform/tracking/series.py": frozenset({"loss"}),

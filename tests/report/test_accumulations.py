@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from platform.report.accumulations import accumulation_rows, render_accumulations
+from platform.report.accumulations import accumulation_parts, accumulation_rows
 from platform.report.batches import side_by_side
+from platform.report.console import rendered
 from platform.report.terminal import render
 from tests.samples import RECIPE, layout, measurement, oom, result_of
 from trainers.records.measurement import Measurement
@@ -38,12 +39,12 @@ def test_each_accumulation_states_its_winner_with_its_global_batch() -> None:
 
 
 def test_the_table_puts_speed_beside_the_global_batch() -> None:
-    text = render_accumulations(result_of(measured()), width=80)
+    text = rendered(accumulation_parts(result_of(measured())), width=80)
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     assert "What accumulation buys" in flat and "77%" in flat and "100%" in flat and "nothing fits" in flat
     assert "another loss curve" in flat and "52.6" in flat, "days of the fastest"
-    assert render_accumulations(result_of(measured()[1:3]), width=80) == "", "one alone has nothing beside it"
+    assert rendered(accumulation_parts(result_of(measured()[1:3])), width=80) == "", "one alone has nothing beside it"
     assert side_by_side(result_of(measured())) == [], "the table of global batches is for recipes that fix one"
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from platform.common.errors import InputError
+from platform.report.columns import MeasuredRow
 from platform.report.html.loss_sections import thinned
 from platform.report.html.page import page, write_page
-from platform.report.html.pareto import MeasuredPoint, choices, front, groups_of, staircase
+from platform.report.html.pareto import choices, front, groups_of, staircase
 from platform.study.history import History
 from platform.study.result.result import StudyResult
 from tests import needs
@@ -113,7 +114,7 @@ def test_a_full_study_has_every_section_and_nothing_is_loaded(tmp_path: Path):
     words = " ".join(tags.words)
     assert "50,000" in words and "tokens/s" in words and "Pareto front" in words
     assert f"{tmp_path.name}/training" in words  # a curve of the training in the folder
-    assert "profile of" in words and "Median error" in words and "(reference)" in words
+    assert "Where its step goes" in words and "Median error" in words and "(reference)" in words
     assert "<b>early" not in text
 
 
@@ -174,14 +175,14 @@ def test_memory_that_other_processes_held_is_a_condition():
     assert "other processes held" not in page([result_of([measurement(others_gib=(0.0,))])])
 
 
-def points(*measured: Measurement) -> list[MeasuredPoint]:
+def points(*measured: Measurement) -> list[MeasuredRow]:
     return groups_of([result_of(measured)])[0].points
 
 
 def test_the_choices_are_the_best_in_each_respect():
     choice_by_name = choices(points(*POINTS))
-    assert choice_by_name["most tokens/s"].measurement == FASTEST
-    assert choice_by_name["most head-room"].measurement == LIGHT
+    assert choice_by_name["most tokens/s"].run == FASTEST
+    assert choice_by_name["most head-room"].run == LIGHT
     assert choices([]) == {}
 
 
@@ -189,7 +190,7 @@ def test_the_front_holds_what_no_other_point_beats():
     beaten = measurement(on=layout(prefetch=1), tokens_per_s=34000.0, peak_allocated_gib=31.0)
     equal = measurement(on=layout(prefetch=2), tokens_per_s=50000.0, peak_allocated_gib=70.0)
     best = front(points(FASTEST, LIGHT, beaten, equal))
-    assert [point.measurement for point in best] == [FASTEST, equal, LIGHT]  # equals do not beat each other
+    assert [point.run for point in best] == [FASTEST, equal, LIGHT]  # equals do not beat each other
     assert front([]) == []
 
 

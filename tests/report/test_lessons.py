@@ -1,11 +1,14 @@
 """The lessons of a study, printed at its end, and predictions beside measurements."""
 
 import dataclasses
+import itertools
 import time
+
+import numpy as np
 
 import search_spaces
 from platform.report.forecast import Forecaster
-from platform.report.lessons import axes_worth, cost_saving, lessons, reasons_for_winner
+from platform.report.lessons import _pairs, axes_worth, cost_saving, lessons, reasons_for_winner  # pyright: ignore[reportPrivateUsage]
 from platform.study.history import History
 from platform.study.result.result import RecipeResult, StudyResult
 from tests.samples import header, layout, measurement, result_of
@@ -164,3 +167,22 @@ def test_the_error_so_far_takes_no_longer_in_a_large_study() -> None:
     began_s = time.process_time()
     assert Forecaster(cluster=H200S).error([timed] * 10_000)
     assert time.process_time() - began_s < 10, "the square of them took minutes"
+
+
+def test_the_pairs_are_those_that_differ_in_one_axis_alone() -> None:
+    """Checks the sorted search for pairs against a comparison of every two rows."""
+    random = np.random.default_rng(0)
+    codes = np.unique(random.integers(0, 3, size=(60, 4)), axis=0)
+    codes = random.permutation(codes).T
+    for place in range(len(codes)):
+        others = np.delete(codes, place, axis=0)
+        expected = {
+            frozenset((a, b))
+            for a, b in itertools.combinations(range(codes.shape[1]), 2)
+            if (others[:, a] == others[:, b]).all() and codes[place, a] != codes[place, b]
+        }
+        kinds = list(_pairs(codes, place))
+        pairs = [frozenset((int(a), int(b))) for first, second in kinds for a, b in zip(first, second, strict=True)]
+        assert set(pairs) == expected and len(pairs) == len(expected)
+        for first, second in kinds:
+            assert len(set(codes[place, first])) == len(set(codes[place, second])) == 1, "one value on each side"

@@ -1,12 +1,12 @@
-"""The CSV table: its header, the meaning of cells, and reading it back."""
+"""The CSV table: its header, and the meaning of cells."""
 
 from pathlib import Path
 
 import pytest
 
 from platform.common.errors import InputError
-from platform.report.measurement_table import HEADER, NUM_PUBLISHED, TableRow, read_csv, strategy, to_rows, write_csv
-from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
+from platform.report.measurement_table import HEADER, strategy, write_table
+from tests.samples import RECIPE, csv_rows, layout, measurement, miniature, oom, result_of, skipped
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.layout import Layout
 
@@ -22,13 +22,13 @@ OWN_COLUMNS = (
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "columns.md"
 
 
-def _rows(*measurements: Measurement) -> list[TableRow]:
-    return to_rows(measurements, cluster=CLUSTER, source="study made-up", path="journal.jsonl")
+def _rows(folder: Path, *measurements: Measurement) -> list[dict[str, str]]:
+    write_table(folder / "table.csv", result_of(measurements), Path("journal.jsonl"))
+    return csv_rows(folder / "table.csv")
 
 
 def test_the_header_is_the_published_one_with_the_projects_own_after_it() -> None:
     assert ",".join(HEADER) == f"{PUBLISHED},{OWN_COLUMNS}"
-    assert HEADER[NUM_PUBLISHED] == "recipe"
 
 
 def test_every_column_is_documented_in_order() -> None:
@@ -37,7 +37,7 @@ def test_every_column_is_documented_in_order() -> None:
     assert documented == list(HEADER)
 
 
-def test_rows_come_back_as_they_were_and_layouts_stay_distinct(tmp_path: Path) -> None:
+def test_every_layout_has_a_row_of_its_own(tmp_path: Path) -> None:
     layouts = [
         layout(),
         layout(zero_stage=2),
@@ -48,39 +48,42 @@ def test_rows_come_back_as_they_were_and_layouts_stay_distinct(tmp_path: Path) -
         Layout(engine="ddp", dp_replicate=4),
         Layout(engine="deepspeed", dp_replicate=4),
     ]
-    measurements = [measurement(on=tried_layout, tokens_per_s=40000 / 3) for tried_layout in layouts] + [
-        oom(),
-        skipped(),
-    ]
-    rows = _rows(*measurements)
-    path = tmp_path / "table.csv"
-    write_csv(path, rows)
-    assert read_csv(path) == rows
-    assert len({row.layout_id for row in rows[: len(layouts)]}) == len(layouts)
+    rows = _rows(
+        tmp_path,
+        *(measurement(on=on, tokens_per_s=40000 / 3) for on in layouts),
+        oom(micro_batch=4),
+        skipped(micro_batch=8),
+    )
+    assert [row["layout_id"] for row in rows[: len(layouts)]] == [on.id for on in layouts]
+    assert {float(row["tokens_per_s_per_gpu"]) for row in rows[: len(layouts)]} == {10000 / 3}, "every digit"
+    assert [row["outcome"] for row in rows[-2:]] == ["oom", "skipped"]
 
 
-def test_what_the_cells_of_a_measurement_say() -> None:
-    (row,) = _rows(measurement(micro_batch=2, step_time_derived=True, cap_gib=70.0, compile_s=12.5))
-    assert row.params_b == pytest.approx(7.069016064)
-    assert (row.gpus, row.dp, row.strategy, row.engine) == (4, 4, "fsdp", "fsdp")
-    assert (row.micro_batch, row.grad_accum, row.global_batch) == (2, 64, 512)
-    assert row.iter_time_s == pytest.approx(512 * 2048 / 40000)
-    assert row.tokens_per_s_per_gpu == 10000
-    assert row.mfu == pytest.approx(100 * (row.tflops_per_gpu or 0) / 990)
-    assert row.peak_mem_gb == pytest.approx(61.25 * 1.073741824)
-    assert (row.status, row.outcome, row.cap_gib, row.peak_reserved_gib) == ("ok", "ok", 70.0, 66.5)
-    assert row.derived == "iter_time_s;tokens_per_s_per_gpu;tflops_per_gpu;mfu;hfu"
-    assert row.compile_s == 12.5
+def test_what_the_cells_of_a_measurement_say(tmp_path: Path) -> None:
+    (row,) = _rows(tmp_path, measurement(micro_batch=2, step_time_derived=True, cap_gib=70.0, compile_s=12.5))
+    cells = {
+        "source": "study made-up", "url_or_repo_path": "journal.jsonl", "gpus": "4", "dp": "4", "strategy": "fsdp",
+        "engine": "fsdp", "micro_batch": "2", "grad_accum": "64", "global_batch": "512", "status": "ok",
+        "outcome": "ok", "cap_gib": "70.0", "peak_reserved_gib": "66.5", "tokens_per_s_per_gpu": "10000.0",
+        "derived": "iter_time_s;tokens_per_s_per_gpu;tflops_per_gpu;mfu;hfu", "compile_s": "12.5", "ep": "",
+    }  # fmt: skip
+    assert {name: row[name] for name in cells} == cells
+    figures = {
+        "params_b": 7.069016064,
+        "iter_time_s": 512 * 2048 / 40000,
+        "mfu": 100 * float(row["tflops_per_gpu"]) / 990,
+        "peak_mem_gb": 61.25 * 1.073741824,
+    }
+    assert {name: float(row[name]) for name in figures} == pytest.approx(figures)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status"),
-    [("ok", "ok"), ("thrash", "ok"), ("slow", "ok"), ("oom", "oom"), ("diverged", "error"), ("hung", "error"),
-     ("failed", "error"), ("skipped", None)],
-)  # fmt: skip
-def test_outcomes_in_the_published_words(outcome: str, status: str | None) -> None:
-    (row,) = _rows(measurement(outcome=Outcome(outcome)))
-    assert (row.status, row.outcome) == (status, outcome)
+def test_outcomes_in_the_published_words(tmp_path: Path) -> None:
+    words = {
+        "ok": "ok", "thrash": "ok", "slow": "ok", "oom": "oom", "diverged": "error", "hung": "error",
+        "failed": "error", "skipped": "",
+    }  # fmt: skip
+    rows = _rows(tmp_path, *(measurement(micro_batch=2**n, outcome=Outcome(word)) for n, word in enumerate(words)))
+    assert {row["outcome"]: row["status"] for row in rows} == words
 
 
 @pytest.mark.parametrize(
@@ -99,58 +102,17 @@ def test_strategy_says_what_is_sharded(on: Layout, word: str) -> None:
     assert strategy(on) == word
 
 
-def test_a_miniature_says_so_in_its_row() -> None:
-    (row,) = _rows(measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2)))
-    assert "miniature of bloom-7b1" in (row.notes or "")
-
-
-def test_reasons_stay_on_one_line() -> None:
-    (row,) = _rows(oom(reason="first\nsecond,  third"))
-    assert row.notes == "first second, third"
-
-
-def test_a_published_table_without_our_columns_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "published.csv"
-    names = PUBLISHED.split(",")
-    cells = {"source": "a paper", "layers": "30", "iter_time_s": "1.5", "notes": "twice, as printed"}
-    path.write_text(PUBLISHED + "\n" + ",".join(f'"{cells.get(name, "")}"' for name in names) + "\n")
-    (row,) = read_csv(path)
-    assert (row.source, row.layers, row.iter_time_s, row.tp, row.recipe) == ("a paper", 30, 1.5, None, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "lacks source"),
-        (PUBLISHED.replace("layers,", "") + "\n", "lacks layers"),
-        (PUBLISHED + ",mood\n", "has unknown mood"),
-        (PUBLISHED + ",recipe,recipe\n", "repeats recipe"),
-        (PUBLISHED + "\na,b\n", "row 2 .* has 2 cells"),
-        (PUBLISHED + "\n" + "," * 4 + "many" + "," * 33 + "\n", "layers in row 2 .* 'many'"),
-        (PUBLISHED + "\n" + "," * 4 + "1.5" + "," * 33 + "\n", "layers in row 2 .* '1.5'"),
-        (PUBLISHED + "\n" + "," * 26 + "nan" + "," * 11 + "\n", "iter_time_s in row 2 .* 'nan'"),
-    ],
-)
-def test_what_is_not_a_table_is_said_in_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=reason) as caught:
-        read_csv(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_tables_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        read_csv(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_csv(tmp_path / "no" / "folder.csv", [])
-    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not CSV in UTF-8"):
-        read_csv(tmp_path / "binary.csv")
+def test_notes_say_what_has_no_column_on_one_line(tmp_path: Path) -> None:
+    small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
+    rows = _rows(tmp_path, small, oom(reason="first\nsecond,  third"))
+    assert [row["notes"] for row in rows] == ["miniature of bloom-7b1", "first second, third"]
 
 
 def test_figures_that_are_not_finite_are_left_blank(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    write_csv(path, _rows(measurement(step_time_s=float("nan"))))
-    (row,) = read_csv(path)
-    assert row.iter_time_s is None and row.model == RECIPE.model.name
+    (row,) = _rows(tmp_path, measurement(step_time_s=float("nan")))
+    assert (row["iter_time_s"], row["model"]) == ("", RECIPE.model.name)
+
+
+def test_a_table_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_table(tmp_path / "no" / "folder.csv", result_of([]))

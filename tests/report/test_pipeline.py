@@ -1,10 +1,12 @@
 """Reports on a pipeline: the stage with most memory, the measured bubble beside the formula's."""
 
-from platform.report.measurement_table import to_rows
+from pathlib import Path
+
+from platform.report.measurement_table import write_table
 from platform.report.progress import measurement_line
 from platform.report.summary import pipeline_words
 from tests.measuring.test_pipeline_timing import INTERLEAVED, measurement
-from tests.samples import CLUSTER
+from tests.samples import csv_rows, result_of
 from trainers.spec.layout import Layout
 
 
@@ -23,9 +25,10 @@ def test_nothing_is_said_of_other_layouts_and_where_a_step_is_too_short_why_only
     assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 64)).endswith("by (p - 1) / (v m + p - 1)")
 
 
-def test_the_table_of_runs_notes_the_stage_with_most_memory() -> None:
+def test_the_table_of_runs_notes_the_stage_with_most_memory(tmp_path: Path) -> None:
     piped, plain = (
         measurement(layout, 8, memory_rank=1) for layout in (INTERLEAVED, Layout(engine="ddp", dp_replicate=2))
     )
-    rows = to_rows([piped, plain], cluster=CLUSTER, source="test")
-    assert ["most memory on stages 1 and 5" in (row.notes or "") for row in rows] == [True, False]
+    write_table(tmp_path / "table.csv", result_of([piped, plain]))
+    notes = [row["notes"] for row in csv_rows(tmp_path / "table.csv")]
+    assert ["most memory on stages 1 and 5" in note for note in notes] == [True, False]

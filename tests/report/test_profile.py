@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from platform.report.profile import EXPOSED, parts_of, profile_json, profile_rows
-from platform.report.profile_table import render_profiles
+from platform.report.console import rendered
+from platform.report.profile import EXPOSED, parts_of, profile_json, profile_parts, profile_rows
 from platform.study.history import History
 from platform.study.result.result import StudyResult
 from tests.samples import CLUSTER, header, layout, measurement, profile
@@ -41,15 +41,15 @@ def test_exposed_communication_is_shown_by_the_mesh_axes_that_have_some() -> Non
     parts = [part for part in parts_of(profile(sums=sums)) if part.parent == EXPOSED]
     assert [part.name for part in parts] == ["tensor parallelism", "pipeline, its bubble included", "data parallelism"]
     assert sum(part.measured_s for part in parts) == pytest.approx(sums.communication_exposed_s)
-    table = render_profiles(result(profile(sums=sums)), width=120)
+    table = rendered(profile_parts(result(profile(sums=sums))), width=120)
     place = table.index(EXPOSED)
     assert place < table.index("tensor parallelism") < table.index("idle")
 
 
 def test_the_table_shows_shares_beside_those_predicted() -> None:
-    table = render_profiles(result(profile(OTHER), profile(), cluster=H200), width=120)
+    table = rendered(profile_parts(result(profile(OTHER), profile(), cluster=H200)), width=120)
     lines = {line.split("  ")[0].strip() or line.strip().split("  ")[0]: line.split() for line in table.splitlines()}
-    assert lines["matmul"][-2:] == ["40.0", "40.0%"], "nothing is predicted of it"
+    assert lines["- matmul"][-2:] == ["40.0", "40.0%"], "nothing is predicted of it"
     assert lines["compute"][1:3] == ["70.0", "70.0%"] and len(lines["compute"]) == 5
     assert lines["a step"][3] == lines["a step"][-1] == "100.0%"
     predicted = [float(lines[name][-1].rstrip("%")) for name in ("compute", "optimizer", "communication, exposed")]
@@ -59,18 +59,18 @@ def test_the_table_shows_shares_beside_those_predicted() -> None:
 
 
 def test_an_unknown_device_has_no_prediction() -> None:
-    table = render_profiles(result(profile()), width=120)
+    table = rendered(profile_parts(result(profile())), width=120)
     assert "predicted" not in table and "matmul" in table
 
 
 def test_a_trace_that_was_too_large_is_told() -> None:
-    table = render_profiles(result(profile(trace="", trace_mib=70.4)), width=120)
+    table = rendered(profile_parts(result(profile(trace="", trace_mib=70.4))), width=120)
     assert "The trace had 70 MiB and was not kept." in table
 
 
 def test_without_a_profile_nothing_is_shown() -> None:
     empty = result()
-    assert render_profiles(empty, width=120) == "" and profile_rows(empty) == []
+    assert rendered(profile_parts(empty), width=120) == "" and profile_rows(empty) == []
     assert profile_json(empty.measured[0], empty.header) is None
 
 

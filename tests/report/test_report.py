@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from platform.report.__main__ import main
-from platform.report.measurement_table import read_csv
 from platform.study.study import Study
-from tests.samples import header, measurement, oom, skipped
+from tests.samples import csv_rows, header, measurement, oom, skipped
 from trainers.records.journal import End, Measured
 from trainers.records.measurement import Measurement
 
@@ -51,7 +50,7 @@ def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "layout.json",
     ):
         assert words in out, words
-    assert [row.outcome for row in read_csv(csv)] == ["ok", "oom", "skipped"]
+    assert [row["outcome"] for row in csv_rows(csv)] == ["ok", "oom", "skipped"]
     assert (folder / "measurements.parquet").exists() and (folder / "layout.json").exists()
 
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from platform.common.errors import InputError
-from platform.report.measurement_table import read_csv
 from platform.report.result_files import write_results
 from platform.study.history import History
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.result.result import StudyResult
-from tests.samples import RECIPE, SMALL, header, layout, measurement, oom
+from tests.samples import RECIPE, SMALL, csv_rows, header, layout, measurement, oom
 from tests.study.parquet_reader import read_parquet
 from trainers.engines.deepspeed_config import ds_config
 from trainers.records.journal import Measured
@@ -45,7 +44,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     read = dataclasses.replace(read_layout(tmp_path / "layout.json"), caveats=())
     assert read == LayoutFile(layout=ZERO, recipe=RECIPE, batch=best.batch)
     assert read_parquet(tmp_path / "measurements.parquet") == history.measurements
-    assert [row.outcome for row in read_csv(tmp_path / "measurements.csv")] == ["ok", "ok", "oom"]
+    assert [row["outcome"] for row in csv_rows(tmp_path / "measurements.csv")] == ["ok", "ok", "oom"]
 
 
 def test_files_of_an_earlier_winner_do_not_stay(tmp_path: Path) -> None:

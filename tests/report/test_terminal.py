@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from platform.report.html.conditions import conditions
+from platform.report.html.page import page
 from platform.report.json_report import as_json
 from platform.report.notes import skipped_lines
 from platform.report.terminal import render
@@ -49,7 +49,7 @@ def test_every_report_says_that_there_is_no_dropout_and_what_decays(fields: dict
     recipe = dataclasses.replace(RECIPE, **fields)
     result = result_of([measurement(recipe=recipe)])
     sentence = f"There is no dropout, {words}"
-    assert sentence in render(result, width=120) and sentence in conditions([result]).body
+    assert sentence in render(result, width=120) and sentence in page([result])
     stated = as_json(result)["recipe"]
     assert (stated["dropout"], stated["decay"]) == (0.0, recipe.decay)
     assert (recipe.id == RECIPE.id) == (not fields)

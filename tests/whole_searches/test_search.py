@@ -16,10 +16,10 @@ import pytest
 import search_spaces
 from platform.common.errors import NOT_RESOLVED
 from platform.report.__main__ import main as report
-from platform.report.measurement_table import read_csv
 from platform.search.setup.planning import make_plan, num_rungs
 from platform.study.layout_file import read_layout
 from platform.study.result.tie_break import named_winner, unresolved
+from tests.samples import csv_rows
 from tests.study.parquet_reader import read_parquet
 from tests.whole_searches.session import write_space
 from tests.whole_searches.studies import ANSWERED, RAN, Run, nothing_twice, sessions_of, start
@@ -239,8 +239,8 @@ class TestAWholeSearch:
 
     def test_the_files_say_the_same(self, finished: Run) -> None:
         assert read_parquet(finished.path / "measurements.parquet") == finished.history.measurements
-        rows = read_csv(finished.path / "measurements.csv")
-        assert Counter(row.outcome for row in rows) == Counter(
+        rows = csv_rows(finished.path / "measurements.csv")
+        assert Counter(row["outcome"] for row in rows) == Counter(
             measurement.outcome.value for measurement in finished.history.measurements
         )
         winner = finished.sessions[0].object["winner"]

@@ -2,48 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 
-from platform.common.text import count, duration, figure, plural
+from platform.common.text import duration, figure, plural
 from platform.report.forecast import forecaster_of
 from platform.report.html.chart import lines
-from platform.report.html.elements import Section, figures, heading, paragraph, table
+from platform.report.html.elements import Block, Charts, Paragraph, Section, headed
 from platform.report.lessons import lessons
-from platform.report.scaling_rows import ScalingRow, by_recipe, rows
+from platform.report.scaling_rows import ScalingRow, by_recipe, rows, scaling_notes, scaling_table
+from platform.report.table import Column, Table
 from platform.study.result.result import StudyResult
-from trainers.records.measurement import Outcome
+from trainers.records.measurement import Measurement, Outcome
 
 
 def days_against_devices(results: Sequence[StudyResult]) -> Section:
     """Returns the section on the winner of each number of devices: days, device-days, efficiency and cost."""
-    groups = by_recipe(rows(results))
     device = results[0].header.cluster.device_word
-    body = ""
-    for group in groups:
-        won_rows = [row for row in group if row.best is not None]
-        if not won_rows:
-            continue
-        body += heading(group[0].recipe.label) if len(groups) > 1 else ""
-        planned = [row for row in won_rows if row.days is not None and row.device_days is not None]
-        counts = sorted({row.num_devices for row in planned})
-        if len(counts) > 1:
-            body += figures(list(_curves(group[0].recipe.label, device, planned, counts)))
-        elif planned:
-            body += paragraph(
-                f"One number of {device}s was measured: `python -m platform.search --gpus 1,2,4` and a report of its"
-                " study draw the curve.",
-                note=True,
-            )
-        budget = count(group[0].tokens)
-        header = (
-            "fastest layout",
-            f"{device}s",
-            "tokens/s",
-            "efficiency",
-            f"days for {budget}",
-            f"{device}-days",
-            "cost",
-        )
-        body += table(header, [_cells(row) for row in group])
-    return Section(id="days", title=f"Days and {device}-days against {device}s", body=body)
+    groups = by_recipe(rows(results))
+    blocks = [
+        block
+        for group in groups
+        if any(row.best is not None for row in group)
+        for block in (*headed(group[0].recipe.label, groups), *_of_recipe(group, device))
+    ]
+    return Section(id="days", title=f"Days and {device}-days against {device}s", blocks=blocks)
+
+
+def _of_recipe(group: Sequence[ScalingRow], device: str) -> Iterator[Block]:
+    planned = [row for row in group if row.days is not None and row.device_days is not None]
+    counts = sorted({row.num_devices for row in planned})
+    if len(counts) > 1:
+        yield Charts(list(_curves(group[0].recipe.label, device, planned, counts)))
+    elif planned:
+        words = f"One number of {device}s was measured: `python -m platform.search --gpus 1,2,4` and a report of its"
+        yield Paragraph(f"{words} study draw the curve.", note=True)
+    yield scaling_table(group, device)
+    for note in scaling_notes(group):
+        yield Paragraph(note, note=True)
 
 
 def _curves(name: str, device: str, planned: Sequence[ScalingRow], counts: Sequence[int]) -> Iterator[tuple[str, str]]:
@@ -55,52 +48,39 @@ def _curves(name: str, device: str, planned: Sequence[ScalingRow], counts: Seque
     yield title, lines(f"{title}, {name}", spent, x=unit, y=title, log_x=True, ticks=counts, zero=True)
 
 
-def _cells(row: ScalingRow) -> list[str]:
-    return [
-        row.best.layout.label + (f" ({row.caveats})" if row.caveats else "") if row.best else row.reason,
-        str(row.num_devices),
-        figure(row.tokens_per_s),
-        "" if row.efficiency is None else f"{row.efficiency:.0%}",
-        figure(row.days),
-        figure(row.device_days),
-        figure(row.cost),
-    ]
-
-
-def cost_of_the_search(results: Sequence[StudyResult]) -> Section:
-    """Returns the section on what each search took, how much of its space it ran, what it taught and what it saves."""
-    body, searches = "", list[list[str]]()
-    for result in results:
-        history = result.history
-        measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
-        coverages = [recipe_result.coverage for recipe_result in result.of_study if recipe_result.coverage]
-        searches.append(
-            [
-                result.header.name,
-                duration(history.wall_s),
-                figure(history.gpu_s / 3600),
-                plural(len(measured), "point"),
-                " + ".join(f"{coverage.num_tried} of {coverage.num_layouts}" for coverage in coverages),
-                str(sum(measurement.outcome is Outcome.OOM for measurement in measured)),
-                str(
-                    len(
-                        {
-                            measurement.layout
-                            for measurement in history.measurements
-                            if measurement.outcome is Outcome.SKIPPED
-                        }
-                    )
-                ),
-            ]
-        )
+def cost_of_the_search(results: Sequence[StudyResult]) -> Iterator[Block]:
+    """Yields what each search took, how much of its space it ran, what it taught and what it saves."""
     device = results[0].header.cluster.device_word
-    body += table(
-        ("study", "time", f"{device}-hours", "measured", "layouts tried", "out of memory", "left out as too large"),
-        searches,
-    )
+    columns: list[Column[StudyResult]] = [
+        Column(title="study", value=lambda result: result.header.name, left=True),
+        Column(title="time", value=lambda result: duration(result.history.wall_s)),
+        Column(title=f"{device}-hours", value=lambda result: figure(result.history.gpu_s / 3600)),
+        Column(title="measured", value=lambda result: plural(len(_measured(result)), "point")),
+        Column(title="layouts tried", value=_tried),
+        Column(
+            title="out of memory",
+            value=lambda result: str(sum(run.outcome is Outcome.OOM for run in _measured(result))),
+        ),
+        Column(title="left out as too large", value=lambda result: str(_num_skipped(result))),
+    ]
+    yield Table(columns=columns, rows=results).filled
     for result in results:
         sentences = lessons(result, forecaster_of(result.header))
-        if sentences and len(results) > 1:
-            body += heading(result.header.name)
-        body += "".join(paragraph(sentence) for sentence in sentences)
-    return Section(id="cost", title="What the search cost, taught and saved", body=body)
+        if sentences:
+            yield from headed(result.header.name, results)
+        for sentence in sentences:
+            yield Paragraph(sentence)
+
+
+def _measured(result: StudyResult) -> list[Measurement]:
+    return [run for run in result.history.measurements if run.outcome is not Outcome.SKIPPED]
+
+
+def _tried(result: StudyResult) -> str:
+    coverages = [of_recipe.coverage for of_recipe in result.of_study if of_recipe.coverage]
+    return " + ".join(f"{coverage.num_tried} of {coverage.num_layouts}" for coverage in coverages)
+
+
+def _num_skipped(result: StudyResult) -> int:
+    """Returns the number of layouts that were not run since they do not fit."""
+    return len({run.layout for run in result.history.measurements if run.outcome is Outcome.SKIPPED})

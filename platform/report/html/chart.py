@@ -17,6 +17,9 @@ Curve = tuple[str, Sequence[float], Sequence[float]]
 INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 LINES = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7c3aed", "#0e7490", "#991b1b")
 """Colours of lines, in order, repeated where there are more lines."""
+MOST_DRAWN = 2000
+"""Number of dots up to which each is drawn on its own; more are one image inside of the chart, which is smaller."""
+_DOTS_PER_INCH = 200
 _WIDTH_IN = 4.7
 """Width of a chart in inches, about that of a phone, so that letters have their size in points there."""
 _SIZE_PT = 8.5
@@ -36,7 +39,12 @@ def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) 
         draw(axes)
         plain(axes)
         file = io.StringIO()
-        picture.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        picture.savefig(
+            file,
+            format="svg",
+            dpi=_DOTS_PER_INCH,
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     text = file.getvalue()
     svg = text[text.index("<svg") :]
     # Its size is the page's matter; the frame of the viewBox stays.

@@ -1,60 +1,59 @@
 """The section on the conditions of all figures, each fact once."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from platform.report.disturbance import others_held
-from platform.report.html.elements import Section, heading, paragraph, table
+from platform.report.html.elements import Block, Paragraph, headed
+from platform.report.table import Column, Table
 from platform.study.result.result import StudyResult
-from trainers.records.measurement import Conditions, Outcome
+from trainers.records.measurement import Conditions, Measurement, Outcome
+
+_FACTS: list[Column[tuple[str, str]]] = [
+    Column(value=lambda fact: fact[0], left=True),
+    Column(value=lambda fact: fact[1], left=True),
+]
 
 
-def conditions(results: Sequence[StudyResult]) -> Section:
-    """Returns the section with cluster, command, commit, versions and environment of each study, and where measurements
-    differ in them.
+def conditions(results: Sequence[StudyResult]) -> Iterator[Block]:
+    """Yields cluster, command, commit, versions and environment of each study, and where measurements differ in
+    them.
     """
-    body = ""
     for result in results:
-        header, history = result.header, result.history
-        body += heading(header.name) if len(results) > 1 else ""
-        measured = [measurement for measurement in history.measurements if measurement.outcome is not Outcome.SKIPPED]
-        facts_of_runs = list(
-            dict.fromkeys(_facts(measurement.conditions) for measurement in measured if measurement.conditions)
-        )
-        rows = [
-            ["devices", header.cluster.label_under(header.cap_gib)],
-            ["begun", header.at],
-            *(["dropout and decay", words] for words in dict.fromkeys(of.regularization for of in header.recipes)),
-            ["command", " ".join(("python -m platform.search", *header.arguments))],
-            ["commit", header.commit],
-            *(
-                [name, value]
-                for name, value in (dict(facts_of_runs[0]) if facts_of_runs else {}).items()
-                if name != "commit"
-            ),
-        ]
-        for peak in history.peaks[-1:]:
-            spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
-            rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
-        derived = sum(measurement.step_time_derived for measurement in measured)
-        rows.append(["measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"])
-        held_back = sorted({reason for measurement in measured for reason in measurement.held_back_by})
-        if held_back:
-            rows.append(["clocks were lowered by", ", ".join(held_back)])
-        if held := others_held(measured):
-            rows.append(["other processes held", held])
-        warnings = {
-            text: None
-            for measurement in measured
-            if measurement.conditions
-            for text in measurement.conditions.warnings or ()
-        }
-        rows += [["a warning to workers", text] for text in warnings]
-        body += table(("", ""), rows, words=2)
+        yield from headed(result.header.name, results)
+        measured = [run for run in result.history.measurements if run.outcome is not Outcome.SKIPPED]
+        facts_of_runs = list(dict.fromkeys(_facts(run.conditions) for run in measured if run.conditions))
+        first = dict(facts_of_runs[0]) if facts_of_runs else {}
+        yield Table(columns=_FACTS, rows=list(_of_study(result, first, measured)))
         for other in facts_of_runs[1:]:
-            changed = {name: value for name, value in other if dict(facts_of_runs[0]).get(name) != value}
-            words = ", ".join(f"{name} {value}" for name, value in changed.items())
-            body += paragraph(f"Some measurements were taken on other conditions: {words}.")
-    return Section(id="conditions", title="Conditions", body=body)
+            changed = ", ".join(f"{name} {value}" for name, value in other if first.get(name) != value)
+            yield Paragraph(f"Some measurements were taken on other conditions: {changed}.")
+
+
+def _of_study(
+    result: StudyResult, of_runs: Mapping[str, str], measured: Sequence[Measurement]
+) -> Iterator[tuple[str, str]]:
+    """Yields the conditions of a study, each a name with its value; `of_runs` are those of its first run."""
+    header = result.header
+    yield "devices", header.cluster.label_under(header.cap_gib)
+    yield "begun", header.at
+    for words in dict.fromkeys(of_recipe.regularization for of_recipe in header.recipes):
+        yield "dropout and decay", words
+    yield "command", " ".join(("python -m platform.search", *header.arguments))
+    yield "commit", header.commit
+    yield from ((name, value) for name, value in of_runs.items() if name != "commit")
+    for peak in result.history.peaks[-1:]:
+        spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
+        yield f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"
+    derived = sum(measurement.step_time_derived for measurement in measured)
+    yield "measured over", f"{len(measured)} points; of {derived} the step time is derived (~)"
+    if held_back := sorted({reason for measurement in measured for reason in measurement.held_back_by}):
+        yield "clocks were lowered by", ", ".join(held_back)
+    if held := others_held(measured):
+        yield "other processes held", held
+    warnings = (run.conditions.warnings or () for run in measured if run.conditions)
+    for text in dict.fromkeys(itertools.chain.from_iterable(warnings)):
+        yield "a warning to workers", text
 
 
 def facts_of(measured_under: Conditions) -> Mapping[str, str]:

@@ -1,10 +1,10 @@
 """The section on loss: trainings in the studies' folders, and the curves of the numerics gates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from platform.report.html.chart import Curve, lines
-from platform.report.html.elements import Section, figures, heading, paragraph
+from platform.report.html.elements import Block, Charts, Heading, Paragraph
 from platform.study.result.result import StudyResult
 from trainers.records.journal import GateCurves
 from trainers.records.training import Steps, Validated
@@ -17,8 +17,8 @@ _MOST_TRAININGS = 12
 _LOSS = "loss (nats a token)"
 
 
-def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Section:
-    """Returns the section with training and held-out loss of every training in the folders, and the gates' losses."""
+def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Iterator[Block]:
+    """Yields training and held-out loss of every training in the folders, and the gates' losses."""
     train: list[Curve] = []
     held_out: list[Curve] = []
     for path in _trainings(folders)[:_MOST_TRAININGS]:
@@ -36,30 +36,27 @@ def loss_curves(results: Sequence[StudyResult], folders: Sequence[Path]) -> Sect
                     [validation.loss for validation in validated],
                 )
             )
-    body = ""
     if train:
         charts = [("Training loss", lines("Training loss", train, x="tokens", y=_LOSS, marks=False))]
         if held_out:
             charts.append(("Held-out loss", lines("Held-out loss", held_out, x="tokens", y=_LOSS)))
-        body += figures(charts)
-    for result in results:
-        for recipe_result in result.measured:
-            curves = [gate for gate, _ in recipe_result.gates if gate.losses]
-            if not curves:
-                continue
-            gate_curves = [_gate_curve(gate) for gate in curves]
-            body += heading(f"Numerics gates of {result.header.name}: {recipe_result.recipe.label}")
-            title = f"Numerics gates of {result.header.name}, {recipe_result.recipe.id}"
-            body += figures([("The same steps on the same samples", lines(title, gate_curves, x="step", y=_LOSS))])
-            if recipe_result.gate is not None:
-                body += paragraph(recipe_result.gate.sentence)
-    if not train and body:
-        body += paragraph(
-            "No training is in these folders: `python -m platform.train` trains a winner, and `python -m"
-            " platform.converge` compares trainings.",
-            note=True,
-        )
-    return Section(id="losses", title="Loss curves", body=body)
+        yield Charts(charts)
+    gated = [
+        (result.header.name, recipe_result, curves)
+        for result in results
+        for recipe_result in result.measured
+        if (curves := [_gate_curve(gate) for gate, _ in recipe_result.gates if gate.losses])
+    ]
+    for name, recipe_result, curves in gated:
+        recipe = recipe_result.recipe
+        yield Heading(f"Numerics gates of {name}: {recipe.label}")
+        chart = lines(f"Numerics gates of {name}, {recipe.id}", curves, x="step", y=_LOSS)
+        yield Charts([("The same steps on the same samples", chart)])
+        if recipe_result.gate is not None:
+            yield Paragraph(recipe_result.gate.sentence)
+    if gated and not train:
+        words = "No training is in these folders: `python -m platform.train` trains a winner, and `python -m"
+        yield Paragraph(f"{words} platform.converge` compares trainings.", note=True)
 
 
 def _gate_curve(gate: GateCurves) -> Curve:

@@ -1,17 +1,19 @@
 """Builds the page from its sections and writes the file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from platform.common.text import figure
+from platform.report.accumulations import accumulation_parts
+from platform.report.batches import batch_parts
+from platform.report.columns import MeasuredRow, select
 from platform.report.html.budget_sections import cost_of_the_search, days_against_devices
 from platform.report.html.conditions import conditions
-from platform.report.html.elements import Section, document, facts, heading, paragraph
+from platform.report.html.elements import Block, Facts, Paragraph, Section, blocks_of, document, headed
 from platform.report.html.loss_sections import loss_curves
 from platform.report.html.pareto import Group, groups_of
 from platform.report.html.speed_sections import against_batch_and_length, against_memory, heat_maps
 from platform.report.html.step_sections import predicted_and_measured, where_the_step_goes
-from platform.report.summary import cost_of, days_of, verdicts
+from platform.report.summary import verdicts
 from platform.study.atomic_write import replacing
 from platform.study.folder import user_path
 from platform.study.result.result import StudyResult
@@ -39,16 +41,17 @@ def page(results: Sequence[StudyResult], folders: Sequence[Path] = ()) -> str:
         f"Layout search: {names}",
         f"On {clusters}. Every figure is measured unless its place says otherwise.{_caveats(results)}",
         [
-            _answer(groups, results),
-            against_memory(groups),
-            heat_maps(groups),
-            against_batch_and_length(groups),
+            Section(id="answer", title="The answer", blocks=[*_answer(groups, results)]),
+            Section(id="memory", title="Throughput against memory", blocks=[*against_memory(groups)]),
+            Section(id="layouts", title="Layouts by micro-batch", blocks=[*heat_maps(groups)]),
+            Section(id="batch", title="Step time, latency and tokens/s", blocks=[*against_batch_and_length(groups)]),
+            Section(id="global-batch", title="Global batch and accumulation", blocks=_batches(results)),
             days_against_devices(results),
-            where_the_step_goes(groups, results),
-            predicted_and_measured(results),
-            loss_curves(results, folders),
-            cost_of_the_search(results),
-            conditions(results),
+            Section(id="step", title="Where the step goes", blocks=[*where_the_step_goes(groups, results)]),
+            Section(id="predicted", title="Predicted against measured", blocks=[*predicted_and_measured(results)]),
+            Section(id="losses", title="Loss curves", blocks=[*loss_curves(results, folders)]),
+            Section(id="cost", title="What the search cost, taught and saved", blocks=[*cost_of_the_search(results)]),
+            Section(id="conditions", title="Conditions", blocks=[*conditions(results)]),
         ],
     )
 
@@ -59,23 +62,28 @@ def _caveats(results: Sequence[StudyResult]) -> str:
     return f" Caveats: {', '.join(names)}." if names else ""
 
 
-def _answer(groups: Sequence[Group], results: Sequence[StudyResult]) -> Section:
-    body = ""
-    winners = [(result, best) for group in groups for result, _, best in group.winners]
+def _answer(groups: Sequence[Group], results: Sequence[StudyResult]) -> Iterator[Block]:
+    winners = [MeasuredRow(run=best, header=result.header) for group in groups for result, _, best in group.winners]
     if len(winners) == 1:
-        result, best = winners[0]
-        header = result.header
-        tilde = "~" * best.step_time_derived
-        answers = {
-            "tokens/s": figure(best.tokens_per_s) + tilde,
-            f"tokens/s a {header.cluster.device_word}": figure(best.tokens_per_s_per_gpu) + tilde,
-            "seconds a step": figure(best.step_time_s) + tilde,
-            "GiB at most": figure(best.peak_allocated_gib),
-            "days": figure(days_of(best, header.tokens)),
-            "cost": figure(cost_of(best, header.tokens, header.price_per_gpu_h)),
-        }
-        body += facts([(name, value) for name, value in answers.items() if value.strip("~")])
+        columns = select(_ANSWER, winners[0].header)
+        named = [(_ANSWER[column.key] or column.flat, column.text(winners[0])) for column in columns]
+        yield Facts([(name, value) for name, value in named if value])
     for result in results:
-        body += heading(result.header.name) if len(results) > 1 else ""
-        body += "".join(paragraph(sentence) for sentence in verdicts(result))
-    return Section(id="answer", title="The answer", body=body)
+        yield from headed(result.header.name, results)
+        for sentence in verdicts(result):
+            yield Paragraph(sentence)
+
+
+_ANSWER = {
+    "tokens_per_s": "",
+    "tokens_per_s_per_gpu": "",
+    "step_time_s": "seconds a step",
+    "peak_allocated_gib": "GiB at most",
+    "days": "",
+    "cost": "",
+}
+"""Keys of the answer's figures, and their names where no title above stands for them."""
+
+
+def _batches(results: Sequence[StudyResult]) -> list[Block]:
+    return [block for result in results for block in blocks_of((*batch_parts(result), *accumulation_parts(result)))]

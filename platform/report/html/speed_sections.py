@@ -1,15 +1,18 @@
 """Sections on speed: against memory with the Pareto front, by layout and micro-batch, against batch and length."""
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from platform.common.text import figure, plural
-from platform.report.html.chart import INK, Curve, chart, legend_below, lines, scale
-from platform.report.html.elements import Section, TableCell, figures, heading, paragraph, table
-from platform.report.html.pareto import Group, MeasuredPoint, choices, front, staircase
+from platform.report.columns import CHOICES, MeasuredRow, select
+from platform.report.html.chart import INK, MOST_DRAWN, Curve, chart, legend_below, lines, scale
+from platform.report.html.elements import Block, Charts, Heading, Paragraph, headed
+from platform.report.html.pareto import Group, choices, front, staircase
 from platform.report.pictures import COLORS
-from platform.report.summary import cost_of, days_of
+from platform.report.summary import limit_gib
+from platform.report.table import Column, Table
 from trainers.records.measurement import TIMED, Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -27,62 +30,34 @@ _GOOD = (15, 118, 110)
 _FAILED = "#7c3aed"
 
 
-def against_memory(groups: Sequence[Group]) -> Section:
-    """Returns the section that shows every point's memory and speed, and the Pareto front."""
-    body = ""
+def against_memory(groups: Sequence[Group]) -> Iterator[Block]:
+    """Yields every point's memory and speed, and the Pareto front."""
     for group in groups:
         points = group.points
         if not points:
             continue
-        body += _title(group, groups)
-        body += figures([("Tokens/s against memory, a dot a point", _scatter(group, points))])
-        choice_by_name = choices(points)
-        body += table(_CHOICE_HEADER, [_choice_row(name, point) for name, point in choice_by_name.items()], words=2)
+        yield from headed(group.recipe.label, groups)
+        yield Charts([("Tokens/s against memory, a dot a point", _scatter(group, points))])
+        chosen = [dataclasses.replace(point, choice=name) for name, point in choices(points).items()]
+        columns = select(CHOICES, points[0].header)
+        yield Table(columns=columns, rows=chosen).filled
         best = front(points)
-        names = {id(point.measurement) for point in choice_by_name.values()}
-        others = [point for point in best if id(point.measurement) not in names]
+        names = {id(point.run) for point in chosen}
+        others = [point for point in best if id(point.run) not in names]
         if any(point.runs for _, of_recipe in group.parts for point in of_recipe.points):
-            body += paragraph(
-                "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
-                note=True,
-            )
+            words = "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own."
+            yield Paragraph(words, note=True)
         if len(points) > 1:
-            body += paragraph("Points are chosen here by one run of each: their order is not resolved.", note=True)
+            words = "Points are chosen here by one run of each: their order is not resolved."
+            yield Paragraph(words, note=True)
         if others:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""
-            body += paragraph(f"{title}{more}; those above are among them.", note=True)
-            body += table(_CHOICE_HEADER[1:], [_choice_row("", other)[1:] for other in others[:_MOST_OF_FRONT]])
-    return Section(id="memory", title="Throughput against memory", body=body)
+            yield Paragraph(f"{title}{more}; those above are among them.", note=True)
+            yield Table(columns=columns, rows=others[:_MOST_OF_FRONT]).filled
 
 
-_CHOICE_HEADER = (
-    *("choice", "layout", "tokens/s", "GiB", "devices", "micro-batch", "tokens/s a device", "head-room GiB"),
-    *("days", "cost"),
-)
-
-
-def _choice_row(name: str, point: MeasuredPoint) -> list[str]:
-    measurement, header = point.measurement, point.header
-    return [
-        name,
-        measurement.layout.label,
-        figure(measurement.tokens_per_s) + "~" * measurement.step_time_derived,
-        figure(measurement.peak_allocated_gib),
-        str(measurement.num_devices),
-        f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}",
-        figure(measurement.tokens_per_s_per_gpu),
-        figure(point.head_room_gib) if point.peak_gib else "",
-        figure(days_of(measurement, header.tokens)),
-        figure(cost_of(measurement, header.tokens, header.price_per_gpu_h)),
-    ]
-
-
-def _title(group: Group, groups: Sequence[Group]) -> str:
-    return heading(group.recipe.label) if len(groups) > 1 else ""
-
-
-def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
+def _scatter(group: Group, points: Sequence[MeasuredRow]) -> str:
     timed = [
         measurement for measurement in group.measurements if measurement.tokens_per_s and measurement.peak_allocated_gib
     ]
@@ -94,19 +69,19 @@ def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
     ]
 
     def draw(axes: "Axes") -> None:
+        many: Any = {"rasterized": len(timed) + len(crashed) > MOST_DRAWN}
         for outcome in dict.fromkeys(measurement.outcome for measurement in timed):
             of_outcome = [measurement for measurement in timed if measurement.outcome is outcome]
-            xs, ys = (
-                [measurement.peak_allocated_gib or 0.0 for measurement in of_outcome],
-                [measurement.tokens_per_s or 0.0 for measurement in of_outcome],
-            )
-            axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", color=COLORS.get(outcome, _FAILED), label=outcome)
+            xs = [measurement.peak_allocated_gib or 0.0 for measurement in of_outcome]
+            ys = [measurement.tokens_per_s or 0.0 for measurement in of_outcome]
+            style: Any = {"color": COLORS.get(outcome, _FAILED), "label": outcome, **many}
+            axes.plot(xs, ys, "o", ms=4, alpha=0.75, mec="none", **style)
         if crashed:
-            xs, ys = [gib for _, gib in crashed], [0.0] * len(crashed)
-            axes.plot(xs, ys, "x", ms=5, color=COLORS[Outcome.OOM], label="oom: held and asked for", clip_on=False)
-        gib, speed = staircase([point for point in points if point.peak_gib])
+            style = {"color": COLORS[Outcome.OOM], "label": "oom: held and asked for", **many}
+            axes.plot([gib for _, gib in crashed], [0.0] * len(crashed), "x", ms=5, clip_on=False, **style)
+        gib, speed = staircase(points)
         axes.plot(gib, speed, "-", color=INK, lw=1.2, drawstyle="steps-post", label="Pareto front")
-        for limit in sorted({point.limit_gib for point in points}):
+        for limit in sorted({limit_gib(point.run, point.header) for point in points}):
             axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--")
         for _, _, best in group.winners:
             axes.plot([best.peak_allocated_gib or 0.0], [best.tokens_per_s or 0.0], "o", ms=10, mfc="none", mec=INK)
@@ -120,35 +95,51 @@ def _scatter(group: Group, points: Sequence[MeasuredPoint]) -> str:
     return chart(f"Tokens/s against memory, {group.recipe.label}", draw, height_in=4.0)
 
 
-def heat_maps(groups: Sequence[Group]) -> Section:
-    """Returns the section with a table for each recipe and number of devices: layouts by micro-batch, shaded by
-    speed.
-    """
+def heat_maps(groups: Sequence[Group]) -> Iterator[Block]:
+    """Yields a table for each recipe and number of devices: layouts by micro-batch, shaded by speed."""
     parts: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for group in groups:
         for measurement in group.measurements:
             parts[group.recipe.label, measurement.num_devices].append(measurement)
     winners = {(best.recipe, best.layout, best.batch) for group in groups for *_, best in group.winners}
-    body = ""
     for (recipe, num_devices), measurements in parts.items():
         measured = [measurement for measurement in measurements if measurement.outcome is not Outcome.SKIPPED]
         if measured:
-            on = f" on {plural(num_devices, 'device')}"
-            body += heading(f"{recipe},{on}" if len(groups) > 1 else on.strip().capitalize()) if len(parts) > 1 else ""
-            body += _heat_map(measured, winners) + paragraph(_heat_map_note(measurements), note=True)
-    return Section(id="layouts", title="Layouts by micro-batch", body=body)
+            on = f"on {plural(num_devices, 'device')}"
+            yield from headed(f"{recipe}, {on}" if len(groups) > 1 else on.capitalize(), parts)
+            yield _heat_map(measured, winners)
+            yield Paragraph(_heat_map_note(measurements), note=True)
 
 
-def _heat_map(measured: Sequence[Measurement], winners: Container[tuple[Recipe, Layout, BatchPoint]]) -> str:
+_HeatRow = tuple[Layout, dict[int, Measurement]]
+"""A layout with its measurements by micro-batch."""
+
+
+def _heat_map(
+    measured: Sequence[Measurement], winners: Container[tuple[Recipe, Layout, BatchPoint]]
+) -> Table[_HeatRow]:
     speed = _best_by_layout(measured)
-    fastest, columns = max(speed.values()), sorted({measurement.batch.micro_batch for measurement in measured})
-    cells = {(measurement.layout, measurement.batch.micro_batch): measurement for measurement in measured}
-    rows: list[list[str | TableCell]] = []
-    for layout in sorted(speed, key=lambda layout: -speed[layout])[:_MOST_ROWS]:
-        row = [cells.get((layout, micro_batch)) for micro_batch in columns]
-        stars = [cell is not None and (cell.recipe, layout, cell.batch) in winners for cell in row]
-        rows.append([layout.label, *(_shade(cell, fastest, star) for cell, star in zip(row, stars, strict=True))])
-    return table(["layout \\ micro-batch", *map(str, columns)], rows)
+    cells: dict[Layout, dict[int, Measurement]] = defaultdict(dict)
+    for measurement in measured:
+        cells[measurement.layout][measurement.batch.micro_batch] = measurement
+    name: Column[_HeatRow] = Column(title="layout \\ micro-batch", value=lambda row: row[0].label, left=True)
+    sizes = sorted({measurement.batch.micro_batch for measurement in measured})
+    fastest = max(speed.values())
+    return Table(
+        columns=[name, *(_heat_column(size, fastest, winners) for size in sizes)],
+        rows=[(layout, cells[layout]) for layout in sorted(speed, key=lambda on: -speed[on])[:_MOST_ROWS]],
+    )
+
+
+def _heat_column(size: int, fastest: float, winners: Container[tuple[Recipe, Layout, BatchPoint]]) -> Column[_HeatRow]:
+    """Returns the heat map's column of one micro-batch."""
+
+    def text(row: _HeatRow) -> str | None:
+        cell = row[1].get(size)
+        star = cell is not None and (cell.recipe, cell.layout, cell.batch) in winners
+        return cell and f"{'★ ' if star else ''}{_cell_text(cell)}"
+
+    return Column(title=str(size), value=text, css=lambda row: _shade(row[1].get(size), fastest))
 
 
 def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
@@ -175,56 +166,44 @@ def _heat_map_note(measurements: Sequence[Measurement]) -> str:
     return "; ".join(parts) + "."
 
 
-def _shade(measurement: Measurement | None, fastest: float, is_winner: bool) -> str | TableCell:
-    if measurement is None:
-        return ""
+def _cell_text(measurement: Measurement) -> str:
     speed = measurement.tokens_per_s or 0.0
     text = f"{figure(speed)}{'~' * measurement.step_time_derived}" if speed else ""
+    words = {Outcome.OK: "", Outcome.OOM: "OOM"}
+    return f"{text} {words.get(measurement.outcome, measurement.outcome.value)}".strip()
+
+
+def _shade(measurement: Measurement | None, fastest: float) -> str:
+    """Returns the style of a cell: the darker the faster, or the colour of what went wrong."""
+    if measurement is None:
+        return ""
     if measurement.outcome not in TIMED:
-        word = "OOM" if measurement.outcome is Outcome.OOM else measurement.outcome.value
-        return TableCell(
-            text=f"{text} {word}".strip(), background=f"{COLORS.get(measurement.outcome, _FAILED)}40", color=INK
-        )
-    share = (speed / fastest) ** 3 if fastest else 0.0
+        return f"background:{COLORS.get(measurement.outcome, _FAILED)}40;color:{INK}"
+    share = ((measurement.tokens_per_s or 0.0) / fastest) ** 3 if fastest else 0.0
     shade = ",".join(str(round(255 - (255 - part) * (0.08 + 0.92 * share))) for part in _GOOD)
-    word = "" if measurement.outcome is Outcome.OK else f" {measurement.outcome.value}"
-    return TableCell(
-        text=f"{'★ ' if is_winner else ''}{text}{word}",
-        background=f"rgb({shade})",
-        color="#fff" if share > 0.6 else INK,
-    )
+    return f"background:rgb({shade});color:{'#fff' if share > 0.6 else INK}"
 
 
-def against_batch_and_length(groups: Sequence[Group]) -> Section:
-    """Returns the section with step time, latency and tokens/s against micro-batch, and against sequence length where
-    several were measured.
+def against_batch_and_length(groups: Sequence[Group]) -> Iterator[Block]:
+    """Yields step time, latency and tokens/s against micro-batch, and against sequence length where several were
+    measured.
     """
-    body = ""
-    for group in groups:
-        fastest = list(_fastest(group))
+    measured = [(group, fastest) for group in groups if (fastest := list(_fastest(group)))]
+    for group, fastest in measured:
         sizes = sorted({point.batch.micro_batch for _, points in fastest for point in points})
-        if not sizes:
-            continue
-        body += _title(group, groups)
-        body += figures(list(_batch_charts(group, fastest, sizes)))
-        body += paragraph(
-            f"The fastest {plural(len(fastest), 'layout')}. Latency is a micro-step's: forward and backward pass of one"
-            " micro-batch; a step is all micro-steps and the optimizer's.",
-            note=True,
-        )
+        yield from headed(group.recipe.label, groups)
+        yield Charts(list(_batch_charts(group, fastest, sizes)))
+        words = f"The fastest {plural(len(fastest), 'layout')}. Latency is a micro-step's: forward and backward pass of"
+        yield Paragraph(f"{words} one micro-batch; a step is all micro-steps and the optimizer's.", note=True)
     lengths = Counter(group.recipe.seq_len for group in groups if group.points)
     if len(lengths) > 1:
-        body += heading("Against sequence length")
-        body += figures(list(_length_charts(groups, sorted(lengths))))
-        body += paragraph("Each the fastest layout of its length and micro-batch.", note=True)
-    elif body:
+        yield Heading("Against sequence length")
+        yield Charts(list(_length_charts(groups, sorted(lengths))))
+        yield Paragraph("Each the fastest layout of its length and micro-batch.", note=True)
+    elif measured:
         (length,) = lengths or [0]
-        body += paragraph(
-            f"One sequence length was measured, {length:,}: search with --set seq_len=A,B or give the studies of"
-            " several lengths to see the curves against it.",
-            note=True,
-        )
-    return Section(id="batch", title="Step time, latency and tokens/s", body=body)
+        words = f"One sequence length was measured, {length:,}: search with --set seq_len=A,B or give the studies of"
+        yield Paragraph(f"{words} several lengths to see the curves against it.", note=True)
 
 
 def latency_s(measurement: Measurement) -> float:
@@ -268,9 +247,9 @@ def _length_charts(groups: Sequence[Group], lengths: Sequence[int]) -> Iterator[
     best: dict[tuple[int, int], Measurement] = {}
     for group in groups:
         for point in group.points:
-            key = (point.measurement.batch.micro_batch, group.recipe.seq_len)
-            if key not in best or point.tokens_per_s > (best[key].tokens_per_s or 0.0):
-                best[key] = point.measurement
+            key = (point.run.batch.micro_batch, group.recipe.seq_len)
+            if key not in best or (point.run.tokens_per_s or 0.0) > (best[key].tokens_per_s or 0.0):
+                best[key] = point.run
     sizes = sorted({size for size, _ in best})
     for name, unit, value_of in _QUANTITIES:
         curves: list[Curve] = []

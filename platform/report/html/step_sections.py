@@ -1,16 +1,16 @@
 """Sections on the step: where its time goes, and predictions beside measurements."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from platform.common.text import figure
 from platform.report.forecast import forecaster_of
-from platform.report.html.chart import FAINT, LINES, chart, legend_below, scale
-from platform.report.html.elements import Section, figures, heading, paragraph, table
+from platform.report.html.chart import FAINT, LINES, MOST_DRAWN, chart, legend_below, scale
+from platform.report.html.elements import Block, Charts, Paragraph, blocks_of, headed
 from platform.report.html.pareto import Group
-from platform.report.profile import parts_of, predicted_step, profiled
+from platform.report.profile import profile_parts
 from platform.study.result.result import StudyResult
 from trainers.records.measurement import TIMED, Measurement
 
@@ -20,42 +20,26 @@ if TYPE_CHECKING:
 _MOST_BARS = 8
 
 
-def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult]) -> Section:
-    """Returns the section on profiled winners part by part beside the cost model, and micro-steps and optimizer of the
-    fastest others.
+def where_the_step_goes(groups: Sequence[Group], results: Sequence[StudyResult]) -> Iterator[Block]:
+    """Yields profiled winners part by part beside the cost model, and micro-steps and optimizer of the fastest
+    others.
     """
-    body = ""
     for result in results:
-        for best, profile in profiled(result):
-            whole_s = max(profile.sums.wall_s, 1e-12)
-            body += heading(
-                f"{result.header.name}: profile of {best.layout.label}, micro-batch {best.batch.micro_batch}"
-            )
-            parts = parts_of(profile, predicted_step(result.header, best))
-            rows = [
-                [
-                    f"{'- ' if part.parent else ''}{part.name}{' (beside the rest)' if part.beside else ''}",
-                    figure(1e3 * part.measured_s),
-                    f"{part.measured_s / whole_s:.0%}",
-                    "" if part.predicted_s is None else figure(1e3 * part.predicted_s),
-                ]
-                for part in parts
-            ]
-            body += table(("part", "measured ms", "of the step", "predicted ms"), rows)
-    for group in groups:
-        timed = [
-            measurement for measurement in group.measurements if measurement.outcome in TIMED and _parts(measurement)
-        ]
-        timed.sort(key=lambda measurement: measurement.step_time_s or 0.0)
-        if timed:
-            body += heading(group.recipe.label) if len(groups) > 1 else ""
-            body += figures([("Measured parts of the fastest steps", _bars(group, timed[:_MOST_BARS]))])
-    if body:
-        body += paragraph(
-            "The last micro-step has the exchange of gradients in it. Parts were timed by events on the device.",
-            note=True,
-        )
-    return Section(id="step", title="Where the step goes", body=body)
+        if parts := list(profile_parts(result)):
+            yield from [*headed(result.header.name, results), *blocks_of(parts)]
+    timed_of = [(group, _timed(group)) for group in groups if _timed(group)]
+    for group, timed in timed_of:
+        yield from headed(group.recipe.label, groups)
+        yield Charts([("Measured parts of the fastest steps", _bars(group, timed))])
+    if timed_of:
+        words = "The last micro-step has the exchange of gradients in it. Parts were timed by events on the device."
+        yield Paragraph(words, note=True)
+
+
+def _timed(group: Group) -> list[Measurement]:
+    """Returns the fastest measurements with timed parts."""
+    timed = [run for run in group.measurements if run.outcome in TIMED and _parts(run)]
+    return sorted(timed, key=lambda run: run.step_time_s or 0.0)[:_MOST_BARS]
 
 
 def _parts(measurement: Measurement) -> dict[str, float]:
@@ -89,57 +73,51 @@ def _bars(group: Group, timed: Sequence[Measurement]) -> str:
     return chart(f"Parts of the fastest steps, {group.recipe.label}", draw, height_in=1.3 + 0.42 * len(timed))
 
 
-def predicted_and_measured(results: Sequence[StudyResult]) -> Section:
-    """Returns the section on predicted and measured step time and memory, and on the model's error."""
-    body = ""
-    for result in results:
-        timed = [
-            measurement
-            for measurement in result.history.measurements
-            if measurement.outcome in TIMED and measurement.step_time_s
-        ]
-        timed = [measurement for measurement in timed if not measurement.repeat]
-        forecaster = forecaster_of(result.header)
-        prediction = forecaster.of(timed)
-        if prediction is None:
-            if timed and result.header.cluster.device_kind == "cuda":
-                body += paragraph(f"{result.header.name}: the cost model does not know {result.header.cluster.device}.")
-            continue
-        steps, expected = (
-            [measurement.step_time_s or 0.0 for measurement in timed],
-            [float(total_) for total_ in prediction.step.total_s],
-        )
-        peaks = [
-            (i, measurement.peak_allocated_gib) for i, measurement in enumerate(timed) if measurement.peak_allocated_gib
-        ]
-        gib = [float(predicted_gib) for predicted_gib in prediction.memory.allocated_gib]
-        name, measured_gib, expected_gib = (
-            result.header.name,
-            [peak_gib for _, peak_gib in peaks],
-            [gib[i] for i, _ in peaks],
-        )
-        body += heading(name) if len(results) > 1 else ""
-        step_chart = _diagonal(f"{name}: step time", steps, expected, "seconds")
-        memory_chart = _diagonal(f"{name}: memory", measured_gib, expected_gib, "GiB allocated")
-        body += figures([("Step time", step_chart), ("Memory", memory_chart)])
-        errors = np.abs(np.asarray(expected) / np.asarray(steps) - 1)
-        memory = np.abs(np.asarray(expected_gib) / np.asarray(measured_gib) - 1) if peaks else np.zeros(1)
-        body += paragraph(
-            f"Median error before anything was measured: step time {np.median(errors):.1%}, memory"
-            f" {np.median(memory):.1%}. Step time with what the others taught: {forecaster.error(timed)}."
-        )
-    if not body and any(result.history.measurements for result in results):
-        body = paragraph(
-            "The cost model predicts GPUs of its catalogue alone: there is nothing to compare on these devices."
-        )
-    return Section(id="predicted", title="Predicted against measured", body=body)
+def predicted_and_measured(results: Sequence[StudyResult]) -> Iterator[Block]:
+    """Yields predicted and measured step time and memory of each study, and the model's error."""
+    predicted = [(result.header, blocks) for result in results if (blocks := _predicted(result))]
+    for header, blocks in predicted:
+        yield from headed(header.name, results)
+        yield from blocks
+    if not predicted and any(result.history.measurements for result in results):
+        words = "The cost model predicts GPUs of its catalogue alone: there is nothing to compare on these devices."
+        yield Paragraph(words)
 
 
-def _diagonal(name: str, measured: Sequence[float], predicted: Sequence[float], unit: str) -> str:
+def _predicted(result: StudyResult) -> list[Block]:
+    """Returns the charts and the error of one study; nothing where its devices are unknown."""
+    name, cluster = result.header.name, result.header.cluster
+    timed = [run for run in result.history.measurements if run.outcome in TIMED and run.step_time_s and not run.repeat]
+    forecaster = forecaster_of(result.header)
+    prediction = forecaster.of(timed)
+    if prediction is None:
+        is_unknown = timed and cluster.device_kind == "cuda"
+        return [Paragraph(f"{name}: the cost model does not know {cluster.device}.")] if is_unknown else []
+    steps = np.array([run.step_time_s or 0.0 for run in timed])
+    peaks = np.array([run.peak_allocated_gib or 0.0 for run in timed])
+    has_peak = peaks > 0
+    expected_steps, expected_peaks = prediction.step.total_s, prediction.memory.allocated_gib[has_peak]
+    step_chart = _diagonal(f"{name}: step time", steps, expected_steps, "seconds")
+    memory_chart = _diagonal(f"{name}: memory", peaks[has_peak], expected_peaks, "GiB allocated")
+    step_error = float(np.median(np.abs(expected_steps / steps - 1)))
+    memory_error = float(np.median(np.abs(expected_peaks / peaks[has_peak] - 1))) if has_peak.any() else 0.0
+    return [
+        Charts([("Step time", step_chart), ("Memory", memory_chart)]),
+        Paragraph(
+            f"Median error before anything was measured: step time {step_error:.1%}, memory {memory_error:.1%}."
+            f" Step time with what the others taught: {forecaster.error(timed)}."
+        ),
+    ]
+
+
+def _diagonal(name: str, measured: NDArray[np.float64], predicted: NDArray[np.float64], unit: str) -> str:
     def draw(axes: "Axes") -> None:
-        ends = [min((*measured, *predicted), default=1.0) * 0.9, max((*measured, *predicted), default=1.0) * 1.1]
+        both = np.concatenate([measured, predicted]) if len(measured) else np.ones(1)
+        ends = [0.9 * float(both.min()), 1.1 * float(both.max())]
         axes.plot(ends, ends, "-", color=FAINT, lw=1)
-        axes.plot(measured, predicted, "o", ms=4, alpha=0.7, mec="none", color=LINES[0])
+        axes.plot(
+            measured, predicted, "o", ms=4, alpha=0.7, mec="none", color=LINES[0], rasterized=len(measured) > MOST_DRAWN
+        )
         wide = ends[1] > 10 * ends[0]
         scale(axes, log_x=wide, log_y=wide)
         axes.set_xlabel(f"measured, {unit}")

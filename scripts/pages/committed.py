@@ -1,0 +1,23 @@
+"""Reads the committed tables of measurements, whose rows scripts show."""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+from platform.report.measurement_table import HEADER
+
+
+def read_table(path: Path) -> list[SimpleNamespace]:
+    """Returns the rows of a table of this project, a field a column: int, float or text, None where blank."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{name: _plain(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    return [SimpleNamespace(**(dict.fromkeys(HEADER) | row)) for row in rows]
+
+
+def _plain(cell: str) -> int | float | str | None:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell or None
