@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from platform.report.measurement_table import TableRow, read_csv
-from platform.validate.rows import mlp_of
+from platform.validate.facts import mlp_of
 
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements"
 _TOP = """# Measured on GPUs

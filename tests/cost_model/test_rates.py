@@ -12,8 +12,7 @@ from platform.cost_model.compute import layer_seconds, matmul_s
 from platform.cost_model.hardware import find_device
 from platform.cost_model.predict import predict
 from platform.validate.published_run import interpret
-from platform.validate.rows import read_rows
-from tests.cost_model.points import GPT2, TABLES, fsdp, point
+from tests.cost_model.points import GPT2, fsdp, point, printed_row
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import Compile, Mlp
 
@@ -22,10 +21,7 @@ LLM_FOUNDRY = "mosaicml_llm_foundry.csv"
 
 def _published(**changes: str) -> Mapping[str, float]:
     """Returns a row's columns: GPT 1.7B of Megatron-LM's table, changed."""
-    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
-    return interpret(
-        {**row, "activation_ckpt": "none", "notes": "", "source": "", "iter_time_s": "3", **changes}
-    ).values
+    return interpret(printed_row(activation_ckpt="none", source="", iter_time_s="3", **changes)).values
 
 
 def test_narrow_heads_wait_for_exponentials_and_short_sequences_do_not_fill_a_device() -> None:
