@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainers.spec.axis import axes_of, choices_of
+from trainers.spec.blocks import KINDS
 from trainers.spec.layout import Layout
 
 Array = npt.NDArray[np.float64]
@@ -34,11 +35,17 @@ class Columns:
     """Width of the queries of all heads."""
     kv_width: Array
     heads: Array
-    ffn: Array
-    gated: Array
     rotary: Array
     vocab: Array
+    blocks: Mapping[str, Array]
+    """Shares of the model's blocks by their costs, and sizes that only some kinds of blocks have; see `BLOCK_COLUMNS`.
+    """
     layer_parameters: Array
+    """Parameters of a block, the mean over all."""
+    last_product: Array
+    """Parameters of a block's last product."""
+    saved_weights: Array
+    """Parameters of a block whose FP8 weights compiled code saves twice; see `engines.fsdp`."""
     embedding_parameters: Array
     """Parameters outside the blocks; tied ones count once."""
     table_parameters: Array
@@ -246,12 +253,12 @@ class Columns:
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":
         """Returns the columns of `arrays`, which has every name of `FIELDS`."""
-        axes = {name: arrays[name] for name in ENGINE_AXES}
-        return cls(**{name: arrays[name] for name in _OWN_FIELDS}, axes=axes)
+        own, blocks, axes = ({name: arrays[name] for name in names} for names in _GROUPS)
+        return cls(**own, blocks=blocks, axes=axes)
 
     def arrays(self) -> dict[str, Array]:
         """Returns every array by its name in `FIELDS`."""
-        return {**{name: getattr(self, name) for name in _OWN_FIELDS}, **self.axes}
+        return {**{name: getattr(self, name) for name in _OWN_FIELDS}, **self.blocks, **self.axes}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -285,8 +292,11 @@ def checkpointed_share(c: Columns) -> Array:
 
 ENGINE_AXES = tuple(name for name, declared in axes_of(Layout).items() if declared.of_some_engines)
 """Axes that have a meaning only in engines whose rules name them; the engines' costs read them by name."""
-_OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Columns) if field.name != "axes")
-FIELDS = (*_OWN_FIELDS, *ENGINE_AXES)
+BLOCK_COLUMNS = tuple(dict.fromkeys(name for kind in KINDS for name in (f"{kind.costs}_share", *kind.sizes)))
+"""The share of each kind's costs, and the sizes that kinds declare."""
+_OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Columns) if field.name not in ("axes", "blocks"))
+_GROUPS = (_OWN_FIELDS, BLOCK_COLUMNS, ENGINE_AXES)
+FIELDS = tuple(name for names in _GROUPS for name in names)
 """Names of all arrays."""
 _in_order = operator.itemgetter(*FIELDS)
 

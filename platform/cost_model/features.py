@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import FIELDS, Array, Columns, Mask
+from platform.cost_model.columns import BLOCK_COLUMNS, FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs, has_own_mesh
 from platform.cost_model.engines.base import Sizes
@@ -283,15 +283,27 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
         "attention_width": model.attention_width,
         "kv_width": model.num_kv_heads * model.head_dim,
         "heads": model.num_heads,
-        "ffn": model.ffn_size,
-        "gated": model.gated,
+        **_of_blocks(model),
         "rotary": model.position == "rotary",
         "vocab": model.vocab_size,
-        "layer_parameters": model.parameters_per_layer,
         "embedding_parameters": model.embedding_parameters,
         "table_parameters": model.vocab_size * model.hidden_size,
         "tied": bool(model.tied_embeddings),
     }
+
+
+def _of_blocks(model: ModelSpec) -> dict[str, Array | float]:
+    """Returns the columns of the model's kinds of blocks; 0 for what those of other kinds alone have."""
+    values: dict[str, Array | float] = {
+        **dict.fromkeys(BLOCK_COLUMNS, 0.0),
+        "layer_parameters": model.over_blocks(lambda kind: kind.parameters(model)) / model.num_layers,
+        "last_product": max(kind.last_product(model) for kind, _ in model.blocks),
+        "saved_weights": model.over_blocks(lambda kind: kind.saved_weights(model)) / model.num_layers,
+    }
+    for kind, count in model.blocks:
+        values |= {name: size(model) for name, size in kind.sizes.items()}
+        values[f"{kind.costs}_share"] += count / model.num_layers
+    return values
 
 
 def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:

@@ -4,19 +4,18 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import constants
+from platform.cost_model import blocks, constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
-from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, optimizer_s
+from platform.cost_model.compute import head_s, optimizer_s
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
+from platform.cost_model.layer_time import LayerSeconds, layer_seconds
 from platform.cost_model.mesh import (
     Stages,
-    context_s,
     rank_parameters,
     send_s,
     stages_of,
-    tensor_s,
     tied_ends_s,
     vocabulary_s,
 )
@@ -122,11 +121,11 @@ def _work(c: Columns, head: Array) -> _Work:
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = boundary_bytes(c)
-    tensor = tensor_s(c, boundary, full)
+    tensor, context = blocks.mean(c, lambda kind: (kind.tensor_s(c, boundary, full), kind.context_s(c, tokens, full)))
     # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
     on_host = full & (c.checkpoint_device_share == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
-    busy = layer.forward + layer.backward + layer.again + context_s(c, tokens, full) + to_host
+    busy = layer.forward + layer.backward + layer.again + context + to_host
     forward, backward, again = host_layer_s(c)
     return _Work(
         layer=layer,

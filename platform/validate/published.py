@@ -245,7 +245,7 @@ def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
         return 0.0
     if row.get("optimizer") != "adam8bit":
         return 2.0
-    blocks = model.num_layers * model.parameters_per_layer / pp
+    blocks = (model.num_parameters - model.embedding_parameters) / pp
     return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from platform.cost_model import compute, stacks
+from platform.cost_model import stacks
+from platform.cost_model.blocks import dense
 from platform.cost_model.columns import Columns, from_rows
-from platform.cost_model.compute import layer_seconds, matmul_s
+from platform.cost_model.compute import matmul_s
 from platform.cost_model.hardware import find_device
+from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.predict import predict
 from platform.validate.published_run import interpret
 from tests.cost_model.points import GPT2, fsdp, point, printed_row
@@ -98,7 +100,7 @@ def test_kernels_take_time_to_start_and_end(monkeypatch: pytest.MonkeyPatch) -> 
         columns = point(layout, cluster="1xH200", model=GPT2, **sizes)  # type: ignore[arg-type]
 
         def seconds(kernel_s: float) -> float:
-            monkeypatch.setattr(compute, "KERNEL_S", kernel_s)
+            monkeypatch.setattr(dense, "KERNEL_S", kernel_s)
             layer = layer_seconds(columns)
             return float((layer.forward + layer.backward)[0])
 
@@ -113,7 +115,7 @@ def test_kernels_take_time_to_start_and_end(monkeypatch: pytest.MonkeyPatch) -> 
 def test_kernels_fused_by_hand_start_and_end_within_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = from_rows([_published()])
     seconds = float(layer_seconds(columns).forward[0])
-    monkeypatch.setattr(compute, "KERNEL_S", 1.0)
+    monkeypatch.setattr(dense, "KERNEL_S", 1.0)
     assert float(layer_seconds(columns).forward[0]) == seconds
 
 
