@@ -98,7 +98,7 @@ def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     one_kernel = columns.fused_softmax > 0
-    dropout = columns.dropout * DROPOUT_PASSES * score_bytes / bandwidth
+    dropout = columns.software.dropout * DROPOUT_PASSES * score_bytes / bandwidth
     kernel = SOFTMAX_PASSES * score_bytes / bandwidth
     unfused, unfused_backward = (
         scores * (moved / bandwidth + count / (columns.units * UNIT_VALUES)) for moved, count in _eager_traffic(columns)
@@ -169,8 +169,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
-    moved = np.where(columns.loss_moved > 0, columns.loss_moved / 2, columns.logit_bytes)
-    traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.metric_losses) / bandwidth
+    moved = np.where(columns.software.loss_moved > 0, columns.software.loss_moved / 2, columns.logit_bytes)
+    traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.software.metric_losses) / bandwidth
     table = columns.table_parameters / columns.tp
     # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
     # a pipeline another stage does this.

@@ -55,7 +55,8 @@ def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array,
     # (`engines/_kernels.py`).
     core = np.where(c.flash > 0, 0.0, attention)
     again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
-    repeated = np.where(c.repeats_core_alone == 0, again + (1 - c.checkpoint_device_share) * products, 0.0)
+    again = again + (1 - c.software.checkpoint_device_share) * products
+    repeated = np.where(c.software.repeats_core_alone == 0, again, 0.0)
     # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
     cheapest = (1 - c.budget) ** 2 * forward
     is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0

@@ -93,11 +93,11 @@ def _held_gathered(c: Columns) -> Array:
     its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), but for the passes that begin
     a pipeline, which nothing holds up: of `pp` micro-batches in flight all but the first and the last.
     """
-    saved = c.saves_gathered
-    if not np.any(c.keeps_gathered > 0):
+    saved = c.software.saves_gathered
+    if not np.any(c.software.keeps_gathered > 0):
         return saved
     begun = np.maximum(1 - 2 / np.minimum(c.pp, c.grad_accum), 0.0)
-    return np.where(c.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
+    return np.where(c.software.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,13 +115,13 @@ class _Activations:
 def _activations(c: Columns) -> _Activations:
     everything, saved_input, transient = _block_bytes(c)
     saved = np.maximum(c.budget * everything, saved_input)
-    full = c.full_checkpointing > 0
+    full, spans = c.full_checkpointing > 0, c.software.checkpoint_blocks
     share = np.where(full, checkpointed_share(c), 0.0)
     # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
     sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual_bytes(c) / c.tp, 0.0)
     return _Activations(
-        of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
-        again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
+        of_block=share * saved_input * c.software.checkpoint_device_share / spans + (1 - share) * saved,
+        again=np.where(full, saved * spans - saved_input, 0.0) + transient + everything - saved,
         of_stage=costs_of(c).stage_buffers(c, boundary_bytes(c)) + sent + c.micro_batch * c.mask_bytes,
     )
 
@@ -258,26 +258,27 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the peak of each row: its instant with the most memory."""
-    peak = _peak(c)
-    if not np.any(c.keeps_gathered > 0):
+    peak, saved, keeps = _peak(c), c.software.saves_gathered, c.software.keeps_gathered > 0
+    if not np.any(keeps):
         return peak
     # Before the allocator fails it waits for all streams and gives unused segments back (`release_cached_blocks`).
-    certain = np.where(c.keeps_gathered > 0, np.maximum(c.saves_gathered, HELD_AT_FAILURE), c.saves_gathered)
-    must_fit = _peak(dataclasses.replace(c, saves_gathered=certain, keeps_gathered=np.zeros(())))
+    certain = np.where(keeps, np.maximum(saved, HELD_AT_FAILURE), saved)
+    software = dataclasses.replace(c.software, saves_gathered=certain, keeps_gathered=np.zeros(()))
+    must_fit = _peak(dataclasses.replace(c, software=software))
     return dataclasses.replace(peak, needed_gib=must_fit.needed_gib, pooled_gib=must_fit.pooled_gib)
 
 
 def _peak(c: Columns) -> PeakMemory:
     best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
-    uneven = np.any(c.transient_rounding != c.rounding)
+    uneven = np.any(c.software.transient_rounding != c.software.rounding)
     for rank, phase, large, parts in _instants(c):
         total = parts.total
         higher = total > best
         code = np.where(higher, float(4 * rank + phase), code)
         best = np.where(higher, total, best)
         if uneven:
-            tails = c.rounding * parts.resident + c.transient_rounding * (total - parts.resident)
+            tails = c.software.rounding * parts.resident + c.software.transient_rounding * (total - parts.resident)
             rounded = np.maximum(rounded, total + tails)
         if phase <= BLOCK_BACKWARD:
             backward = total
@@ -288,7 +289,7 @@ def _peak(c: Columns) -> PeakMemory:
             first, first_cached = best, cached
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
-    needed = (rounded / GIB if uneven else allocated * (1 + c.rounding)) + outside
+    needed = (rounded / GIB if uneven else allocated * (1 + c.software.rounding)) + outside
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(
         allocated_gib=allocated,

@@ -4,11 +4,12 @@ import math
 from typing import Any
 
 from platform.cost_model import constants
+from platform.cost_model.column_groups import ROUNDING, SHARPNESS, STEP_HOST_S
 from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import COUNTED_SIGMA, FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
-from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
+from platform.cost_model.stack_columns import STACK_HOST, stack_costs
 from platform.cost_model.stacks import fact, flash_ratio, has, matmul_ratio
 from platform.validate.cells import Row, choice, number, within_node
 from platform.validate.row_software import data_parallelism_of, software_of

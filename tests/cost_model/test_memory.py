@@ -267,7 +267,7 @@ def test_what_comes_and_goes_wastes_more_of_the_allocators_memory() -> None:
 
     assert 0.04 < lost("full") < lost("none") < 0.08
     assert lost("none", rounding=0.02, transient_rounding=0.02) == pytest.approx(0.02)
-    of_this_project = point(fsdp(), cluster="8xA100")
+    of_this_project = point(fsdp(), cluster="8xA100").software
     assert of_this_project.rounding == of_this_project.transient_rounding == 0.02
 
 

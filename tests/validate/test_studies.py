@@ -3,10 +3,10 @@
 import pytest
 
 from platform.cost_model import stacks
+from platform.cost_model.column_groups import STEP_HOST_S
 from platform.cost_model.columns import from_rows
 from platform.cost_model.host import SHARPNESS
 from platform.cost_model.predict import predict
-from platform.cost_model.stack_columns import STEP_HOST_S
 from platform.validate.evaluation import merged
 from platform.validate.facts import normalized
 from platform.validate.published_run import PublishedRun, interpret

@@ -62,7 +62,7 @@ class DenseCosts:
             costs_of(c).autocasts(c), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0
         )
         values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
-        values = values + c.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+        values = values + c.software.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
         per_value = tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
         gelu, gelu_backward = (np.where(widens_gelu(c), factor, 1.0) for factor in WIDE_GELU)
         # Kernels fused by hand take theirs within the rates that their software's runs show. A product that computes
@@ -97,12 +97,12 @@ class DenseCosts:
         # GELU saves in fp32 the power's input, the tangent and one plus the tangent; in two bytes half the input and
         # the output.
         inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.blocks["ffn"]
-        a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
+        a_value = 2 * residual + 2 * c.software.dropout + c.software.unfused_norm_bytes
         gathered = 2 * c.compute_bytes * (held + (1 - held) / split)
         replicated = (a_value / split + gathered) * c.hidden
-        copied = c.attention_width * ((c.copies_attention > 0) & (c.micro_batch > 1))
+        copied = c.attention_width * ((c.software.copies_attention > 0) & (c.micro_batch > 1))
         sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
-        per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
+        per_score = c.compute_bytes + c.software.dropout * (1 + c.compute_bytes)
         per_score = per_score + np.where(
             casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
         )
@@ -121,8 +121,8 @@ class DenseCosts:
             + (1 + c.blocks["gated"]) * c.blocks["ffn"]
         )
         saved = np.where(
-            ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
-            residual * c.hidden / split + c.compute_bytes * products * c.checkpoint_device_share / c.tp,
+            ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.software.repeats_core_alone == 0),
+            residual * c.hidden / split + c.compute_bytes * products * c.software.checkpoint_device_share / c.tp,
             replicated + sharded + saved_scores,
         )
         return tokens * saved, transient
