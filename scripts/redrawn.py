@@ -17,7 +17,7 @@ from platform.report.pictures import HEAT_MAP, draw
 from platform.study.history import History
 from platform.study.result.ranking import points, rank
 from platform.study.result.result import RecipeResult
-from platform.validate.rows import mlp_of
+from platform.validate.facts import mlp_of
 from scripts.pages.committed import read_table
 from trainers.records.measurement import Measurement, Outcome, days_for_tokens
 from trainers.spec.batch import BatchPoint

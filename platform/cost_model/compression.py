@@ -41,13 +41,12 @@ def _exchanged(rows: int, width: int, rank: int) -> int:
 
 def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
     """Returns (rows, width, count) of the tables and the blocks' weights; queries, keys and values are one matrix."""
-    hidden, blocks = model.hidden_size, model.num_layers
+    hidden = model.hidden_size
+    of_blocks = [(count, matrix) for kind, count in model.blocks for matrix in kind.matrices(model)]
     return (
         (model.vocab_size, hidden, 1 if model.tied_embeddings else 2),
         (model.max_positions, hidden, int(model.position == "learned")),
-        (model.attention_width + 2 * model.num_kv_heads * model.head_dim, hidden, blocks),
-        (hidden, model.attention_width, blocks),
-        (model.ffn_size, hidden, (3 if model.gated else 2) * blocks),
+        *((matrix.rows, matrix.width, matrix.count * count) for count, matrix in of_blocks),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import FIELDS, Array, Columns, Mask
+from platform.cost_model.columns import BLOCK_COLUMNS, FIELDS, SOFTWARE_COLUMNS, Array, Columns, Mask, Software
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs, has_own_mesh
 from platform.cost_model.engines.base import Sizes
@@ -35,7 +35,6 @@ from platform.cost_model.kernels import (
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
-from platform.cost_model.stack_columns import THIS_PROJECT_COLUMNS
 from trainers.data.mask_density import MaskDensity, mask_density
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
@@ -52,6 +51,10 @@ HALF_DEPTH = constants.words("features", "HALF_DEPTH")
 FP8_SHARE = constants.number("features", "FP8_SHARE")
 FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
 FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
+
+
+_OURS = {name: getattr(Software(), name) for name in SOFTWARE_COLUMNS}
+"""Columns of this project's own trainers, for what its layouts do not state."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,12 +121,12 @@ def features(
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "global_batch": micro_batch * grad_accum * dp,
-        **THIS_PROJECT_COLUMNS,
         **(stack or {}),
     }
     if work.precision == "fp8" and work.modules is not None:  # only this project's engines, no published stack
         values["cast_bytes"] = np.where(values["fused"], values["cast_bytes"], FP8_EAGER_CAST_BYTES)
-    return Columns.of({name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
+    arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+    return Columns.of({**_OURS, **arrays})
 
 
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
@@ -283,15 +286,27 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
         "attention_width": model.attention_width,
         "kv_width": model.num_kv_heads * model.head_dim,
         "heads": model.num_heads,
-        "ffn": model.ffn_size,
-        "gated": model.gated,
+        **_of_blocks(model),
         "rotary": model.position == "rotary",
         "vocab": model.vocab_size,
-        "layer_parameters": model.parameters_per_layer,
         "embedding_parameters": model.embedding_parameters,
         "table_parameters": model.vocab_size * model.hidden_size,
         "tied": bool(model.tied_embeddings),
     }
+
+
+def _of_blocks(model: ModelSpec) -> dict[str, Array | float]:
+    """Returns the columns of the model's kinds of blocks; 0 for what those of other kinds alone have."""
+    values: dict[str, Array | float] = {
+        **dict.fromkeys(BLOCK_COLUMNS, 0.0),
+        "layer_parameters": model.over_blocks(lambda kind: kind.parameters(model)) / model.num_layers,
+        "last_product": max(kind.last_product(model) for kind, _ in model.blocks),
+        "saved_weights": model.over_blocks(lambda kind: kind.saved_weights(model)) / model.num_layers,
+    }
+    for kind, count in model.blocks:
+        values |= {name: size(model) for name, size in kind.sizes.items()}
+        values[f"{kind.costs}_share"] += count / model.num_layers
+    return values
 
 
 def _of_cluster(cluster: ClusterSpec, precision: str, head_dim: int) -> dict[str, Array | float]:

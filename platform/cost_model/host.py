@@ -22,18 +22,19 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks: the
     lower limit for small micro-batches. A replayed graph takes the host next to none.
     """
-    c = columns
+    c, software = columns, columns.software
     launched = np.where(costs_of(c).replays(c), 0.0, 1.0)
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
-    kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
+    launch_s = np.where(software.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
+    kernels = launches * launch_s + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)
     # A stack's modules, fused by hand and not compiled, take the same host time at every width; two collectives per
     # pass wait for the slowest rank's host.
-    by_stack = (c.block_host > 0) & (c.blocking == 0)
+    by_stack = (software.block_host > 0) & (software.blocking == 0)
     over_nodes = (c.pp > 1) & (c.tp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
-    skew = 2 * (c.host_skew * np.log2(c.tp) + np.where(over_nodes, c.host_pipe * c.tp, 0.0))
-    forward = np.where(by_stack, c.block_host + skew, kernels)
-    backward = np.where(by_stack, c.block_host_backward + skew, 2 * kernels)
+    skew = 2 * (software.host_skew * np.log2(c.tp) + np.where(over_nodes, software.host_pipe * c.tp, 0.0))
+    forward = np.where(by_stack, software.block_host + skew, kernels)
+    backward = np.where(by_stack, software.block_host_backward + skew, 2 * kernels)
     # A compiled block contains its checkpoint.
     again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
     return launched * (forward + hooks.forward), launched * (backward + hooks.backward), launched * again
@@ -42,7 +43,8 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
 def host_step_s(columns: Columns) -> Array:
     """Returns the host seconds of the optimizer's step."""
     engine = costs_of(columns)
-    return np.where(engine.wraps_optimizer(columns), 2.0, 1.0) * columns.step_host + engine.step_host_s(columns)
+    stepping = np.where(engine.wraps_optimizer(columns), 2.0, 1.0) * columns.software.step_host
+    return stepping + engine.step_host_s(columns)
 
 
 def together_s(host: Array, device: Array, sharpness: Array | float = SHARPNESS) -> Array:

@@ -3,6 +3,7 @@
 from platform.cost_model import constants
 from trainers.data.mask_density import MaskDensity
 from trainers.spec.architectures.architecture import StepwiseActivation
+from trainers.spec.blocks import BlockKind
 from trainers.spec.layout_axes import activation_budget
 from trainers.spec.model import ModelSpec
 
@@ -70,10 +71,13 @@ def window_speedup(attention: str, model: ModelSpec, seq_len: int) -> float:
     FlexAttention computes only the window's part of the triangle; sdpa gets a mask, and computes the square at its rate
     with a bias.
     """
-    local = model.window_layers / model.num_layers if 0 < model.window < seq_len else 0.0
-    if attention == "sdpa" and local:
-        return 1 / (1 - local + local / BIASED_FLASH)
-    return 0.5 * seq_len / model.keys_per_query(seq_len) if local else 1.0
+    triangle = seq_len / 2
+
+    def time(kind: BlockKind) -> float:
+        keys = kind.keys_per_query(model, seq_len)
+        return 1 / BIASED_FLASH if attention == "sdpa" and keys < triangle else keys / triangle
+
+    return model.num_layers / model.over_blocks(time)
 
 
 def mask_speedup(attention: str, attended: MaskDensity) -> float:

@@ -110,14 +110,12 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
 def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> tuple[float, float]:
     """Returns the bytes (all blocks of `rank`, one block) that the backward pass needs for one micro-batch.
 
-    A block's matrix products read its input, write queries, keys and values, read attention's output, write the second
-    residual and the feed-forward's inner values; eager attention saves the probabilities too (arXiv 2205.05198, section
-    4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
+    A block keeps what its matrix products read or write; eager attention saves the probabilities too (arXiv 2205.05198,
+    section 4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
     """
     model, size = recipe.model, Sizes.of(recipe).compute
     tokens = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp
-    kv = model.num_kv_heads * model.head_dim
-    width = 2 * model.hidden_size + 2 * model.attention_width + 2 * kv + (2 if model.gated else 1) * model.ffn_size
+    width = min(kind.saved_width(model) for kind, _ in model.blocks)
     probabilities = 0.0
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
@@ -142,7 +140,8 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     engine = costs(layout.engine)
     assert engine is not None
     bytes_each = engine.certain(recipe, layout, batch)
-    block_parameters = rank.blocks * model.parameters_per_layer / layout.tp
+    block = min(kind.parameters(model) for kind, _ in model.blocks) / layout.tp
+    block_parameters = rank.blocks * block
     parameters = block_parameters + rank.outside / layout.tp
     of_micro_batch, one_block = _activation_bytes(recipe, layout, batch, rank)
     input_bytes = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp * compute * model.hidden_size
@@ -150,7 +149,7 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     resident = parameters * bytes_each.resident
     held = parameters * bytes_each.held_gradients
     copies = block_parameters * bytes_each.block_copies
-    unit_copies = model.parameters_per_layer / layout.tp * bytes_each.unit_copies
+    unit_copies = block * bytes_each.unit_copies
     logits = 0.0
     if layout.loss == "plain" and rank.has_loss:
         # The gradient exists besides the logits from which it is computed, unless a compiler writes it in place.

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model import constants
-from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
-from platform.cost_model.compute import casts_softmax, widens_gelu
+from platform.cost_model import blocks, constants
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, checkpointed_share
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
@@ -23,7 +22,6 @@ __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD = 1
 
-EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
 FRAGMENTATION = constants.number("memory", "FRAGMENTATION")
 COMMUNICATOR_GIB = constants.number("memory", "COMMUNICATOR_GIB")
 HELD_AT_FAILURE = constants.number("memory", "HELD_AT_FAILURE")
@@ -79,52 +77,14 @@ class MemoryParts:
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
-    """Returns bytes of one block for one micro-batch: (all that it saves, its input alone, transients of its backward
-    pass).
-
-    A block saves norm inputs and outputs (4 h), queries, keys, values, attention's output, and the inner values before
-    and after the activation. Eager attention saves probabilities and, where its softmax is wider, the values from which
-    the softmax is recomputed. Dropout saves one byte per value.
+    """Returns bytes of one block for one micro-batch, the mean over a model's: (all that it saves, its input alone,
+    transients of its backward pass).
     """
-    tokens = c.micro_batch * c.seq_len / c.cp
-    split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
-    # Autocast keeps the residual stream in fp32.
-    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
-    # GELU saves in fp32 the power's input, the tangent and one plus the tangent; in two bytes half the input and the
-    # output.
-    inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
-    a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
     held = _held_gathered(c)
-    gathered = 2 * c.compute_bytes * (held + (1 - held) / split)
-    replicated = (a_value / split + gathered) * c.hidden
-    copied = c.attention_width * ((c.copies_attention > 0) & (c.micro_batch > 1))
-    sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
-    per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
-    per_score = per_score + np.where(
-        casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
-    )
-    scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
-    # Selective checkpointing does not save the attention core, of which the scores are the largest part.
-    saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
-    transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
-    transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
-    # This project's selective checkpointing saves a block's input and the outputs of its products and fused attention.
-    # A compiled block does not save the last product: nothing in the backward pass reads it, unless a norm follows.
-    products = (2 - (c.fused > 0)) * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
-    saved = np.where(
-        ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
-        residual * c.hidden / split + c.compute_bytes * products * c.checkpoint_device_share / c.tp,
-        replicated + sharded + saved_scores,
-    )
-    return tokens * saved, tokens * residual * c.hidden / split, transient
-
-
-def _casts_again(c: Columns) -> Mask:
-    """Returns the rows whose compiled blocks save only the outputs of their FP8 products, as under selective
-    checkpointing: the backward pass's products read casts, which the compiler recomputes rather than saves (torch 2.13,
-    `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
-    """
-    return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)
+    saved, transient = blocks.mean(c, lambda kind: kind.saved_bytes(c, held))
+    split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    tokens = c.micro_batch * c.seq_len / c.cp
+    return saved, tokens * blocks.residual_value_bytes(c) * c.hidden / split, transient
 
 
 def _held_gathered(c: Columns) -> Array:
@@ -133,11 +93,11 @@ def _held_gathered(c: Columns) -> Array:
     its host, these blocks are free for the next collective (`CUDACachingAllocator.cpp`), but for the passes that begin
     a pipeline, which nothing holds up: of `pp` micro-batches in flight all but the first and the last.
     """
-    saved = c.saves_gathered
-    if not np.any(c.keeps_gathered > 0):
+    saved = c.software.saves_gathered
+    if not np.any(c.software.keeps_gathered > 0):
         return saved
     begun = np.maximum(1 - 2 / np.minimum(c.pp, c.grad_accum), 0.0)
-    return np.where(c.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
+    return np.where(c.software.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,13 +115,13 @@ class _Activations:
 def _activations(c: Columns) -> _Activations:
     everything, saved_input, transient = _block_bytes(c)
     saved = np.maximum(c.budget * everything, saved_input)
-    full = c.full_checkpointing > 0
+    full, spans = c.full_checkpointing > 0, c.software.checkpoint_blocks
     share = np.where(full, checkpointed_share(c), 0.0)
     # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
     sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual_bytes(c) / c.tp, 0.0)
     return _Activations(
-        of_block=share * saved_input * c.checkpoint_device_share / c.checkpoint_blocks + (1 - share) * saved,
-        again=np.where(full, saved * c.checkpoint_blocks - saved_input, 0.0) + transient + everything - saved,
+        of_block=share * saved_input * c.software.checkpoint_device_share / spans + (1 - share) * saved,
+        again=np.where(full, saved * spans - saved_input, 0.0) + transient + everything - saved,
         of_stage=costs_of(c).stage_buffers(c, boundary_bytes(c)) + sent + c.micro_batch * c.mask_bytes,
     )
 
@@ -298,26 +258,27 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """Returns the peak of each row: its instant with the most memory."""
-    peak = _peak(c)
-    if not np.any(c.keeps_gathered > 0):
+    peak, saved, keeps = _peak(c), c.software.saves_gathered, c.software.keeps_gathered > 0
+    if not np.any(keeps):
         return peak
     # Before the allocator fails it waits for all streams and gives unused segments back (`release_cached_blocks`).
-    certain = np.where(c.keeps_gathered > 0, np.maximum(c.saves_gathered, HELD_AT_FAILURE), c.saves_gathered)
-    must_fit = _peak(dataclasses.replace(c, saves_gathered=certain, keeps_gathered=np.zeros(())))
+    certain = np.where(keeps, np.maximum(saved, HELD_AT_FAILURE), saved)
+    software = dataclasses.replace(c.software, saves_gathered=certain, keeps_gathered=np.zeros(()))
+    must_fit = _peak(dataclasses.replace(c, software=software))
     return dataclasses.replace(peak, needed_gib=must_fit.needed_gib, pooled_gib=must_fit.pooled_gib)
 
 
 def _peak(c: Columns) -> PeakMemory:
     best = code = cached = first = first_cached = rounded = np.zeros(c.shape)
     backward = np.zeros(())
-    uneven = np.any(c.transient_rounding != c.rounding)
+    uneven = np.any(c.software.transient_rounding != c.software.rounding)
     for rank, phase, large, parts in _instants(c):
         total = parts.total
         higher = total > best
         code = np.where(higher, float(4 * rank + phase), code)
         best = np.where(higher, total, best)
         if uneven:
-            tails = c.rounding * parts.resident + c.transient_rounding * (total - parts.resident)
+            tails = c.software.rounding * parts.resident + c.software.transient_rounding * (total - parts.resident)
             rounded = np.maximum(rounded, total + tails)
         if phase <= BLOCK_BACKWARD:
             backward = total
@@ -328,7 +289,7 @@ def _peak(c: Columns) -> PeakMemory:
             first, first_cached = best, cached
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
-    needed = (rounded / GIB if uneven else allocated * (1 + c.rounding)) + outside
+    needed = (rounded / GIB if uneven else allocated * (1 + c.software.rounding)) + outside
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(
         allocated_gib=allocated,

@@ -59,7 +59,7 @@ def stages_of(columns: Columns) -> Stages:
     # stage.
     head = columns.table_parameters / columns.layer_parameters
     share = np.ceil((layers + head) / pp)
-    by_cost = (columns.cuts_by_cost > 0) & (pp > 1)
+    by_cost = (columns.software.cuts_by_cost > 0) & (pp > 1)
     first = np.where(by_cost, np.minimum(share, layers), ends)
     last = np.where(by_cost, np.maximum(layers - share * (pp - 1), 0.0), ends)
     largest = np.where(by_cost, first, largest)
@@ -121,7 +121,7 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
     apart = 8.0 + np.where(full, 3.0 * checkpointed_share(c), 2.0 * c.selective_checkpointing)
     total = np.where(c.own_mesh > 0, apart * ring.gather_s(boundary), exchange_s * np.where(full, 6.0, 4.0))
-    return total * (1 - c.tensor_overlap)
+    return total * (1 - c.software.tensor_overlap)
 
 
 def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:

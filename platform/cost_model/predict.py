@@ -75,10 +75,10 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
     It is at least that of published runs as far from other evidence.
     """
-    variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
-    variance = variance + (columns.rate_sigma * step.compute_s / step.total_s) ** 2
+    variance = BASE_SIGMA**2 + columns.spread**2 + columns.software.stack_sigma**2
+    variance = variance + (columns.software.rate_sigma * step.compute_s / step.total_s) ** 2
     under_the_host = under_the_host_s(columns, step) / step.total_s
-    variance = variance + (columns.host_sigma * under_the_host) ** 2
+    variance = variance + (columns.software.host_sigma * under_the_host) ** 2
     for part, sigma in SHARE_SIGMA.items():
         share = under_the_host if part == "host_s" else getattr(step, part) / step.total_s
         variance = variance + (sigma * share) ** 2
@@ -105,7 +105,8 @@ def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """
     busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
-    return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together, columns.sharpness))
+    share = pace_share(busy, together, columns.software.sharpness)
+    return np.where(columns.software.blocking > 0, step.host_s, together * share)
 
 
 def spread(step: StepTime, sigma: Array, stall: Array, stalled_s: Array) -> dict[str, Array]:
@@ -124,7 +125,7 @@ def fit_probability(columns: Columns, needed_gib: Array) -> Array:
     """Returns the probability that `needed_gib` is below the capacity, with a log-normal error; 0 where a software's
     pipeline does not start.
     """
-    starts = (columns.wants_warm_up == 0) | (columns.grad_accum >= columns.pp - 1)
+    starts = (columns.software.wants_warm_up == 0) | (columns.grad_accum >= columns.pp - 1)
     return starts * normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 

@@ -27,7 +27,7 @@ def stall_chance(columns: Columns) -> Array:
     c = columns
     nodes = np.maximum(devices_of(c) / c.devices_per_node, 1.0)
     across = ((c.pp > 1) & (nodes > 1)) | spans_nodes(c, c.tp, 1.0)
-    return np.where(across, 1 - (1 - c.stall_chance) ** nodes, 0.0)
+    return np.where(across, 1 - (1 - c.software.stall_chance) ** nodes, 0.0)
 
 
 def stalled_s(columns: Columns) -> Array:
@@ -37,7 +37,7 @@ def stalled_s(columns: Columns) -> Array:
     """
     c = columns
     over_nodes = (c.pp > 1) & (devices_of(c) > c.devices_per_node)
-    return np.where(over_nodes, c.grad_accum * np.where(c.pp > 2, 4.0, 2.0) * c.stall_exchange_s, 0.0)
+    return np.where(over_nodes, c.grad_accum * np.where(c.pp > 2, 4.0, 2.0) * c.software.stall_exchange_s, 0.0)
 
 
 def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[Array, Array]:

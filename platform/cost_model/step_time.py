@@ -4,19 +4,18 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import constants
+from platform.cost_model import blocks, constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
-from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, optimizer_s
+from platform.cost_model.compute import head_s, optimizer_s
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
+from platform.cost_model.layer_time import LayerSeconds, layer_seconds
 from platform.cost_model.mesh import (
     Stages,
-    context_s,
     rank_parameters,
     send_s,
     stages_of,
-    tensor_s,
     tied_ends_s,
     vocabulary_s,
 )
@@ -122,11 +121,11 @@ def _work(c: Columns, head: Array) -> _Work:
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = boundary_bytes(c)
-    tensor = tensor_s(c, boundary, full)
+    tensor, context = blocks.mean(c, lambda kind: (kind.tensor_s(c, boundary, full), kind.context_s(c, tokens, full)))
     # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
-    on_host = full & (c.checkpoint_device_share == 0)
-    to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
-    busy = layer.forward + layer.backward + layer.again + context_s(c, tokens, full) + to_host
+    on_host = full & (c.software.checkpoint_device_share == 0)
+    to_host = np.where(on_host, 2 * boundary / c.tp / c.software.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
+    busy = layer.forward + layer.backward + layer.again + context + to_host
     forward, backward, again = host_layer_s(c)
     return _Work(
         layer=layer,
@@ -143,11 +142,11 @@ def _work(c: Columns, head: Array) -> _Work:
 def _block(c: Columns, head: Array) -> _Block:
     work = _work(c, head)
     waits = through = _waits_s(c, work.host, work.device)
-    if np.any(c.waits_each_pass):
+    if np.any(c.software.waits_each_pass):
         # A host that waits for its device after each pass cannot run ahead from one into the next.
         forward = _waits_s(c, work.host_forward, work.device_forward)
         backward = _waits_s(c, work.host - work.host_forward, work.busy + work.tensor - work.device_forward)
-        waits = np.where(c.waits_each_pass > 0, forward + backward, through)
+        waits = np.where(c.software.waits_each_pass > 0, forward + backward, through)
     # The host reaches the optimizer's step after its last micro-step; the device's backlog then hides the host's time.
     stepping = _waits_s(c, work.host + costs_of(c).step_block_host_s(c), work.device) - through
     return _Block(layer=work.layer, busy=work.busy, tensor=work.tensor, waits=waits, stepping=stepping)
@@ -204,4 +203,4 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:
     """Returns the seconds that a device with `device` seconds of work waits for a host with `host` seconds."""
-    return np.where(c.blocking > 0, host, together_s(host, device, c.sharpness) - device)
+    return np.where(c.software.blocking > 0, host, together_s(host, device, c.software.sharpness) - device)

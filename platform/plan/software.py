@@ -10,9 +10,11 @@ from platform.cost_model.features import Workload, features, from_points, joined
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import STAGE_COLUMNS
+from platform.validate.cells import Row
+from platform.validate.facts import normalized
 from platform.validate.published import is_flash, modules_of, stack_features
 from platform.validate.row_software import data_parallelism_of, stage_of
-from platform.validate.rows import NEEDED, Row
+from platform.validate.rows import NEEDED
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -33,7 +35,10 @@ def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
     groups: dict[tuple[Recipe, tuple[tuple[str, str], ...]], list[int]] = {}
     for place, (recipe, layout, _) in enumerate(points):
         groups.setdefault((recipe, tuple(_row(recipe, layout, cluster.software).items())), []).append(place)
-    parts = [_columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()]
+    parts = [
+        _columns([points[place] for place in members], normalized(dict(row)), cluster)
+        for (_, row), members in groups.items()
+    ]
     order = np.argsort([place for members in groups.values() for place in members], kind="stable")
     return joined(parts).take(order) if parts else from_points(points, cluster)
 

@@ -1,82 +1,43 @@
-"""Readers of a published row: its columns and words, and the stack's usual settings for what they do not state."""
+"""Readers of a published row: its columns, and the stack's usual settings for what they do not state."""
 
 import math
-import re
-from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from platform.cost_model import constants
+from platform.cost_model.column_groups import ROUNDING, SHARPNESS, STEP_HOST_S
 from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import COUNTED_SIGMA, FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
-from platform.cost_model.stack_columns import ROUNDING, SHARPNESS, STACK_HOST, STEP_HOST_S, stack_costs
+from platform.cost_model.stack_columns import STACK_HOST, stack_costs
 from platform.cost_model.stacks import fact, flash_ratio, has, matmul_ratio
+from platform.validate.cells import Row, choice, number, within_node
 from platform.validate.row_software import data_parallelism_of, software_of
-from platform.validate.rows import Row, mlp_of, number, within_node, words
-from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
-from trainers.spec.layout_axes import Offload
-from trainers.spec.model import FlopsConvention, ModelSpec
+from trainers.spec.model import ModelSpec
 
 FLASH_RATE = constants.words("published", "FLASH_RATE")
 EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
 UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
 FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
-_FUSED_LOSS = ("fused cross", "fused loss", "fused kernels", "liger")
-"""Words of stacks that use FlashAttention's cross-entropy or a similar one."""
-_NO_COMPILE = re.compile(r"(?:no|without) (?:torch.)?compile\b|torch.compile[ :=]+(?:no|off|false|none|0)\b")
-_COMPILES = re.compile(r"torch.compile|compiled")
-_EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
-_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
-_NO_OFFLOAD = re.compile(r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload")
-_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
-_OFFLOADS_ALL = re.compile(rf"(?:full|param\w*)[ -](?:cpu )?offload{_NOT}|offload_param\b")
-_OFFLOADS_STATES = re.compile(
-    rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
-    r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"
-)
-_PRECISIONS = (
-    ("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
-    ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"),
-)  # fmt: skip
-"""Words of a precision, and its name in this project; the first match counts."""
+_PRECISIONS = {"mxfp8": "fp8", **{name: name for name in ("fp8", "bf16", "fp16", "tf32", "fp32")}}
+"""Types of products, and each one's name in this project."""
 
 
 def precision_of(row: Row) -> tuple[str, float, float]:
     """Returns (precision of products, bytes of master states, bytes of a summed gradient)."""
-    stated, text = row.get("matmul_precision", ""), row["precision"].lower()
-    # "bf16, float8 products" names two types: the products have the narrower one.
-    precision = stated or text
-    compute = next((name for word, name in _PRECISIONS if word in precision), None)
+    stated = row.get("matmul_precision") or row["precision"]
+    compute = _PRECISIONS.get(stated)
     if compute is None:
-        raise ValueError(f"precision {precision!r} is not known" if precision else "precision not stated")
+        raise ValueError(f"precision {stated!r} is not known" if stated else "precision not stated")
     state = 2.0 if row.get("state_precision") == "bf16" else 4.0
-    return compute, state, 4.0 if "fp32 grad" in text else 2.0
-
-
-def offload_of(row: Row) -> str:
-    """Returns the offloaded parts as a value of the layout's axis: as stated, else by the words of the notes."""
-    if row.get("offload"):
-        if row["offload"] not in get_args(Offload):
-            raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
-        return row["offload"]
-    text = words(row)
-    if "param offload y" in text:
-        return "all"
-    if "optimizer offload y" in text:
-        return "optimizer"
-    if _OFFLOADS_ALL.search(text):
-        return "all"
-    if _OFFLOADS_STATES.search(text):
-        return "optimizer"
-    return "none" if _NO_OFFLOAD.search(text) or "cpu offload" not in text else "all"
+    return compute, state, 4.0 if row.get("gradient_precision") == "fp32" else 2.0
 
 
 def is_flash(row: Row, cluster: ClusterSpec) -> bool:
-    """Returns whether attention is fused: by the stated kernel, the stated columns or the row's words, or because this
-    is usual for the software or for devices newer than A100.
+    """Returns whether attention is fused: as the row states, or because this is usual for the software or for devices
+    newer than A100.
     """
     if row.get("attention_kernel"):
         return row["attention_kernel"] in FUSED_ATTENTION
@@ -84,7 +45,7 @@ def is_flash(row: Row, cluster: ClusterSpec) -> bool:
         return row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
     device = cluster.device.name[:4]
     usual = device != "V100" and (fact(software_of(row), "flash", False) or data_parallelism_of(row) == "fsdp")
-    return "flash" in words(row) or usual or device not in ("V100", "A100")
+    return usual or device not in ("V100", "A100")
 
 
 def compile_of(row: Row) -> str:
@@ -99,32 +60,34 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
     DeepSpeed 0.6.
     """
-    engine, text, of_this_project = data_parallelism_of(row), words(row), bool(row.get("engine"))
+    engine, of_this_project = data_parallelism_of(row), bool(row.get("engine"))
     software = software_of(row)
     model, flash = work.model, is_flash(row, cluster)
-    searched = of_this_project and "bare loop" not in text
+    searched = of_this_project and not row.get("bare_loop")
     _, state_bytes, low_gradient_bytes = precision_of(row)
     whole_sums = has(engine, "sums_in_states_type") or searched
-    fused = compile_of(row) != "none" if of_this_project else not is_eager(row)
+    fused = compile_of(row) != "none" if of_this_project else row.get("eager") != "yes"
     loss = loss_of(row, flash)
     stepwise = work.modules.stepwise_activation if work.modules else None
     lacks = unfused_of(row) if fused and not of_this_project else ()
     mlp: dict[str, Any] = {
         "gated": model.gated,
         "fused": fused and "mlp" not in lacks,
-        "mlp": mlp_of(row.get("notes", "")),
+        "mlp": row.get("mlp") or "plain",
     }
     forward, backward = activation_passes(stepwise, **mlp)
     features = {
         **stack_costs(software, row.get("tp_overlap", "")),
         "rate_sigma": 0.0 if of_this_project else matmul_ratio(software, cluster.device.architecture)[1],
         **_host_costs(row, fused=fused),
-        "vocab": model.vocab_size if of_this_project or is_eager(row) else _vocabulary(row, model.vocab_size, tp),
+        "vocab": model.vocab_size
+        if of_this_project or row.get("eager") == "yes"
+        else _vocabulary(row, model.vocab_size, tp),
         **_pace(software, engine, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
         "saves_gathered": float(of_this_project),
         "own_mesh": float(of_this_project),
-        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
+        "checkpoint_blocks": number(row, "checkpoint_blocks") or 1.0,
         "checkpoint_device_share": checkpoint_device_share(row, tp),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
         "fused": float(fused),
@@ -142,7 +105,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
-        "blocking": float(launches_block(text, cluster)),
+        "blocking": float(row.get("launch_blocking") == "yes"),
         "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
     }
     if not row.get("attention"):
@@ -150,7 +113,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         of_kernel = flash_ratio(software, cluster.device.architecture) is None
         rate = FLASH_RATE.get(row.get("attention_kernel", ""), 1.0) if of_kernel else 1.0
         features["flash"] = rate if flash else 0.0
-    if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
+    if row.get("bucket_sizes") == "auto":  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         features["bucket_bytes"] = model.hidden_size**2 * 2.0
     return features
 
@@ -230,51 +193,30 @@ def loss_of(row: Row, flash: bool) -> str:
     compiles with the model runs as torch's own where nothing is compiled.
     """
     if row.get("engine"):
-        if row.get("loss") == "chunked" and "bare loop" in words(row):
+        if row.get("loss") == "chunked" and row.get("bare_loop"):
             return "kept"
         return loss_kind(row.get("loss") or "plain", row.get("compile") or "none")
-    text = words(row)
-    if flash and (any(word in text for word in _FUSED_LOSS) or "loss" in row.get("fused", "").split(";")):
+    if flash and "loss" in row.get("fused", "").split(";"):
         return "fused"
-    uncompiled = fact(software_of(row), "compiles", "none") != "none" and is_eager(row)
+    uncompiled = fact(software_of(row), "compiles", "none") != "none" and row.get("eager") == "yes"
     return fact(software_of(row), "loss", "kept") if flash and not uncompiled else "kept"
 
 
 def modules_of(row: Row) -> Architecture | None:
-    """Returns the architecture in the model's name where transformers' modules run; None where other modules do."""
-    if not (row.get("engine") or is_eager(row)):
+    """Returns the row's architecture where transformers' modules run; None where other modules do."""
+    if not (row.get("engine") or row.get("eager") == "yes"):
         return None
-    called = row["model"].lower().replace("-", "")
-    named = [name for name in architectures.names() if name in called]
-    return architecture_of(max(named, key=len)) if named else None
+    return architecture_of(row["architecture"]) if row.get("architecture") else None
 
 
 def checkpoint_device_share(row: Row, tp: float) -> float:
     """Returns the share of checkpoints' saved data that stays on the device: inputs may be sharded over the
     tensor-parallel ranks, or offloaded to the host.
-
-    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
-    sequences of 64 blocks would fill 51 GB of a 32 GB device.
     """
-    text = words(row)
     share = float(fact(software_of(row), "selective_share", 1.0))
     if row["activation_ckpt"] == "selective" and share < 1:
         return share
-    on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
-    if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
-        return 0.0
-    partitioned = "partition-activations" in text and "no partition-activations" not in text
-    return 1 / tp if partitioned or on_host else 1.0
-
-
-def is_eager(row: Row) -> bool:
-    """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
-    text = words(row)
-    if _EAGER.search(text) or _NO_COMPILE.search(text):
-        return True
-    if software_of(row) not in ("huggingface", "lightning") or row.get("fused"):
-        return False
-    return compile_of(row) == "none" and not _COMPILES.search(text) and bool(row.get("software"))
+    return {"host": 0.0, "split": 1 / tp}.get(choice(row, "checkpoint_inputs", ("device", "split", "host")), 1.0)
 
 
 def padded(vocab_size: int, tp: float) -> float:
@@ -285,16 +227,13 @@ def padded(vocab_size: int, tp: float) -> float:
 
 
 def _vocabulary(row: Row, vocab_size: int, tp: float) -> float:
-    """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them."""
+    """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them; modules of transformers
+    have those of the table.
+    """
+    if row.get("engine") or row.get("eager") == "yes":
+        return vocab_size
     is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
     return padded(vocab_size, tp) if is_padded else vocab_size // tp * tp
-
-
-def launches_block(text: str, cluster: ClusterSpec) -> bool:
-    """Returns whether CUDA_LAUNCH_BLOCKING=1 was set: as stated, or on Jean Zay's A100 nodes, where BigScience's large
-    runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
-    """
-    return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
 
 
 def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
@@ -305,9 +244,9 @@ def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
     """
     if row.get("optimizer") == "adafactor":
         return 0.0
-    if "8-bit optimizer" not in words(row):
+    if row.get("optimizer") != "adam8bit":
         return 2.0
-    blocks = model.num_layers * model.parameters_per_layer / pp
+    blocks = (model.num_parameters - model.embedding_parameters) / pp
     return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
 
 
@@ -323,20 +262,3 @@ def sharing_ranks(row: Row, dp: float) -> float | None:
     if stated < 1 or dp % stated:
         raise ValueError(f"zero_group {stated:g} does not divide dp {dp:g}")
     return stated
-
-
-def convention_of(row: Mapping[str, str]) -> FlopsConvention | None:
-    """Returns the row's convention for counting the FLOPs of `tflops_per_gpu`; None where its notes do not state it."""
-    text = words(row)
-    named = next((name for name in get_args(FlopsConvention) if f"flops by {name}" in text), None)
-    if named is not None:
-        return named
-    if "96*b*s*l*h^2" in text or "exact megatron formula" in text:
-        return "megatron_hardware"
-    if "8*n*tokens" in text or "4*2*n*tokens" in text:
-        return "8n"
-    if "3*2*n*tokens" in text:
-        return "6n"
-    if "hardware flops" in text:
-        return "megatron_hardware"
-    return "megatron_model" if "model flops" in text else None

@@ -7,7 +7,7 @@ of the row's stack at the time (`stacks`), and it leaves out a row that contradi
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from platform.cost_model.memory import FRAGMENTATION, outside_gib
 from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.stacks import fact, runs
-from platform.validate.published import convention_of, modules_of, moments_of, precision_of, stack_features
+from platform.validate.cells import Row, choice, number, positive_number, within_node
+from platform.validate.published import modules_of, moments_of, precision_of, stack_features
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
-from platform.validate.rows import Row, number, positive_number, within_node
 from trainers.records.measurement import TIMED, Outcome
-from trainers.spec.model import ModelSpec
+from trainers.spec.model import FlopsConvention, ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
@@ -117,9 +117,14 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
     gpus = positive_number(row, "gpus")
     if rate:
         return tokens / gpus / rate
-    convention = convention_of(row)
+    convention = choice(row, "flops", get_args(FlopsConvention))
     if tflops and convention:
-        return model.flops_per_token(int(values["seq_len"]), convention) * tokens / gpus / (tflops * 1e12)
+        return (
+            model.flops_per_token(int(values["seq_len"]), cast(FlopsConvention, convention))
+            * tokens
+            / gpus
+            / (tflops * 1e12)
+        )
     return None
 
 
@@ -129,7 +134,8 @@ def interpret(row: Row, *, measured: bool = True) -> PublishedRun:
     Raises:
         ValueError: names what is missing, unknown or contradictory.
     """
-    assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
+    guessed = "software" in row.get("from_words", "").split(";")
+    assumed = (GUESSED.format(software_of(row)),) if guessed else ()
     assumed = (*assumed, *_not_run(row))
     configured = _is_configured(row)
     if (row["activation_ckpt"] and not configured) or row.get("engine") or row["status"] != "ok":
@@ -151,7 +157,7 @@ def _not_run(row: Row) -> Iterator[str]:
     its stack's engine for that strategy.
     """
     software, strategy = software_of(row), row["strategy"]
-    if row.get("engine") or not row.get("software"):
+    if row.get("engine") or "software" in row.get("from_words", "").split(";"):
         return
     if strategy in STAGES and strategy not in runs(software):
         yield f"{software} trains with no {strategy} that is known"

@@ -1,23 +1,18 @@
 """Parts of a measured table's row: its model, its cluster, its layout under its software, and its batch."""
 
 import itertools
-import re
 from typing import get_args
 
-from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
+from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, node_names
 from platform.cost_model.stacks import fact, has, with_software
-from platform.validate.published import compile_of, is_flash, offload_of, sharing_ranks
+from platform.validate.cells import Row, choice, number, positive_number, whole_number
+from platform.validate.facts import NOTED
+from platform.validate.published import compile_of, is_flash, sharing_ranks
 from platform.validate.row_software import data_parallelism_of, software_of, stage_of
-from platform.validate.rows import Row, noted_kernels, number, positive_number, whole_number, words
-from trainers.spec.axis import defaults_of
+from trainers.spec.axis import choices_of, defaults_of
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import Checkpointing
+from trainers.spec.layout_axes import Checkpointing, Offload
 from trainers.spec.model import ModelSpec
-
-_SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
-"""Words of rows whose link figure comes from a simulator's configuration."""
-_RESHARDS = re.compile(r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro")
-"""Words of rows whose parameters are gathered anew for every micro-batch."""
 
 
 def model_of(row: Row) -> ModelSpec:
@@ -61,18 +56,13 @@ def cluster_of_row(row: Row) -> ClusterSpec:
     nodes = (whole_number(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
     if gpus % nodes:
         raise ValueError(f"{gpus} GPUs do not divide over {nodes} nodes")
-    text = words(row)
-    stated = re.search(r"(\d+) ?gbps (?:node|inter)", text)
-    gbit_per_s = number(row, "node_gbps") or (float(stated[1]) if stated else 0.0)
     cluster = cluster_of(
         device,
         nodes,
         gpus // nodes,
-        node=find_node(text, device.name),
-        inter_gb_per_s=gbit_per_s / 8,
-        # NVLink is wired into an SXM board: a simulator's slower figure is the rate at which it expects collectives to
-        # run.
-        intra_gb_per_s=0.0 if _SIMULATED.search(text) else number(row, "link_gbs") or 0.0,
+        node=choice(row, "node", node_names()) or None,
+        inter_gb_per_s=(number(row, "node_gbps") or 0.0) / 8,
+        intra_gb_per_s=number(row, "link_gbs") or 0.0,
     )
     return with_software(cluster, software_of(row))
 
@@ -123,7 +113,7 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
         return float(stated)
     if pp > 1 and model.num_layers % pp == 0 and fact(software_of(row), "interleaves", False):
         return float(model.num_layers // pp)
-    if pp > 1 and "interleav" in words(row) and model.num_layers % pp == 0:
+    if pp > 1 and row.get("schedule") == "interleaved" and model.num_layers % pp == 0:
         per_stage = int(model.num_layers // pp)
         return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
     return 1.0
@@ -133,8 +123,7 @@ def _stage(row: Row, pp: float) -> int:
     """Returns the stage of ZeRO, of FSDP under a pipeline as its software has it unless the row states that parameters
     are gathered anew.
     """
-    anew = bool(_RESHARDS.search(words(row)))
-    return stage_of(row["strategy"], software_of(row), 1 if anew else pp)
+    return stage_of(row["strategy"], software_of(row), 1 if row.get("regathers") == "yes" else pp)
 
 
 def _grad_sync(row: Row, engine: str, pp: float) -> str:
@@ -178,9 +167,9 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "virtual": virtual,
         "grad_sync": row.get("grad_sync") or _grad_sync(row, engine, pp),
         "checkpointing": checkpointing,
-        "offload": offload_of(row),
+        "offload": choice(row, "offload", get_args(Offload), "none"),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
         "loss": loss if (loss := row.get("loss")) in ("chunked", "quack") else "plain",
         "compile": compile_of(row),
-        **noted_kernels(row.get("notes", "")),
+        **{name: choice(row, name, choices_of(Layout)[name], str(defaults_of(Layout)[name])) for name in NOTED},
     }

@@ -1,12 +1,12 @@
-"""The software that made a row of a measurement table, and its engine, by what the row states."""
+"""The software that made a row of a measurement table, and its engine."""
 
-import re
 from collections.abc import Mapping
 
 from platform.cost_model.engines import ENGINES, costs
 from platform.cost_model.hardware import THIS_PROJECT
 from platform.cost_model.stacks import fact, names
-from platform.validate.rows import Row, words
+from platform.validate.cells import Row
+from platform.validate.facts import STUDIES
 from trainers.spec.engines import is_path
 
 STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
@@ -15,51 +15,20 @@ STRATEGIES = tuple(STAGES)
 SHARDED_WHOLE = ("fsdp", "hsdp")
 """Strategies that shard parameters too, over all ranks or groups of them, by blocks."""
 
-_STUDIES = (
-    ("other", "aleph alpha", "aleph-alpha"),
-    ("megatron-deepspeed", "vtrain", "vtrain"),
-    ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
-    ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
-)
-"""(software, pattern of words, stack) of studies and years whose software has facts of its own."""
-CURRENT = tuple(name for name in names() if name not in [stack for *_, stack in _STUDIES])
+CURRENT = tuple(name for name in names() if name not in [stack for *_, stack in STUDIES])
 """Software as it is now."""
-_WORDS: tuple[tuple[str, str], ...] = (
-    (r"llm-foundry|mosaicml", "llm-foundry"),
-    (r"torchtitan", "torchtitan"),
-    (r"fms-fsdp", "fms-fsdp"),
-    (r"nanotron", "nanotron"),
-    (r"internevo|internlm", "internevo"),
-    (r"litgpt|lit-gpt", "litgpt"),
-    (r"lightning", "lightning"),
-    (r"hf trainer|hugging ?face", "huggingface"),
-    (r"bigscience|megatron-deepspeed|megatron ?\+ ?deepspeed|gpt-?neox", "megatron-deepspeed"),
-    (r"megatron-core|nemo\b", "megatron-core"),
-    (r"megatron|mt-nlg", "megatron-lm"),
-    (r"\bfsdp\b", "fms-fsdp"),
-    (r"deepspeed|\bzero\b", "deepspeed"),
-)
-"""Patterns of words that name a software; the first match counts."""
 
 
 def software_of(row: Row) -> str:
-    """Returns the software of a row: as stated, else by the words of source, strategy and notes.
+    """Returns the software of a row, a name in `stacks.json`; other software where a row states none.
 
     Raises:
         ValueError: the row states unknown software.
     """
-    if row.get("engine"):
-        return THIS_PROJECT
-    if row.get("software") and row["software"] not in names():
-        raise ValueError(f"software {row['software']!r} is not one of {', '.join(names())}")
-    text = words(row)
-    if row.get("software"):
-        studies = (stack for name, pattern, stack in _STUDIES if name == row["software"] and re.search(pattern, text))
-        return next(studies, row["software"])
-    if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
-        return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
-    patterns = (*(study[1:] for study in _STUDIES), *_WORDS)
-    return next((name for pattern, name in patterns if re.search(pattern, text)), "other")
+    software = THIS_PROJECT if row.get("engine") else row.get("software") or "other"
+    if software not in names():
+        raise ValueError(f"software {software!r} is not one of {', '.join(names())}")
+    return software
 
 
 def stage_of(strategy: str, software: str, pp: float) -> int:
@@ -84,7 +53,4 @@ def data_parallelism_of(row: Row) -> str:
             outside = ": --engine names one outside this project" if is_path(row["engine"]) else ""
             raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}{outside}")
         return row["engine"]
-    software = software_of(row)
-    if software == "megatron-deepspeed" and strategy == "ddp" and "bigscience" in words(row):
-        return "deepspeed"  # its runs use DeepSpeed's engine at stage 0 too
-    return fact(software, "engines", {})[strategy]
+    return fact(software_of(row), "engines", {})[strategy]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.validate.cells import Row
 from platform.validate.evaluation import Scored, cells_of, constant_mfu, merged, score_table
 from platform.validate.metrics import Scores, scores
 from platform.validate.published_run import CELL, PublishedRun, interpret, label_of
-from platform.validate.rows import Row
 
 JSON_KEYS = (
     "rows_scored",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from platform.validate.rows import mlp_of
+from platform.validate.facts import mlp_of
 from scripts.pages.committed import read_table
 
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements"

@@ -1,5 +1,6 @@
 """Small helpers of the cost model's tests."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.validate.facts import normalized
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -28,6 +30,10 @@ GPT_39B = ModelSpec(
     vocab_size=51200,
     max_positions=2048,
 )
+with (TABLES / "megatron_ten_rows.csv").open(newline="", encoding="utf-8") as _file:
+    _header, _first, *_ = csv.reader(_file)
+PRINTED_ROW = dict(zip(_header[: _header.index("notes") + 1], _first, strict=False))
+"""GPT 1.7B of Megatron-LM's table, as its source prints it: without the columns of what its words say."""
 HOP = np.asarray(14e-6)
 """Seconds of a ring's step between nodes."""
 
@@ -51,6 +57,11 @@ def point(
     built = Recipe(model=model, **values)  # type: ignore[arg-type]
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
     return from_points([(built, layout, batch)], find_cluster(cluster))
+
+
+def printed_row(**changes: str) -> dict[str, str]:
+    """Returns `PRINTED_ROW` without its notes, with `changes`, as it is read from a table."""
+    return dict(normalized({**PRINTED_ROW, "notes": "", **changes}))
 
 
 def changed(columns: Columns, **values: float) -> Columns:

@@ -5,17 +5,16 @@ import pytest
 from platform.cost_model.columns import from_rows
 from platform.cost_model.memory import peak_memory, peak_parts
 from platform.validate.published_run import interpret
-from platform.validate.rows import read_rows
-from tests.cost_model.points import TABLES
+from tests.cost_model.points import printed_row
 
 
 def test_a_pipelines_first_passes_hold_gathered_inputs_though_its_host_is_behind() -> None:
     """Checks the share of gathered inputs that a stack keeps where the device waits: all but two micro-batches of those
     in flight.
     """
-    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
+    row = printed_row()
     row |= {"tp": "8", "dp": "1", "micro_batch": "1", "grad_accum": "64", "global_batch": "64", "iter_time_s": "3"}
-    row |= {"software": "nanotron", "gpu": "H100-SXM-80GB", "activation_ckpt": "none", "notes": "", "source": ""}
+    row |= {"software": "nanotron", "gpu": "H100-SXM-80GB", "activation_ckpt": "none", "source": ""}
 
     def held_gib(pp: int, **changes: float) -> float:
         values = interpret({**row, "pp": f"{pp}", "nodes": f"{pp}", "gpus": f"{8 * pp}"}).values
@@ -31,9 +30,9 @@ def test_the_allocator_gets_half_of_what_a_stream_holds_back_before_it_fails() -
     """Checks what must fit beside what is printed, where a stack's stream holds all gathered inputs, or none of them:
     half in both.
     """
-    row = next(dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv"))
+    row = printed_row()
     row |= {"tp": "8", "dp": "1", "pp": "2", "nodes": "2", "gpus": "16", "micro_batch": "4", "grad_accum": "16"}
-    row |= {"software": "nanotron", "gpu": "H100-SXM-80GB", "activation_ckpt": "none", "notes": "", "source": ""}
+    row |= {"software": "nanotron", "gpu": "H100-SXM-80GB", "activation_ckpt": "none", "source": ""}
     values = interpret({**row, "global_batch": "64", "iter_time_s": "3"}).values
 
     def peaks(**changes: float) -> tuple[float, float]:
@@ -48,8 +47,8 @@ def test_the_allocator_gets_half_of_what_a_stream_holds_back_before_it_fails() -
 
 
 def test_tensors_freed_late_leave_gaps_under_tensor_parallelism_without_recomputation() -> None:
-    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
-    row |= {"notes": "", "source": "", "iter_time_s": "3", "dp": "", "grad_accum": ""}
+    row = printed_row()
+    row |= {"source": "", "iter_time_s": "3", "dp": "", "grad_accum": ""}
 
     def gaps(**changes: str) -> float:
         return interpret({**row, **changes}).values["transient_rounding"]

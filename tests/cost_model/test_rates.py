@@ -6,14 +6,15 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from platform.cost_model import compute, stacks
+from platform.cost_model import stacks
+from platform.cost_model.blocks import dense
 from platform.cost_model.columns import Columns, from_rows
-from platform.cost_model.compute import layer_seconds, matmul_s
+from platform.cost_model.compute import matmul_s
 from platform.cost_model.hardware import find_device
+from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.predict import predict
 from platform.validate.published_run import interpret
-from platform.validate.rows import read_rows
-from tests.cost_model.points import GPT2, TABLES, fsdp, point
+from tests.cost_model.points import GPT2, fsdp, point, printed_row
 from trainers.spec.layout import Layout
 from trainers.spec.layout_axes import Compile, Mlp
 
@@ -22,10 +23,7 @@ LLM_FOUNDRY = "mosaicml_llm_foundry.csv"
 
 def _published(**changes: str) -> Mapping[str, float]:
     """Returns a row's columns: GPT 1.7B of Megatron-LM's table, changed."""
-    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
-    return interpret(
-        {**row, "activation_ckpt": "none", "notes": "", "source": "", "iter_time_s": "3", **changes}
-    ).values
+    return interpret(printed_row(activation_ckpt="none", source="", iter_time_s="3", **changes)).values
 
 
 def test_narrow_heads_wait_for_exponentials_and_short_sequences_do_not_fill_a_device() -> None:
@@ -102,7 +100,7 @@ def test_kernels_take_time_to_start_and_end(monkeypatch: pytest.MonkeyPatch) -> 
         columns = point(layout, cluster="1xH200", model=GPT2, **sizes)  # type: ignore[arg-type]
 
         def seconds(kernel_s: float) -> float:
-            monkeypatch.setattr(compute, "KERNEL_S", kernel_s)
+            monkeypatch.setattr(dense, "KERNEL_S", kernel_s)
             layer = layer_seconds(columns)
             return float((layer.forward + layer.backward)[0])
 
@@ -117,7 +115,7 @@ def test_kernels_take_time_to_start_and_end(monkeypatch: pytest.MonkeyPatch) -> 
 def test_kernels_fused_by_hand_start_and_end_within_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = from_rows([_published()])
     seconds = float(layer_seconds(columns).forward[0])
-    monkeypatch.setattr(compute, "KERNEL_S", 1.0)
+    monkeypatch.setattr(dense, "KERNEL_S", 1.0)
     assert float(layer_seconds(columns).forward[0]) == seconds
 
 

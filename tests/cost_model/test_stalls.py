@@ -8,7 +8,7 @@ import pytest
 from platform.cost_model.calibration import calibrate
 from platform.cost_model.predict import predict
 from platform.cost_model.stalls import STALL_SIGMA, STALLED_SIGMA, interval, mean_ratio, stall_chance, stalled_s
-from tests.cost_model.points import fsdp, point
+from tests.cost_model.points import changed, fsdp, point
 from tests.cost_model.test_calibration import PLACES, PREDICTION, STEP_S
 from trainers.spec.layout import Layout
 
@@ -66,7 +66,7 @@ def test_a_stalled_step_waits_for_each_exchange_of_each_micro_batch() -> None:
         devices = 16 if cluster.startswith("2") else 8
         layout = Layout(engine="deepspeed", zero_stage=1, pp=pp, dp_shard=devices // pp)
         columns = point(layout, cluster=cluster, grad_accum=grad_accum)
-        return float(stalled_s(dataclasses.replace(columns, stall_exchange_s=np.array(0.3)))[0])
+        return float(stalled_s(changed(columns, stall_exchange_s=0.3))[0])
 
     assert seconds(2, 8) == pytest.approx(8 * 2 * 0.3)
     assert seconds(4, 8) == pytest.approx(8 * 4 * 0.3) == seconds(8, 8)
@@ -76,7 +76,7 @@ def test_a_stalled_step_waits_for_each_exchange_of_each_micro_batch() -> None:
 
 def test_pipelines_over_nodes_wait_for_each_of_them() -> None:
     def chance(layout: Layout, cluster: str) -> float:
-        columns = dataclasses.replace(point(layout, cluster=cluster), stall_chance=np.array(0.02))
+        columns = changed(point(layout, cluster=cluster), stall_chance=0.02)
         return float(stall_chance(columns)[0])
 
     piped = Layout(engine="deepspeed", zero_stage=1, pp=2, dp_shard=4)

@@ -7,13 +7,14 @@ import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s
 from platform.cost_model.columns import Columns, from_rows
-from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
+from platform.cost_model.compute import UNIT_VALUES, head_s, matmul_s
 from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S
 from platform.cost_model.engines.fsdp import COLLECTIVE_HOST_S, SHARD_STEP_S
 from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
 from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
 from platform.cost_model.kernels import LOGIT_BYTES
+from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.step_time import StepTime, step_time
 from platform.validate.evaluation import merged, score_table
 from platform.validate.metrics import scores

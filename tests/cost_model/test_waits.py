@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from platform.cost_model.columns import Columns
-from platform.cost_model.compute import layer_seconds
 from platform.cost_model.host import host_layer_s, together_s
+from platform.cost_model.layer_time import layer_seconds
 from platform.cost_model.predict import under_the_host_s
 from platform.cost_model.step_time import step_time
 from tests.cost_model.points import GPT2, point

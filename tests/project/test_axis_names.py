@@ -59,11 +59,12 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/search/setup/forecast.py": frozenset({"compile", "pp"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
-    "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload"}),
+    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"}),
+    "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
     "platform/validate/row_parts.py": SHARED,
     "platform/validate/row_software.py": frozenset({"engine"}),
-    "platform/validate/rows.py": frozenset({"mlp", "pp", "tp"}),
+    "platform/validate/rows.py": frozenset({"pp", "schedule", "tp"}),
     "platform/validate/validation_tables.py": SHARED,
     # Published tables' words.
     "platform/report/measurement_table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),
@@ -112,6 +113,7 @@ ENGINES = (
     "trainers/spec/engines/",
     "platform/cost_model/engines/",
     # Stacks of published runs, and the words of tables.
+    "platform/validate/facts.py",
     "platform/validate/published.py",
     "platform/validate/row_software.py",
     "platform/train/exporting/",  # the programs that exports are for

@@ -1,5 +1,6 @@
 """No view of a study states a lead, a gain or an order of two points that runs beside each other do not resolve."""
 
+import html
 import json
 import math
 import random
@@ -12,7 +13,6 @@ from scipy import stats
 
 from platform.report.forecast import forecaster_of
 from platform.report.html import page as html_page
-from platform.report.html.budget_sections import cost_of_the_search
 from platform.report.json_report import as_json
 from platform.report.lessons import lessons
 from platform.report.result_files import write_results
@@ -103,7 +103,7 @@ def test_the_page_and_the_winner_s_file_have_the_same_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result: StudyResult = result_of(next(histories(1)))
-    body = html_page._answer([], [result]).body + cost_of_the_search([result]).body  # pyright: ignore[reportPrivateUsage]
+    body = html.unescape(html_page.page([result]))
     assert unresolved_leads(re.findall(r"<p[^>]*>([^<]*)</p>", body)) == []
     monkeypatch.setattr("platform.report.result_files.draw", lambda *_: [])
     write_results(tmp_path, result)

@@ -38,7 +38,7 @@ def test_every_command_has_its_options_on_the_page() -> None:
     having = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in paths
-        if re.search(r"^def parser\(\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(r"^PARSER = ", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert set(options.COMMANDS) == having
     commands = {path.stem for path in (ROOT / "platform").glob("[a-z]*.py")}

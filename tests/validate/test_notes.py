@@ -2,7 +2,7 @@
 
 import pytest
 
-from platform.validate.rows import mlp_of, noted_kernels
+from platform.validate.facts import mlp_of, noted_kernels
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 
 from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
+from platform.validate.cells import Row
+from platform.validate.facts import normalized
 from platform.validate.published_run import interpret
-from platform.validate.rows import Row, read_rows
+from platform.validate.rows import read_rows
 
 TABLE = Path(__file__).parents[1] / "cost_model" / "tables" / "published_bf16.csv"
 LLAMA_405B = next(row for row in read_rows(TABLE) if row["model"] == "llama3-405b")
@@ -17,7 +19,7 @@ LLAMA_405B = next(row for row in read_rows(TABLE) if row["model"] == "llama3-405
 def of(**changes: str) -> tuple[object, object, float]:
     """Returns (stage, gradient sync, exposed seconds of data parallelism) of the row with `changes`."""
     row: Row = {**LLAMA_405B, "software": "torchtitan", "strategy": "fsdp"} | changes
-    run = interpret(row)
+    run = interpret(normalized(row))
     return run.layout["zero_stage"], run.layout["grad_sync"], float(predict(from_rows([run.values])).step.data_s[0])
 
 

@@ -3,11 +3,12 @@
 import pytest
 
 from platform.cost_model import stacks
+from platform.cost_model.column_groups import STEP_HOST_S
 from platform.cost_model.columns import from_rows
 from platform.cost_model.host import SHARPNESS
 from platform.cost_model.predict import predict
-from platform.cost_model.stack_columns import STEP_HOST_S
 from platform.validate.evaluation import merged
+from platform.validate.facts import normalized
 from platform.validate.published_run import PublishedRun, interpret
 
 VTRAIN = {
@@ -21,7 +22,7 @@ VTRAIN = {
 
 
 def _run(**changes: str) -> PublishedRun:
-    return interpret({**VTRAIN, **changes})
+    return interpret(normalized({**VTRAIN, **changes}))
 
 
 def test_recomputation_of_a_simulator_s_configuration_is_left_out_where_the_run_fits_without() -> None:

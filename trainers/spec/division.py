@@ -37,10 +37,9 @@ def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 def _cut_by_tensors(model: ModelSpec) -> tuple[tuple[int, str], ...]:
     """Returns (size, what it counts) of all that tensor parallelism cuts."""
+    of_blocks = dict.fromkeys(size for kind, _ in model.blocks for size in kind.divided_sizes(model))
     return (
-        (model.num_heads, "heads"),
-        (model.num_kv_heads, "key/value heads"),
-        (model.ffn_size, "columns of the feed-forward block"),
+        *of_blocks,
         (model.vocab_size, "words in the vocabulary"),
         (model.hidden_size, "values of a hidden state"),
     )

@@ -13,12 +13,7 @@ MULTIPLE = 16
 
 def linear_sizes(spec: ModelSpec) -> Mapping[str, int]:
     """Returns the sizes that the linear layers of a block have, by their names."""
-    return {
-        "hidden_size": spec.hidden_size,
-        "width of all heads": spec.attention_width,
-        "width of all key/value heads": spec.num_kv_heads * spec.head_dim,
-        "ffn_size": spec.ffn_size,
-    }
+    return {name: size for kind, _ in spec.blocks for name, size in kind.linear_sizes(spec).items()}
 
 
 def float8_sentence(recipe: Recipe) -> str:

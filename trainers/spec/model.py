@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Position
+from trainers.spec.blocks import BlockKind, blocks_of
 from trainers.spec.codec import json_object, shortened
 from trainers.spec.model_config import check_rest, family_of, fields_of, text_model
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES, ModelSizes
 
+Number = TypeVar("Number", int, float)
 FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "megatron_hardware"]
 
 _OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES, *MULTIPLIERS)
@@ -130,9 +132,22 @@ class ModelSpec(ModelSizes):
         return architecture_of(self.architecture).gated
 
     @property
+    def blocks(self) -> tuple[tuple[BlockKind, int], ...]:
+        """The kinds of its blocks, each with the number of blocks."""
+        return blocks_of(self)
+
+    def over_blocks(self, ask: Callable[[BlockKind], Number]) -> Number:
+        """Returns the sum over all blocks of what `ask` returns for a block of each kind."""
+        return sum(count * ask(kind) for kind, count in self.blocks)  # type: ignore[return-value]
+
+    @property
     def parameters_per_layer(self) -> int:
-        """Exact number of parameters of one block."""
-        return architecture_of(self.architecture).parameters_per_layer(self)
+        """Exact number of parameters of one block, the largest."""
+        return max(kind.parameters(self) for kind, _ in self.blocks)
+
+    def keys_per_query(self, seq_len: int) -> float:
+        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks."""
+        return self.over_blocks(lambda kind: kind.keys_per_query(self, seq_len)) / self.num_layers
 
     @property
     def embedding_parameters(self) -> int:
@@ -142,15 +157,14 @@ class ModelSpec(ModelSizes):
     @property
     def num_parameters(self) -> int:
         """Exact number of parameters, tied ones counted once."""
-        return self.embedding_parameters + self.num_layers * self.parameters_per_layer
+        return self.embedding_parameters + self.over_blocks(lambda kind: kind.parameters(self))
 
     @property
     def product_parameters(self) -> int:
         """Number of parameters that take part in matrix products: those of the blocks' linear layers and of the head.
         Tables that are looked up, norms and biases do not.
         """
-        matrices = architecture_of(self.architecture).matrices_per_layer(self)
-        return self.num_layers * matrices + self.vocab_size * self.hidden_size
+        return self.over_blocks(lambda kind: kind.product_parameters(self)) + self.vocab_size * self.hidden_size
 
     def flops_per_token(
         self, seq_len: int, convention: FlopsConvention = "products", *, keys_per_query: float | None = None
@@ -194,8 +208,8 @@ class ModelSpec(ModelSizes):
             return model
         num_recomputed = -(-self.num_layers // interval)
         core = 2 * self.attention_width * keys_per_query
-        matrices = architecture_of(self.architecture).matrices_per_layer(self) - self.hidden_size * self.ffn_size
-        return model + 2.0 * num_recomputed * (matrices + core)
+        repeated = self.over_blocks(lambda kind: kind.product_parameters(self) - kind.last_product(self))
+        return model + 2.0 * num_recomputed * (repeated / self.num_layers + core)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":

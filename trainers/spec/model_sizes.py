@@ -85,11 +85,3 @@ class ModelSizes:
     def logit_factor(self) -> float:
         """Factor of the products of hidden states and head."""
         return (self.logit_scale or 1.0) / (self.logits_scaling or 1.0)
-
-    def keys_per_query(self, seq_len: int) -> float:
-        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the
-        sequence without a window, and with one the window less the triangle at the sequence's begin.
-        """
-        window = min(self.window or seq_len, seq_len)
-        windowed = window - window * window / (2 * seq_len)
-        return (self.window_layers * windowed + (self.num_layers - self.window_layers) * seq_len / 2) / self.num_layers

@@ -89,12 +89,14 @@ def stages_of_rank(recipe: Recipe, layout: LayoutAxes, pipeline_rank: int) -> tu
 
 
 def block_cost(spec: ModelSpec, seq_len: int, checkpointing: str) -> float:
-    """Returns a token's cost in one block, forwards and backwards: its FLOPs, and those that its bytes take as long as.
+    """Returns a token's cost in one block, the mean over all, forwards and backwards: its FLOPs, and those that its
+    bytes take as long as.
 
     A checkpointed block runs its forward pass twice.
     """
     core = 2 * spec.attention_width * spec.keys_per_query(seq_len)
-    forward = 2.0 * (spec.parameters_per_layer + core)
+    parameters = spec.over_blocks(lambda kind: kind.parameters(spec)) / spec.num_layers
+    forward = 2.0 * (parameters + core)
     recomputed = {"full": 1.0, "every_2": 0.5, "every_4": 0.25}.get(checkpointing, 0.0)
     return (1.0 + recomputed / 3.0) * (3.0 * forward + _FLOPS_PER_BYTE * _BLOCK_BYTES * spec.hidden_size)
 

@@ -118,7 +118,7 @@ class DeepSpeed(EngineCosts):
         leaves = (c.full_checkpointing > 0) & (cached > 0)
         gathers = (c.zero_stage == 3) & (c.shard > 1)
         # Stage 3 reduces each gradient as soon as it is computed, and copies a module's gathered parameters into place.
-        largest = c.ffn * c.hidden / c.tp * cb
+        largest = c.last_product / c.tp * cb
         for root, logits in ranks:
             live = gathering.of_modules(c, block=block, root=root, blocks=blocks) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
@@ -169,7 +169,7 @@ class DeepSpeed(EngineCosts):
         """
         buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
         reduced = buckets.reduced_s
-        sync_s = np.where((c.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
+        sync_s = np.where((c.software.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
         beside = np.minimum(sync_s * (1 - 1 / buckets.count), load.backward) * (1 - OVERLAP_SLOWDOWN)
         hidden = np.where(_overlaps(c) & ~whole_sums, beside, 0.0)
         times = np.where(c.zero_stage >= 2, c.grad_accum, syncs(c))
@@ -205,7 +205,7 @@ class DeepSpeed(EngineCosts):
         the wrapped optimizer hooks each gradient.
         """
         fetching = np.where(c.zero_stage == 3, 6 * GATHER_HOST_S, 0.0)
-        hooked = self.wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
+        hooked = self.wraps_optimizer(c) & (c.zero_stage < 3) & (c.software.blocking > 0)
         return HookCosts(
             forward=fetching,
             backward=2 * fetching + np.where(hooked, 12 * GRADIENT_HOST_S, 0.0),

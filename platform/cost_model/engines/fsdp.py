@@ -184,7 +184,7 @@ def _saved_again(c: Columns) -> Array:
     Llama's and GPT-NeoX's blocks). Checkpointed blocks recompute them.
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
-    weights = c.layers / c.pp * (1 + 2 * c.gated) * c.ffn * c.hidden
+    weights = c.layers / c.pp * c.saved_weights
     return np.where(plain & (c.gathered_bytes < c.compute_bytes), weights * c.gathered_bytes, 0.0)
 
 

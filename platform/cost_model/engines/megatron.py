@@ -38,7 +38,7 @@ class Megatron(EngineCosts):
         # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
-        in_buckets = (c.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.dp * c.cp > 1)
+        in_buckets = (c.software.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.dp * c.cp > 1)
         return PerParameter(
             resident=cb / zero_3 * (1 - c.parameters_on_host)
             + (masters + sb * c.moments) / zero_1 * on_device
@@ -57,15 +57,15 @@ class Megatron(EngineCosts):
         buckets = Buckets.of(c, load.owned)
         reduced = syncs(c) * buckets.reduced_s
         gathered = buckets.ring.gather_s(load.owned * c.compute_bytes)
-        unscattered = buckets.ring.all_reduce_s(load.owned * c.all_reduced_bytes) + gathered
-        stage_1 = np.where(c.all_reduced_bytes > 0, unscattered, scattered_s(c, load.owned))
+        unscattered = buckets.ring.all_reduce_s(load.owned * c.software.all_reduced_bytes) + gathered
+        stage_1 = np.where(c.software.all_reduced_bytes > 0, unscattered, scattered_s(c, load.owned))
         after = np.where(c.zero_stage >= 1, stage_1, reduced)
-        if not np.any(c.reduces_by_hooks):
+        if not np.any(c.software.reduces_by_hooks):
             return after
         beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
         pieces = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp) * buckets.ring.ranks
         at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
-        return np.where(c.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
+        return np.where(c.software.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Returns zeros: no layout of a search uses this engine."""

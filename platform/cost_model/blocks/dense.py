@@ -1,0 +1,148 @@
+"""Costs of a dense block: four products around attention and an activation. The base of the other kinds' costs."""
+
+import functools
+import operator
+
+import numpy as np
+
+from platform.cost_model import constants, mesh
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.compute import attention_s, backward_matmul_s, casts_softmax, matmul_s
+from platform.cost_model.engines import costs_of
+from platform.cost_model.hardware import BANDWIDTH_SHARE
+
+FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
+FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
+ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
+EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
+KERNEL_S = constants.number("compute", "KERNEL_S")
+KERNELS = constants.words("compute", "KERNELS")
+BACKWARD_FACTOR = constants.number("compute", "BACKWARD_FACTOR")
+AUTOCAST_FACTOR = constants.words("compute", "AUTOCAST_FACTOR")
+WIDE_GELU = constants.pair("compute", "WIDE_GELU")
+EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
+
+
+class DenseCosts:
+    """Seconds and bytes of one block for one micro-batch on one rank; of attention, products and passes forward and
+    backward. Sizes that only one kind has are in `Columns.blocks`.
+    """
+
+    def attention_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        """Returns the seconds between the query-key-value product and the output product."""
+        return attention_s(c, tokens)
+
+    def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        """Returns the seconds (forward, backward) of four products: into attention and out of it, up and down."""
+        h, heads, inner = c.hidden, c.attention_width, c.blocks["ffn"] / c.tp
+        shapes = (
+            ((heads + 2 * c.kv_width) / c.tp, h),
+            (h, heads / c.tp),
+            (inner * (1 + c.blocks["gated"]), h),
+            (h, inner),
+        )
+        forward = (matmul_s(c, tokens, *shape) for shape in shapes)
+        backward = (backward_matmul_s(c, tokens, *shape) for shape in shapes)
+        return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
+
+    def last_product_s(self, c: Columns, tokens: Array) -> Array:
+        """Returns the forward seconds of the last product, which recomputation may leave out."""
+        return matmul_s(c, tokens, c.hidden, c.blocks["ffn"] / c.tp)
+
+    def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        """Returns the seconds (forward, backward) of element-wise passes, and of starting and ending its kernels,
+        of which the backward pass has twice as many.
+        """
+        h, tp = c.hidden, c.tp
+        qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.blocks["ffn"] / tp
+        replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+        rotation = ROTARY_PASSES * c.rotary * (c.attention_width + c.kv_width) / tp
+        is_fused = c.fused > 0
+        wide = np.where(
+            costs_of(c).autocasts(c), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0
+        )
+        values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
+        values = values + c.software.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+        per_value = tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+        gelu, gelu_backward = (np.where(widens_gelu(c), factor, 1.0) for factor in WIDE_GELU)
+        # Kernels fused by hand take theirs within the rates that their software's runs show. A product that computes
+        # GELU saves one tensor of inner width.
+        eager = KERNELS["eager"] - KERNELS["gelu"] * (c.inner_copies < 2)
+        kernels = np.where(is_fused, KERNELS["compiled"] * (c.compiled_calls > 0), eager)
+        ends = KERNEL_S * kernels * wide
+        return (
+            (values + inner * c.activation_forward * gelu) * per_value + ends,
+            (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value + 2 * ends,
+        )
+
+    def tensor_s(self, c: Columns, boundary: Array, full: Mask) -> Array:
+        """Returns the seconds of tensor-parallel collectives."""
+        return mesh.tensor_s(c, boundary, full)
+
+    def context_s(self, c: Columns, tokens: Array, full: Mask) -> Array:
+        """Returns the seconds of context parallelism's collectives."""
+        return mesh.context_s(c, tokens, full)
+
+    def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
+        """Returns the bytes (saved for the backward pass, transient in it); `held` is the share of gathered inputs that
+        are held unsharded.
+
+        A block saves norm inputs and outputs (4 h), queries, keys, values, attention's output, and the inner values
+        before and after the activation. Eager attention saves probabilities and, where its softmax is wider, the values
+        from which the softmax is recomputed. Dropout saves one byte per value.
+        """
+        tokens = c.micro_batch * c.seq_len / c.cp
+        split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+        residual = residual_value_bytes(c)
+        # GELU saves in fp32 the power's input, the tangent and one plus the tangent; in two bytes half the input and
+        # the output.
+        inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.blocks["ffn"]
+        a_value = 2 * residual + 2 * c.software.dropout + c.software.unfused_norm_bytes
+        gathered = 2 * c.compute_bytes * (held + (1 - held) / split)
+        replicated = (a_value / split + gathered) * c.hidden
+        copied = c.attention_width * ((c.software.copies_attention > 0) & (c.micro_batch > 1))
+        sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + copied + inner) / c.tp
+        per_score = c.compute_bytes + c.software.dropout * (1 + c.compute_bytes)
+        per_score = per_score + np.where(
+            casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
+        )
+        scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
+        # Selective checkpointing does not save the attention core, of which the scores are the largest part.
+        saved_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
+        transient = tokens * c.compute_bytes * (2 * c.blocks["ffn"] / c.tp + 2 * c.hidden)
+        transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
+        # This project's selective checkpointing saves a block's input and the outputs of its products and fused
+        # attention. A compiled block does not save the last product: nothing in the backward pass reads it, unless a
+        # norm follows.
+        products = (
+            (2 - (c.fused > 0)) * c.hidden
+            + 2 * c.attention_width
+            + 2 * c.kv_width
+            + (1 + c.blocks["gated"]) * c.blocks["ffn"]
+        )
+        saved = np.where(
+            ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.software.repeats_core_alone == 0),
+            residual * c.hidden / split + c.compute_bytes * products * c.software.checkpoint_device_share / c.tp,
+            replicated + sharded + saved_scores,
+        )
+        return tokens * saved, transient
+
+
+def residual_value_bytes(c: Columns) -> Array:
+    """Returns the bytes of a value of the residual stream, which autocast keeps in fp32."""
+    return np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
+
+
+def widens_gelu(c: Columns) -> Mask:
+    """Returns the rows whose eager GELU is computed in fp32: autocast computes powers in fp32, and operations on their
+    result are fp32 too (torch.amp, "CUDA Ops that can autocast to float32").
+    """
+    return costs_of(c).autocasts(c) & (c.power_activation > 0) & (c.fused == 0) & (c.blocks["gated"] == 0)
+
+
+def _casts_again(c: Columns) -> Mask:
+    """Returns the rows whose compiled blocks save only the outputs of their FP8 products, as under selective
+    checkpointing: the backward pass's products read casts, which the compiler recomputes rather than saves (torch 2.13,
+    `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
+    """
+    return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)

@@ -1,0 +1,66 @@
+"""Seconds of one block: its products, attention and element-wise passes, and what checkpointing repeats of them."""
+
+import dataclasses
+
+import numpy as np
+
+from platform.cost_model import blocks, constants
+from platform.cost_model.columns import Array, Columns, checkpointed_share
+from platform.cost_model.compute import weight_traffic_s
+from platform.cost_model.engines import costs_of
+
+REPEATED_PASSES = constants.number("compute", "REPEATED_PASSES")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSeconds:
+    """Seconds of one block for one micro-batch on one rank."""
+
+    forward: Array
+    backward: Array
+    again: Array
+    """Seconds of the parts that checkpointing recomputes in the backward pass."""
+    attention: Array
+    """Seconds between the query-key-value product and the output product; they are part of the three fields above."""
+
+
+def layer_seconds(columns: Columns) -> LayerSeconds:
+    """Returns the seconds of one block, the mean over a model's: products by roofline, attention, element-wise passes.
+    The caller adds the launch floor.
+    """
+    tokens = columns.micro_batch * columns.seq_len / columns.cp
+    attention, attention_backward = blocks.mean(columns, lambda kind: kind.attention_s(columns, tokens))
+    products, products_backward = blocks.mean(columns, lambda kind: kind.products_s(columns, tokens))
+    passes, passes_backward = blocks.mean(columns, lambda kind: kind.passes_s(columns, tokens))
+    again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
+    weights = weight_traffic_s(columns, columns.layer_parameters / columns.tp)
+    return LayerSeconds(
+        forward=products + attention + passes,
+        backward=products_backward + attention_backward + passes_backward + weights,
+        again=again,
+        attention=attention + attention_backward + attention_again,
+    )
+
+
+def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
+    """Returns the seconds that a block's backward pass spends on recomputation, in total and for attention alone, given
+    the seconds of its forward pass.
+    """
+    forward = products + attention + passes
+    (last,) = blocks.mean(c, lambda kind: (kind.last_product_s(c, tokens),))
+    last_product = np.where(costs_of(c).stops_early(c), last, 0.0)
+    recomputed_s = (forward - last_product) * checkpointed_share(c)
+    # Selective: Megatron-LM recomputes the attention core (arXiv 2205.05198, section 5), as fused attention does
+    # anyway. This project's engines keep the outputs of products and fused attention, and recompute the rest
+    # (`engines/_kernels.py`).
+    core = np.where(c.flash > 0, 0.0, attention)
+    again = passes * np.where(c.compiled_calls > 0, REPEATED_PASSES, 1.0)
+    again = again + (1 - c.software.checkpoint_device_share) * products
+    repeated = np.where(c.software.repeats_core_alone == 0, again, 0.0)
+    # Under a budget the compiler recomputes the cheapest values first: an estimate, not measured yet.
+    cheapest = (1 - c.budget) ** 2 * forward
+    is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
+    return (
+        np.where(is_full, recomputed_s, np.where(is_selective, core + repeated, cheapest)),
+        np.where(is_full, attention * checkpointed_share(c), np.where(is_selective, core, 0.0)),
+    )

@@ -1,0 +1,189 @@
+"""Facts in the words of a table's row, as columns: the one place where prose is read.
+
+Tables of others state facts in `source` and `notes`. `normalized` writes them into columns of fixed words and numbers,
+once, when a table is read; all that follows reads columns. A stated cell stands, whatever the words.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import get_args
+
+from platform.cost_model.hardware import find_device_by_memory, find_node
+from platform.validate.cells import Row, number
+from trainers.spec import architectures
+from trainers.spec.axis import axes_of, choices_of, defaults_of
+from trainers.spec.layout import Layout
+from trainers.spec.model import FlopsConvention
+
+STUDIES = (
+    ("other", "aleph alpha", "aleph-alpha"),
+    ("megatron-deepspeed", "vtrain", "vtrain"),
+    ("torchtitan", r"torchtitan\D{0,20}2024", "torchtitan-2024"),
+    ("torchtitan", r"torchtitan\D{0,20}2025", "torchtitan-2025"),
+    ("megatron-deepspeed", "bigscience", "bigscience"),
+)
+"""(software, pattern of words, stack) of studies and years whose software has facts of its own."""
+_SOFTWARE = (
+    (r"llm-foundry|mosaicml", "llm-foundry"),
+    (r"torchtitan", "torchtitan"),
+    (r"fms-fsdp", "fms-fsdp"),
+    (r"nanotron", "nanotron"),
+    (r"internevo|internlm", "internevo"),
+    (r"litgpt|lit-gpt", "litgpt"),
+    (r"lightning", "lightning"),
+    (r"hf trainer|hugging ?face", "huggingface"),
+    (r"bigscience|megatron-deepspeed|megatron ?\+ ?deepspeed|gpt-?neox", "megatron-deepspeed"),
+    (r"megatron-core|nemo\b", "megatron-core"),
+    (r"megatron|mt-nlg", "megatron-lm"),
+    (r"\bfsdp\b", "fms-fsdp"),
+    (r"deepspeed|\bzero\b", "deepspeed"),
+    ("", "other"),
+)
+_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
+_INPUTS_ON_HOST = r"full cpu offload|zero-3 old branch|pa_cpu=y"
+_PARTITIONED = r"^(?!.*no partition-activations).*partition-activations"
+_COLUMNS: Mapping[str, tuple[tuple[str, str | None], ...]] = {
+    "offload": (
+        (r"param offload y", "all"),
+        (r"optimizer offload y", "optimizer"),
+        (rf"(?:full|param\w*)[ -](?:cpu )?offload{_NOT}|offload_param\b", "all"),
+        (
+            rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
+            r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)",
+            "optimizer",
+        ),
+        (r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload", ""),
+        (r"cpu offload", "all"),
+    ),
+    "optimizer": ((r"8-bit optimizer", "adam8bit"),),
+    "launch_blocking": ((r"cuda_launch_blocking=1", "yes"),),
+    "checkpoint_blocks": ((r"checkpoint-num-layers=(\d+)", None),),
+    # The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless a row states otherwise: 48
+    # sequences of 64 blocks would fill 51 GB of a 32 GB device.
+    "checkpoint_inputs": (
+        (rf"^(?!.*(?:no checkpoint-in-cpu|pa_cpu=n)).*(?:{_INPUTS_ON_HOST})", "host"),
+        (rf"{_INPUTS_ON_HOST}|{_PARTITIONED}", "split"),
+    ),
+    "regathers": ((r"reshard\w*[ :=]+(?:always|true|yes|on)\b|reshard\w*(?: \w+){0,3} (?:every|each) micro", "yes"),),
+    "schedule": ((r"interleav", "interleaved"),),
+    "bucket_sizes": ((r"hf trainer", "auto"),),
+    "bare_loop": ((r"bare loop", "yes"),),
+    "node_gbps": ((r"(\d+) ?gbps (?:node|inter)", None),),
+    "flops": (
+        *((rf"flops by {name}", name) for name in get_args(FlopsConvention)),
+        (r"96\*b\*s\*l\*h\^2|exact megatron formula", "megatron_hardware"),
+        (r"8\*n\*tokens|4\*2\*n\*tokens", "8n"),
+        (r"3\*2\*n\*tokens", "6n"),
+        (r"hardware flops", "megatron_hardware"),
+        (r"model flops", "megatron_model"),
+    ),
+}
+"""(pattern of words, value) by column: the first match counts; None stands for the pattern's group."""
+_EAGER = (
+    r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)|(?:no|without) (?:torch.)?compile\b"
+    r"|torch.compile[ :=]+(?:no|off|false|none|0)\b"
+)
+_COMPILES = r"torch.compile|compiled"
+_FUSED_LOSS = r"fused cross|fused loss|fused kernels|liger"
+"""Words of stacks that use FlashAttention's cross-entropy or a similar one."""
+_SIMULATED = r"config\w*(?: files?)? (?:give|state)s? intra"
+"""Words of rows whose link figure comes from a simulator's configuration."""
+_PRECISIONS = (
+    (r"float8|fp8", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32", "fp32"),
+)
+"""Patterns of a precision, whose name here is that of the products: "bf16, float8 products" has the narrower type."""
+NOTED = {name: axis.note for name, axis in axes_of(Layout).items() if axis.note and axis.column == "kernels"}
+"""Axes that this project's own tables state in their notes."""
+
+
+def _match(text: str, patterns: tuple[tuple[str, str | None], ...]) -> str:
+    for pattern, value in patterns:
+        if match := re.search(pattern, text):
+            return match[1] if value is None else value
+    return ""
+
+
+def noted_kernels(notes: str) -> dict[str, str]:
+    """Returns the layout's kernels that the notes of a row of this project state, by axis: the measurement table has no
+    column for them. Axes that are not stated are at their defaults.
+    """
+    return {
+        name: value
+        for name, note in NOTED.items()
+        for value in choices_of(Layout)[name]
+        if value != defaults_of(Layout)[name] and note.format(value) in notes
+    }
+
+
+def mlp_of(notes: str) -> str:
+    """Returns the layout's `mlp` from the notes of a row."""
+    return noted_kernels(notes).get("mlp", "plain")
+
+
+def _software(row: Row, text: str) -> str:
+    stated = row.get("software", "")
+    if stated or row.get("engine"):
+        return next((stack for name, words, stack in STUDIES if name == stated and re.search(words, text)), stated)
+    if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
+        return "megatron-lm"  # the runs with Megatron-LM alone or DeepSpeed off
+    return _match(text, (*(study[1:] for study in STUDIES), *_SOFTWARE))
+
+
+def _is_eager(row: Row, text: str) -> bool:
+    """Returns whether the stack runs transformers or PyTorch unmodified, without fused kernels or a compiler."""
+    if re.search(_EAGER, text):
+        return True
+    plain = row.get("software") in ("huggingface", "lightning") and not row.get("fused")
+    return plain and row.get("compile", "") in ("", "none") and not re.search(_COMPILES, text)
+
+
+def _node(row: Row, text: str) -> str:
+    with contextlib.suppress(ValueError):  # of a device that is not known: reading the row says so
+        memory_gb = None if row.get("engine") else number(row, "gpu_mem_gb")
+        return find_node(text, find_device_by_memory(row.get("gpu", ""), memory_gb).name) or ""
+    return ""
+
+
+def _facts(row: Row, text: str) -> dict[str, str]:
+    """Returns the facts in a row and its words, by column; "" for what they do not say."""
+    precision, model = row.get("precision", "").lower(), row.get("model", "").lower().replace("-", "")
+    facts = {
+        "software": _software(row, text),
+        **{name: _match(text, patterns) for name, patterns in _COLUMNS.items()},
+        **noted_kernels(row.get("notes", "")),
+        "eager": "yes" if _is_eager(row, text) else "",
+        "node": _node(row, text),
+        "matmul_precision": _match(precision, _PRECISIONS),
+        "gradient_precision": "fp32" if "fp32 grad" in precision else "",
+        "architecture": max((name for name in architectures.names() if name in model), key=len, default=""),
+    }
+    if facts["node"] == "jean-zay-a100" and "bigscience" in text:
+        # Its large runs hung without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+        facts["launch_blocking"] = "yes"
+    if not row.get("attention_kernel") and not row.get("attention") and "flash" in text:
+        facts["flash_attention"] = "yes"
+    return facts
+
+
+def normalized(row: Row) -> Row:
+    """Returns `row` with the facts in its words as columns; `from_words` lists those that were blank.
+
+    Two stated cells change: the software of a study that has a stack of its own becomes that stack, and a link's figure
+    out of a simulator's configuration goes. NVLink is wired into an SXM board: a simulator's slower figure is the rate
+    at which it expects collectives to run.
+    """
+    text = " ".join(row.get(name, "") for name in ("source", "notes")).lower()
+    facts = _facts(row, text)
+    filled = {name: value for name, value in facts.items() if value and not row.get(name)}
+    result = {**row, **filled, "software": facts["software"]}
+    if re.search(_FUSED_LOSS, text) and "loss" not in row.get("fused", "").split(";"):
+        result["fused"] = ";".join(filter(None, (row.get("fused"), "loss")))
+    if re.search(_SIMULATED, text):
+        result["link_gbs"] = ""
+    from_words = filter(None, (*row.get("from_words", "").split(";"), *filled))
+    return {**result, "from_words": ";".join(dict.fromkeys(from_words))}
