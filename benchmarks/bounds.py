@@ -66,7 +66,7 @@ def intervals(runs: Sequence[PublishedRun]) -> list[Interval]:
 
 
 def _stalls(columns: Columns, chance: float) -> Array:
-    return stall_chance(dataclasses.replace(columns, stall_chance=np.full(columns.shape, chance)))
+    return stall_chance(Columns.of({**columns.arrays(), "stall_chance": np.full(columns.shape, chance)}))
 
 
 def _interval(ratios: Array, sigma: Array, stalls: Array, longer: Array) -> Interval:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import search_spaces
 from platform.cluster.probing import probe_store
 from platform.cost_model.hardware import find_cluster
-from platform.plan.__main__ import parse as parse_plan
+from platform.plan.__main__ import PARSER as PLAN
 from platform.plan.sizes import parse_counts, parse_phases
 from platform.search.__main__ import parse
 from platform.search.setup.request import read_request
@@ -233,7 +233,7 @@ def test_clusters_counts_and_phases(text: str) -> None:
 @few
 @given(st.lists(st.sampled_from(["top", "tokens", "micro_batch", "device_memory_gib"]), unique=True), odd_numbers)
 def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
-    options = dataclasses.replace(parse_plan(["gpt2", "--max-model"]), **dict.fromkeys(names, number))
+    options = dataclasses.replace(PLAN.read(["gpt2", "--max-model"]), **dict.fromkeys(names, number))
     with refusing():
         options.check(search_spaces.load("gpt2"))
 
