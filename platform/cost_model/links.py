@@ -77,6 +77,10 @@ class Boundaries:
     """The rows with boundaries between nodes."""
     share: Array
     """Share of the boundaries that lie between nodes, in those rows."""
+    adjacent: Mask
+    """The rows in which both boundaries of some stage lie between nodes, or those of two stages share a node's ports,
+    as where an interleaved schedule sends from the last stage to the first.
+    """
     bandwidth: Array
     """Bytes per second of one rank across a boundary between nodes. All senders of a node share its ports; they are at
     most as many as a stage has ranks, of however many stages.
@@ -88,11 +92,13 @@ class Boundaries:
         width, per_node = c.tp * c.cp * c.dp, c.devices_per_node
         nodes, around = np.ceil(devices_of(c) / per_node), np.where(c.axes["virtual"] > 1, 1.0, 0.0)
         # Where nodes end within stages, two boundaries lie around each end.
-        ends = (nodes - 1) * np.where(per_node / width % 1 == 0, 1.0, 2.0)
+        fits = per_node / width % 1 == 0
+        ends = (nodes - 1) * np.where(fits, 1.0, 2.0)
         between = np.where(width >= per_node, c.pp - 1, np.minimum(ends, c.pp - 1)) + around
         senders = np.minimum(width, per_node)
         return cls(
             spans=(c.pp > 1) & (nodes > 1),
             share=between / np.maximum(c.pp - 1 + around, 1.0),
+            adjacent=(c.pp + around > 2) & ((width >= per_node) | ~fits | (around > 0)),
             bandwidth=ring_bandwidth(senders, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth),
         )

@@ -160,19 +160,27 @@ def context_s(c: Columns, tokens: Array, full: Mask) -> Array:
     return np.where(c.cp > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
 
 
-def send_s(c: Columns, boundary: Array, residual: Array) -> tuple[Array, Array]:
-    """Returns the seconds (at the slowest boundary, at the boundaries' mean) of sending one stage's output to the next.
+def exchanges_s(c: Columns, boundary: Array, residual: Array, *, both_ways: bool) -> tuple[Array, Array]:
+    """Returns the seconds of (all exchanges of one micro-batch at the stage where they take longest, one stage's output
+    on its way to the next and its gradient on its way back at the boundaries' mean), for each virtual stage.
+
+    A stage waits for its exchanges. `both_ways`, one with each neighbour sends and receives at once, as torch's and
+    Megatron-LM's 1F1B do (`Schedule1F1B`, `send_forward_recv_backward`); else they follow each other.
     Megatron-LM and DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv 2104.04473,
-    section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. Both libraries
-    wait for the transfer. This project's ranks send their tokens of the `residual` stream.
+    section 4.1; `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism makes unnecessary. This project's
+    ranks send their tokens of the `residual` stream.
     """
     boundaries = Boundaries.of(c)
     sent = np.where(c.own_mesh > 0, residual, boundary) / c.tp
     gathered = np.where(c.sequence_parallel > 0, 0.0, _tensor_ring(c).gather_s(boundary))
     inside = c.intra_latency + sent / c.intra_bandwidth
     between = np.where(boundaries.spans, c.inter_latency + sent / boundaries.bandwidth, inside)
-    mean = inside + boundaries.share * (between - inside)
-    return np.maximum(inside, between) + gathered, mean + gathered
+    slowest, mean = np.maximum(inside, between), inside + boundaries.share * (between - inside)
+    if not both_ways:
+        return 2 * (slowest + gathered), 2 * (mean + gathered)
+    has_two = (c.pp > 2) | (c.axes["virtual"] > 1)
+    other = np.where(has_two, np.where(boundaries.adjacent, slowest, np.minimum(inside, slowest)), 0.0)
+    return slowest + other + np.where(has_two, 2.0, 1.0) * gathered, 2 * (mean + gathered)
 
 
 def tied_ends_s(c: Columns, sharing: Array) -> Array:

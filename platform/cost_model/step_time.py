@@ -13,8 +13,8 @@ from platform.cost_model.host import host_layer_s, host_step_s, together_s
 from platform.cost_model.layer_time import LayerSeconds, layer_seconds
 from platform.cost_model.mesh import (
     Stages,
+    exchanges_s,
     rank_parameters,
-    send_s,
     stages_of,
     tied_ends_s,
     vocabulary_s,
@@ -176,13 +176,12 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 
 
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
-    """Returns the seconds (of transfers, of the bubble). Each micro-batch has two exchanges per virtual stage:
-    activations and gradients. The slowest boundary sets the pace, and one micro-batch passes all of them.
+    """Returns the seconds (of transfers, of the bubble). Each micro-batch has exchanges of activations and of gradients
+    per virtual stage. The slowest stage sets the pace, and one micro-batch passes all boundaries.
     """
-    instructions = costs_of(c).instructions_s(c)
-    slowest, mean = (
-        2 * sent * c.axes["virtual"] + instructions for sent in send_s(c, boundary_bytes(c), residual_bytes(c))
-    )
+    engine = costs_of(c)
+    exchanges = exchanges_s(c, boundary_bytes(c), residual_bytes(c), both_ways=engine.exchanges_both_ways)
+    slowest, mean = (seconds * c.axes["virtual"] + engine.instructions_s(c) for seconds in exchanges)
     through = c.layers * block.total + head
     return (
         np.where(c.pp > 1, c.grad_accum * slowest + (c.pp - 1) * mean, 0.0),

@@ -212,6 +212,9 @@ class EngineCosts(abc.ABC):
         """Returns the host seconds per block of the optimizer's step, which the device's backlog may hide."""
         return NOTHING
 
+    exchanges_both_ways = True
+    """Whether a pipeline's stage sends to a neighbour and receives from it at once."""
+
     def instructions_s(self, c: Columns) -> Array:
         """Returns the host seconds of a pipeline's micro-step besides its transfers."""
         return NOTHING

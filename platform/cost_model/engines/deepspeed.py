@@ -219,6 +219,8 @@ class DeepSpeed(EngineCosts):
         searches = self.wraps_optimizer(c) & (c.scales_loss > 0) & (c.zero_stage < 3)
         return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
 
+    exchanges_both_ways = False  # its instructions send and receive one after the other
+
     def instructions_s(self, c: Columns) -> Array:
         """Returns the host seconds that the pipeline takes to interpret a micro-step's list of instructions."""
         return np.asarray(INSTRUCTIONS_S)
