@@ -78,8 +78,8 @@ class Boundaries:
     share: Array
     """Share of the boundaries that lie between nodes, in those rows."""
     adjacent: Mask
-    """The rows in which both boundaries of some stage lie between nodes, or those of two stages share a node's ports,
-    as where an interleaved schedule sends from the last stage to the first.
+    """The rows in which two boundaries lie around some node, of one stage or of two that share its ports: all but two
+    nodes that are joined by one. An interleaved schedule sends from the last stage to the first too.
     """
     bandwidth: Array
     """Bytes per second of one rank across a boundary between nodes. All senders of a node share its ports; they are at
@@ -99,6 +99,6 @@ class Boundaries:
         return cls(
             spans=(c.pp > 1) & (nodes > 1),
             share=between / np.maximum(c.pp - 1 + around, 1.0),
-            adjacent=(c.pp + around > 2) & ((width >= per_node) | ~fits | (around > 0)),
+            adjacent=(c.pp + around > 2) & ((nodes > 2) | ~fits | (around > 0)),
             bandwidth=ring_bandwidth(senders, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth),
         )

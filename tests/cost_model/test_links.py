@@ -63,8 +63,8 @@ def test_a_boundary_carries_activations_and_gradients_at_once() -> None:
 
 
 def test_a_stage_waits_for_both_of_its_neighbours() -> None:
-    """Checks stages of half a node, each with one boundary inside, and of a node, of which the middle has two far
-    neighbours.
+    """Checks stages of half a node, each with one boundary inside, and more nodes, of which the middle ones have two
+    boundaries.
     """
     step_s, between_s, inside_s = _further_micro_batch_s(Layout(engine="ddp", dp_replicate=4, pp=4))
     assert step_s == pytest.approx(between_s + inside_s)
