@@ -130,7 +130,7 @@ def test_a_grace_that_is_too_short_is_said_and_kept(tmp_path: Path) -> None:
 
 
 def test_it_is_interrupted_though_the_head_was_lost(tmp_path: Path) -> None:
-    """Checks the exit code: to leave a head that is gone, Ray ended the process with 1, without a sentence."""
+    """Checks the exit code: to leave a head that is gone, Ray by itself ends the process with 1."""
     code, output, _ = interrupted(tmp_path, Saving, [signal.SIGINT], "--checkpoint-steps", "1", without_head=True)
     assert code == 130 and "has not answered for" in output, output
     assert "the same command resumes it from" in output and not left(tmp_path)

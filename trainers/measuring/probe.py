@@ -3,7 +3,6 @@
 A study's first trial measures the same in some seconds, links first.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from trainers.measuring import matmul_peak, network
 from trainers.measuring.conditions import environment
 from trainers.measuring.device import CpuClock, CudaClock, CudaMeter
+from trainers.measuring.probe_size import COPY_BYTES, WHOLE, short_size
 from trainers.records.probe import (
     OPERATIONS,
     Collective,
@@ -26,7 +26,6 @@ from trainers.records.probe import (
 )
 from trainers.spec.codec import to_json
 
-COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
 LEAST_RUNS = 5
 """Fewest runs of a collective that is run more than once, warm-up included."""
 PRODUCTS_SHARE = 0.2
@@ -35,51 +34,6 @@ ONE_SHARE = 0.25
 """Most of the time that is left which all runs of one collective of one size may take."""
 FIRST_SHARE = 0.5
 """The same of its first run, as expected from a smaller size: more than it takes where a start is most of that."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeSize:
-    """Sizes and seconds of what a probe measures on one kind of device."""
-
-    precisions: tuple[str, ...]
-    product_sizes: tuple[int, ...]
-    product_s: float
-    """Seconds for each size and precision."""
-    message_bytes: tuple[int, ...]
-    """Sizes of collectives, ascending; larger ones are left out where the time would not do for them."""
-    collective_s: float
-    """Seconds for each operation and size."""
-    operations: tuple[Operation, ...] = OPERATIONS
-
-
-WHOLE = {
-    "cuda": ProbeSize(
-        precisions=("bf16", "fp16", "tf32", "fp32"),
-        product_sizes=(1024, 2048, 4096, 8192),
-        product_s=0.2,
-        message_bytes=(2**16, 2**19, 2**22, 2**25, 2**28),
-        collective_s=0.1,
-    ),
-    "cpu": ProbeSize(
-        precisions=("fp32", "bf16"),
-        product_sizes=(256, 512, 1024),
-        product_s=0.1,
-        message_bytes=(2**16, 2**18, 2**20, 2**22, 2**24),
-        collective_s=0.05,
-    ),
-}
-
-
-def short_size(kind: str, precision: str) -> ProbeSize:
-    """Returns what a study's first trial measures, whose products are in `precision`."""
-    long = WHOLE[kind]
-    return dataclasses.replace(
-        long,
-        precisions=tuple(name for name in long.precisions if name == precision),
-        product_sizes=long.product_sizes[-1:] if kind == "cuda" else long.product_sizes[1:2],
-        collective_s=long.collective_s / 4,
-        operations=OPERATIONS[:2],
-    )
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainers.measuring.probe import COPY_BYTES, WHOLE, probe
+from trainers.measuring.probe import probe
+from trainers.measuring.probe_size import COPY_BYTES, WHOLE
 
 MESSAGE_BYTES = (2**10, 2**12, 2**14, 2**16, 2**18)
 CONNECTING_S = 0.5
