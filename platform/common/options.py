@@ -65,6 +65,12 @@ def json_field(**declared: Any) -> Any:
     return option(False, about="print the result as JSON, alone on standard output", **declared)
 
 
+def address_field(**declared: Any) -> Any:
+    """Returns the field of `--address`, the Ray that a command runs on."""
+    about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    return option(None, metavar="HOST:PORT", about=about, **declared)
+
+
 class CommandParser(Parser, Generic[Value]):
     """The parser of a command whose options are the fields of `kind`, those of fields that are such a class too."""
 

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from platform.common.options import argument, json_field, option
+from platform.common.options import address_field, argument, json_field, option
 from platform.common.quantities import duration, positive, whole_number
 from platform.study.folder import absolute_path, studies_field, trust_field
 from trainers.records.training import ScheduleKind
@@ -115,6 +115,6 @@ class TrainOptions:
         about="seconds (or 10m) from interrupt to kill: no longer checkpoint begins (default: no limit)",
     )
     studies: Path = studies_field(read=str, then=absolute_path)
-    address: str | None = option(None, metavar="HOST:PORT", about='Ray to run on, "local" for one of its own')
+    address: str | None = address_field()
     trust: bool = trust_field()
     json: bool = json_field()

@@ -20,7 +20,7 @@ from platform.cluster.probing import probe_store
 from platform.cluster.probing.probe_run import measure
 from platform.cluster.probing.probe_tables import show, to_object
 from platform.common.command import exit_code_of
-from platform.common.options import CommandParser, json_field, option
+from platform.common.options import CommandParser, address_field, json_field
 from platform.study.folder import studies_field, user_path
 
 
@@ -28,11 +28,7 @@ from platform.study.folder import studies_field, user_path
 class ProbeOptions:
     """The options of one call."""
 
-    address: str | None = option(
-        None,
-        metavar="HOST:PORT",
-        about='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)',
-    )
+    address: str | None = address_field()
     studies: Path = studies_field(read=str, then=user_path)
     json: bool = json_field()
 

@@ -11,7 +11,7 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 import search_spaces
 from platform.cluster.waiting import WAIT_S
 from platform.common.errors import InputError
-from platform.common.options import argument, json_field, option
+from platform.common.options import address_field, argument, json_field, option
 from platform.common.quantities import amount, duration, positive, whole_number
 from platform.study.folder import is_path, located, studies_field, user_path
 from trainers.records.journal import StudyHeader
@@ -181,12 +181,7 @@ class SearchOptions:
     gpu_s: float | None = option(
         None, read=duration, metavar="T", group=_TRIALS, about="stop after T device seconds, or as in 10m or 2h"
     )
-    address: str | None = option(
-        None,
-        metavar="HOST:PORT",
-        group=_PLACES,
-        about='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)',
-    )
+    address: str | None = address_field(group=_PLACES)
     wait_for_gpus: float = option(
         WAIT_S,
         read=duration,

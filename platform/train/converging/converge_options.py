@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from platform.common.options import argument, json_field, option
+from platform.common.options import address_field, argument, json_field, option
 from platform.common.quantities import whole_number
 from platform.report.image_formats import pictures_field
 from platform.study.folder import absolute_path, studies_field, trust_field
@@ -54,7 +54,7 @@ class ConvergeOptions:
         about="the comparison's folder (default: `convergence` beside the first layout)",
     )
     studies: Path = studies_field(read=str, then=absolute_path)
-    address: str | None = option(None, metavar="HOST:PORT", about='Ray to run on, "local" for one of its own')
+    address: str | None = address_field()
     pictures: str = pictures_field()
     trust: bool = trust_field()
     json: bool = json_field()
