@@ -1,4 +1,4 @@
-"""What a probe measures, and for how long, on each kind of device."""
+"""The size of a probe: what it measures, and for how long, on each kind of device."""
 
 import dataclasses
 
