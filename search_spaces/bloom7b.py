@@ -8,6 +8,7 @@ from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
 from search_spaces.variations import NARROWED, variations
+from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -46,7 +47,7 @@ def bloom7b() -> Space:
         variations=variations("flex", "eager"),
         narrowed={
             **NARROWED,
-            "cp": "which gains nothing at sequences of 2,048 tokens",
+            **dict.fromkeys(CUTTING["tokens"], "which gains nothing at sequences of 2,048 tokens"),
         },
         model_parallel={
             "attention": ("flex",),

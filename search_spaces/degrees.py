@@ -5,19 +5,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from trainers.spec.division import divides, division_refusals
 from trainers.spec.engines import imported_rules
 from trainers.spec.engines.engine_axis import fewest_shards
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import DATA_PARALLEL, MODEL_PARALLEL
-from trainers.spec.mesh_rules import pipeline_refusals
+from trainers.spec.layout_axes import DEGREES, MODEL_PARALLEL, num_ranks
+from trainers.spec.mesh_rules import division_refusals, pipeline_refusals
 from trainers.spec.recipe import Recipe
 
-_DEGREES = (*DATA_PARALLEL, *MODEL_PARALLEL)
-_PIECE_TOKENS = 8192
-"""Tokens of a sequence for each context-parallel rank from which on a longer context is worth another one, beyond the
-degrees that a space names.
-"""
 Reach = Literal["named", "wide", "all"]
 """Degrees beside those that a space names: a search's, a plan's, or every one that can be."""
 
@@ -25,8 +19,8 @@ Reach = Literal["named", "wide", "all"]
 def with_divisors(
     axes: Mapping[str, tuple[Any, ...]], recipe: Recipe, num_devices: int, reach: Reach, chosen: Collection[str] = ()
 ) -> dict[str, tuple[Any, ...]]:
-    """Returns `axes` with further divisors of `num_devices` behind the values of tp, pp and cp, if they can cut the
-    model and its sequences. A degree of one value, or one of the `chosen`, stays as it is.
+    """Returns `axes` with further divisors of `num_devices` behind the values of degrees that split the model, if they
+    can cut it and its sequences. A degree of one value, or one of the `chosen`, stays as it is.
 
     Spaces name powers of two. A search adds 3, 6 or 12, but no larger power than those named; a plan adds every
     divisor, except context-parallel degrees that would leave a rank little of a sequence.
@@ -40,15 +34,18 @@ def with_divisors(
 
 
 def _further(axis: str, named: Collection[int], recipe: Recipe, num_devices: int, reach: Reach) -> Iterator[int]:
-    largest = max(named)
+    largest, declared = max(named), DEGREES[axis]
+    bound = num_devices if reach == "all" else max(largest, declared.worth(recipe))
     for degree in divisors(num_devices):
-        bound = num_devices
-        if axis == "cp" and reach != "all":
-            bound = max(largest, recipe.seq_len // _PIECE_TOKENS)
         if reach == "named" and degree & -degree > largest:  # its power of two
             continue
-        if degree not in named and degree <= bound and divides(recipe, axis, degree):
+        if degree not in named and degree <= bound and declared.divides(recipe, degree):
             yield degree
+
+
+def tried(*first: str) -> dict[str, tuple[int, ...]]:
+    """Returns the values that spaces of any model try of the degrees that split it; `first` vary slowest."""
+    return {name: values for name in (*first, *MODEL_PARALLEL) if (values := DEGREES[name].tried)}
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -69,7 +66,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
         ValueError: no engine can mean these values (`Layout`'s own sentence).
     """
     sharded = values.get("zero_stage", 0) > 0
-    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in MODEL_PARALLEL))
+    data_parallel = max(1, num_devices // num_ranks(values, MODEL_PARALLEL))
     if "dp_shard" in values:
         shard = values["dp_shard"]
         replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
@@ -112,27 +109,23 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
     """
     shards = layout.dp_shard if layout.dp_replicate > 1 else 1
     if num_devices % (layout.model_parallel * shards):
-        degrees = {"dp_shard": shards, **{axis: getattr(layout, axis) for axis in MODEL_PARALLEL}}
-        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {_above_one(degrees)}")
+        degrees = layout.above_one(("dp_shard", *MODEL_PARALLEL) if shards > 1 else MODEL_PARALLEL)
+        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {layout.in_words(degrees)}")
     free = {"dp_replicate"} if layout.dp_replicate > 1 else {"dp_replicate", "dp_shard"}
     values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
     return fill({name: value for name, value in values.items() if name not in free}, num_devices)
 
 
-def _above_one(degrees: Mapping[str, int]) -> str:
-    return " x ".join(f"{axis} {size}" for axis, size in degrees.items() if size > 1)
-
-
 def fewest_devices(values: Mapping[str, Any]) -> int:
     """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
     degrees = {"dp_shard": fewest_shards(values), **values}
-    return math.prod(max(1, degrees.get(axis, 1)) for axis in _DEGREES)
+    return num_ranks(degrees, DEGREES)
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
     """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when it can."""
     if layout.world_size != num_devices:
-        degrees = _above_one({axis: getattr(layout, axis) for axis in _DEGREES})
+        degrees = layout.in_words(layout.above_one(DEGREES))
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
     return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
 
@@ -142,7 +135,7 @@ def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
     number of devices that divides `num_devices` (None: any).
     """
     split = {axis: size for axis in MODEL_PARALLEL if (size := values.get(axis, 1)) > 1}
-    if not split or (num_devices is not None and num_devices % math.prod(split.values())):
+    if not split or (num_devices is not None and num_devices % num_ranks(split, split)):
         return False
     try:
         return split.keys() <= set(imported_rules(values["engine"]).model_parallel)

@@ -8,6 +8,7 @@ from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Point, Space
 from search_spaces.variations import NARROWED, every_axis, variations
+from trainers.spec.layout_axes import MODEL_PARALLEL
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -61,7 +62,7 @@ def gpt2() -> Space:
         variations=variations("sdpa", "eager"),
         narrowed={
             **NARROWED,
-            **dict.fromkeys(("tp", "pp", "cp", "virtual"), "since the whole model fits on a device"),
+            **dict.fromkeys((*MODEL_PARALLEL, "virtual"), "since the whole model fits on a device"),
         },
         micro_batches=(1,),
         doubling=True,

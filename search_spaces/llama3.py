@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from search_spaces import engines
+from search_spaces.degrees import tried
 from search_spaces.miniature import stand_in
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
@@ -70,9 +71,7 @@ def llama3_8b() -> Space:
             "checkpointing": ("none", "full"),
             "grad_sync": ("last",),
             "engine": ("fsdp",),
-            "cp": (1, 2, 4, 8),
-            "tp": (1, 2, 4, 8),
-            "pp": (1, 2, 4, 8),
+            **tried("cp"),
             "virtual": (1, 2),
         },
         micro_batches=(1,),

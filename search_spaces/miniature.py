@@ -4,6 +4,7 @@ import dataclasses
 
 from search_spaces import engines
 from search_spaces.space import Space
+from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES
 from trainers.spec.recipe import INCLUDED, Recipe
@@ -12,7 +13,8 @@ from trainers.text import VOCAB_SIZE
 _WINDOW = 64
 """Tokens of a sliding window in a miniature, a quarter of its sequences."""
 
-_DEGREES = ("tp", "pp", "virtual", "cp")
+_DEGREES = (*CUTTING["width"], *CUTTING["depth"], "virtual", *CUTTING["tokens"])
+"""Axes that split the model, in the order in which a miniature's layouts vary."""
 
 MOST_FFN = 8.0
 """Largest width of a miniature's feed-forward blocks over its hidden size, that of Gemma 7B: wider ones do not fit

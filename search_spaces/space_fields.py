@@ -7,6 +7,7 @@ from typing import Any
 from search_spaces.candidate import Point
 from search_spaces.checks import check_types
 from search_spaces.variations import narrowed_sentences
+from trainers.spec.layout_axes import IN_NODE
 from trainers.spec.recipe import Recipe
 
 
@@ -116,8 +117,8 @@ class SpaceFields:
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether groups of tensor parallelism may span nodes: as `--set` or named points ask for."""
-        return bool(self.points) or "tp" in self.chosen
+        """Whether groups of `IN_NODE` may span nodes: as `--set` or named points ask for."""
+        return bool(self.points) or not set(IN_NODE).isdisjoint(self.chosen)
 
     @property
     def assumption(self) -> str:

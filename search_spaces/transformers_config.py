@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import engines
+from search_spaces.degrees import tried
 from search_spaces.miniature import on_cpus
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
@@ -61,9 +62,7 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
             "loss": ("chunked",),
             "grad_sync": ("last",),
             "engine": engines.splitting(engines.shards_first()),
-            "cp": (1, 2, 4, 8),
-            "tp": (1, 2, 4, 8),
-            "pp": (1, 2, 4, 8),
+            **tried("cp"),
             "virtual": (1, 2),
         },
         micro_batches=(1,),

@@ -1,28 +1,41 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
 from platform.cost_model.hardware import ClusterSpec
+from trainers.spec.division import most_stages
 from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
 from trainers.spec.layout import Layout
-from trainers.spec.placement import reaches_across_nodes
+from trainers.spec.layout_axes import CUTTING, DEGREES, IN_NODE
+from trainers.spec.placement import nodes_of_groups
 from trainers.spec.recipe import Recipe
-from trainers.spec.stages import most_stages, num_stages
+from trainers.spec.stages import num_stages
 
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 
 
 def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, spans_nodes: bool = False) -> str:
     """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit.
-    Groups of `tp` may span nodes where `spans_nodes` says so.
+    Groups of `IN_NODE` may span nodes where `spans_nodes` says so.
     """
-    model = recipe.model
     reasons = (
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
-        ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
-        ("tp reaches across nodes", not spans_nodes and reaches_across_nodes(layout, cluster.devices_per_node)),
-        ("pp x virtual makes more stages than the model has parts", num_stages(layout) > most_stages(model)),
+        *(
+            (f"{name} does not divide the {counted}", size % getattr(layout, name))
+            for name, declared in DEGREES.items()
+            for size, counted in declared.sizes(recipe)
+        ),
+        *(
+            (
+                f"{name} reaches across nodes",
+                not spans_nodes and nodes_of_groups(layout, name, cluster.devices_per_node) > 1,
+            )
+            for name in IN_NODE
+        ),
+        ("pp x virtual makes more stages than the model has parts", num_stages(layout) > most_stages(recipe)),
         ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
-        ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
-        ("tp does not divide the vocabulary", model.vocab_size % layout.tp),
+        *(
+            (f"{name} does not divide the sequence", not DEGREES[name].divides(recipe, getattr(layout, name)))
+            for name in CUTTING["tokens"]
+        ),
         (
             "DeepSpeed's stages 2 and 3 under a pipeline",
             layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.stages_with("virtual"),

@@ -12,6 +12,7 @@ import pytest
 from trainers.spec import engines
 from trainers.spec.axis import axes_of
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import DEGREES
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "search_spaces", "trainers")
@@ -20,43 +21,38 @@ MODULES = ("compiler", "re", "torch")
 EVERY = frozenset(axes_of(Layout))
 OF_ENGINES = EVERY & {path.stem for path in (ROOT / "trainers" / "spec" / "engines" / "axes").glob("*.py")}
 """Axes that some engines have, each in files of its own: its place follows from its name."""
-SHARED = EVERY - OF_ENGINES
+SHARED = EVERY - OF_ENGINES - frozenset(DEGREES)
 DECLARATIONS = "trainers/spec/layout_axes.py"
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "cp", "loss", "mlp", "tp"},
+    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
-    "trainers/spec/division.py": frozenset({"cp", "tp"}),
-    "trainers/spec/float8.py": frozenset({"cp", "offload", "tp"}),
+    "trainers/spec/float8.py": frozenset({"offload"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
-    "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp", "grad_sync", "pp", "tp", "virtual"}),
-    "trainers/spec/optional_kernels.py": frozenset({"attention", "cp", "loss", "mlp", "tp"}),
-    "trainers/spec/placement.py": frozenset({"tp"}),
-    "trainers/spec/stages.py": frozenset({"checkpointing", "pp", "schedule", "virtual"}),
+    "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "grad_sync", "virtual"}),
+    "trainers/spec/optional_kernels.py": frozenset({"attention", "loss", "mlp"}),
+    "trainers/spec/stages.py": frozenset({"checkpointing", "schedule", "virtual"}),
     "trainers/spec/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     # Engines, kernels and degrees that implement axes.
     "trainers/engines/": SHARED,
     "trainers/kernels/": SHARED,
     "trainers/mesh/": SHARED,
-    "trainers/distributed/groups.py": frozenset({"cp", "dp_replicate", "dp_shard"}),
     "trainers/trial/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
     # Their costs.
     "platform/cost_model/": SHARED,
-    "platform/plan/offers.py": frozenset(
-        {"attention", "compile", "dp_replicate", "engine", "schedule", "virtual", "zero_stage"}
-    ),
-    "platform/plan/software.py": frozenset({"checkpointing", "engine", "pp", "tp", "zero_stage"}),
+    "platform/plan/offers.py": frozenset({"attention", "compile", "engine", "schedule", "virtual", "zero_stage"}),
+    "platform/plan/software.py": frozenset({"checkpointing", "engine", "zero_stage"}),
     "platform/study/result/gate.py": frozenset({"loss"}),  # a figure of a step, not the axis
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/search/setup/request.py": frozenset({"engine"}),
     # What compiling takes before a first trial.
-    "platform/search/setup/forecast.py": frozenset({"compile", "pp"}),
+    "platform/search/setup/forecast.py": frozenset({"compile"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
     "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"}),
@@ -64,10 +60,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/validate/published_run.py": SHARED,
     "platform/validate/row_parts.py": SHARED,
     "platform/validate/row_software.py": frozenset({"engine"}),
-    "platform/validate/rows.py": frozenset({"pp", "schedule", "tp"}),
+    "platform/validate/rows.py": frozenset({"schedule"}),
     "platform/validate/validation_tables.py": SHARED,
     # Published tables' words.
-    "platform/report/measurement_table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),
+    "platform/report/measurement_table.py": frozenset({"attention"}),
     # Files of other programs, and what these cannot carry.
     "platform/train/exporting/": frozenset(
         {
@@ -101,12 +97,73 @@ AXES: Mapping[str, frozenset[str]] = {
     # The plain model is asked for.
     "trainers/models/build_check.py": frozenset({"attention"}),
     # Kinds of kernels, and exposed communication by mesh axis; a profile of compiled code is told apart by shapes.
-    "trainers/marks/kinds.py": frozenset({"attention", "cp", "loss", "pp"}),
+    "trainers/marks/kinds.py": frozenset({"attention", "loss"}),
     "trainers/profiling/": frozenset({"compile"}),
-    "trainers/records/sums.py": frozenset({"attention", "cp", "loss", "pp", "tp"}),
+    "trainers/records/sums.py": frozenset({"attention", "loss"}),
     "trainers/marks/step.py": frozenset({"schedule"}),  # all micro-batches of a step
 }
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""
+
+DEGREES_IN = (
+    "platform/cost_model/blocks/dense.py",
+    "platform/cost_model/column_groups.py",
+    "platform/cost_model/compression.py",
+    "platform/cost_model/compute.py",
+    "platform/cost_model/engines/autocast.py",
+    "platform/cost_model/engines/base.py",
+    "platform/cost_model/engines/ddp.py",
+    "platform/cost_model/engines/deepspeed.py",
+    "platform/cost_model/engines/exchange.py",
+    "platform/cost_model/engines/fsdp.py",
+    "platform/cost_model/engines/megatron.py",
+    "platform/cost_model/evidence.py",
+    "platform/cost_model/features.py",
+    "platform/cost_model/host.py",
+    "platform/cost_model/layer_time.py",
+    "platform/cost_model/links.py",
+    "platform/cost_model/listed_ends.py",
+    "platform/cost_model/lower_bound.py",
+    "platform/cost_model/memory.py",
+    "platform/cost_model/mesh.py",
+    "platform/cost_model/placement.py",
+    "platform/cost_model/predict.py",
+    "platform/cost_model/stalls.py",
+    "platform/cost_model/step_time.py",
+    "platform/plan/offers.py",
+    "platform/plan/software.py",
+    "platform/report/measurement_table.py",
+    "platform/search/setup/forecast.py",
+    "platform/tracking/views.py",
+    "platform/validate/published.py",
+    "platform/validate/published_run.py",
+    "platform/validate/row_parts.py",
+    "platform/validate/row_software.py",
+    "platform/validate/rows.py",
+    "platform/validate/validation_tables.py",
+    "search_spaces/bloom7b.py",
+    "search_spaces/degrees.py",
+    "search_spaces/llama3.py",
+    "search_spaces/reference.py",
+    "search_spaces/tr3m.py",
+    "search_spaces/transformers_config.py",
+    "search_spaces/variations.py",
+    "trainers/distributed/groups.py",
+    "trainers/engines/ddp.py",
+    "trainers/engines/deepspeed.py",
+    "trainers/engines/fsdp.py",
+    "trainers/engines/torch_engine.py",
+    "trainers/marks/kinds.py",
+    "trainers/mesh/context_parallel.py",
+    "trainers/mesh/pipeline.py",
+    "trainers/mesh/tensor_parallel.py",
+    "trainers/records/sums.py",
+    "trainers/spec/engines/axes/reshard.py",
+    "trainers/spec/engines/deepspeed.py",
+    "trainers/spec/engines/rules.py",
+    "trainers/spec/mesh_rules.py",
+    "trainers/spec/stages.py",
+)
+"""Files, and folders with a slash, that name a degree."""
 
 ENGINES = (
     "trainers/engines/",
@@ -132,6 +189,8 @@ def _named(tree: ast.AST, words: frozenset[str]) -> Iterator[tuple[int, str]]:
                 line = node.lineno
             case ast.keyword(arg=str(word)):
                 line = node.value.lineno
+            case ast.Name(id=word) | ast.arg(arg=word) if word in DEGREES:  # no other thing has such a name
+                line = node.lineno
             case _:
                 continue
         if word in words:
@@ -180,6 +239,17 @@ def test_axes_are_named_only_where_they_belong():
         if not any(_covers(place, name) and word in words for place, words in AXES.items())
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_degrees_are_named_where_they_are_implemented():
+    named = {(name, line, word) for name, line, word in _places(frozenset(DEGREES)) if name != DECLARATIONS}
+    wrong = [
+        f"{name}:{line} names the degree {word}: ask its declaration (DEGREES, CUTTING)"
+        for name, line, word in sorted(named)
+        if not any(_covers(place, name) for place in DEGREES_IN)
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert {place for place in DEGREES_IN for name, *_ in named if _covers(place, name)} == set(DEGREES_IN)
 
 
 @pytest.mark.parametrize("axis", sorted(OF_ENGINES))

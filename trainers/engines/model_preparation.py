@@ -65,7 +65,9 @@ def prepare(model: Model, layout: Layout) -> Model:
         setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
     set_factor(model, architecture_of(model.spec.architecture).logit_factor, 1.0)
     changes_logits = softcap or factor != 1
-    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1 or changes_logits):
+    if model.has_head and (
+        layout.loss != "plain" or layout.compile == "model" or layout.parts("width") > 1 or changes_logits
+    ):
         use_loss_head(model.head, layout.loss, compiled=layout.compile == "block", softcap=softcap, factor=factor)
     units: list[nn.Module] = []
     for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
@@ -109,7 +111,7 @@ def _checkpointed(block: nn.Module, layout: Layout) -> nn.Module:
     settings: dict[str, Any] = {"preserve_rng_state": False}
     if layout.checkpointing == "selective":
         settings["context_fn"] = _selective_contexts
-    elif layout.compile == "block" and layout.tp * layout.cp > 1:
+    elif layout.compile == "block" and layout.parts("width") * layout.parts("tokens") > 1:
         settings["context_fn"] = _repeating_contexts
     return checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **settings)
 

@@ -43,23 +43,24 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
 def _masks(recipe: Recipe, layout: Layout) -> list[bool]:
     """Returns whether sdpa gets a mask: in blocks with a window, where there are such, and in those without one."""
     model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
-    masked = model.position == "alibi" or layout.cp > 1 or recipe.attention_mask != "causal"
+    masked = model.position == "alibi" or layout.parts("tokens") > 1 or recipe.attention_mask != "causal"
     return [True] * local + [masked] * (model.window_layers < model.num_layers)
 
 
 def _backend_of(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
     model, seq_len = recipe.model, recipe.seq_len
+    num_queries = seq_len // layout.parts("tokens")
     dtype = _TYPES.get(recipe.activation_precision, torch.float32)
 
     def random_heads(heads: int, length: int) -> torch.Tensor:
-        shape = (1, heads // layout.tp, length, model.head_dim)
+        shape = (1, heads // layout.parts("width"), length, model.head_dim)
         return torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
 
-    query, key = random_heads(model.num_heads, seq_len // layout.cp), random_heads(model.num_kv_heads, seq_len)
+    query, key = random_heads(model.num_heads, num_queries), random_heads(model.num_kv_heads, seq_len)
     mask = None
     if masked:
         kind = dtype if model.position == "alibi" else torch.bool
-        mask = torch.empty((seq_len // layout.cp, seq_len), dtype=kind, device=device)
+        mask = torch.empty((num_queries, seq_len), dtype=kind, device=device)
     grouped = model.num_kv_heads != model.num_heads
     # What `scaled_dot_product_attention` itself calls; torch has no public name for it.
     choose: Any = getattr(torch, "_fused_sdp_choice")  # noqa: B009  # private for a type checker

@@ -212,7 +212,7 @@ class Pipeline:
 
     def _sent_shape(self, micro_batch: int, length: int) -> tuple[int, int, int]:
         """Returns the shape of what a stage sends for sequences of `length` tokens: this rank's part of its output."""
-        return micro_batch, length // self._context.size, self._recipe.model.hidden_size // self._layout.tp
+        return micro_batch, length // self._context.size, self._recipe.model.hidden_size // self._layout.parts("width")
 
     def _forward_of(self, part: LocalStage) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         def forward(stage_input: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

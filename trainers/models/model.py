@@ -75,11 +75,11 @@ def load_code() -> None:
             importlib.import_module(f"transformers.models.{code}.modeling_{code}")
 
 
-def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causal", cp: int = 1) -> Model:
+def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causal", parts: int = 1) -> Model:
     """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
-    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and on one of `cp`
-    context-parallel ranks one with its positions.
+    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and for one of the
+    `parts` of each sequence one with its positions.
 
     Raises:
         ValueError: transformers has no such model, or the facts and the configuration disagree on the
@@ -88,7 +88,7 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
     if reason := model_refusal(spec):
         raise ValueError(reason)
     architecture = architecture_of(spec.architecture)
-    name = transformers_name(architecture.position, attention, masked=spec.window > 0 or cp > 1, mask=mask)
+    name = transformers_name(architecture.position, attention, masked=spec.window > 0 or parts > 1, mask=mask)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32, attn_implementation=name)
         if spec.embedding_norm and not architecture.embedding_norm:

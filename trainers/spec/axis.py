@@ -29,8 +29,6 @@ class Axis:
     """The column of the measurement table that holds it, where that has another name."""
     parameter: bool = True
     """Whether it is an MLflow parameter; an axis that is not is part of `sharding` and `dp` there."""
-    degree: Literal["", "data", "model"] = ""
-    """Whether it is a number of ranks that see other samples, or that share one copy of the model and the samples."""
     note: str = ""
     """Words in the notes of the measurement table, which has no column for it, for values other than the default."""
     read_back: Literal["always", "if set", "if known"] = "always"
@@ -57,12 +55,12 @@ class Axis:
         return self.label.format(value) if isinstance(self.label, str) else self.label(value)
 
 
-def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared: Any) -> Any:
-    """Returns the field of an axis; `declared` are the fields of its `Axis`.
+def axis(default: Any = dataclasses.MISSING, *, later: bool = False, kind: type[Axis] = Axis, **declared: Any) -> Any:
+    """Returns the field of an axis; `declared` are the fields of its declaration, of that `kind`.
 
     With `later`, identities of what was measured before the axis existed stay as they were (`codec.identity`).
     """
-    metadata = {"axis": Axis(**declared), **({"later": True} if later else {})}
+    metadata = {"axis": kind(**declared), **({"later": True} if later else {})}
     return dataclasses.field(default=default, metadata=metadata)
 
 

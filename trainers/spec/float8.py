@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from trainers.spec.architectures import architecture_of
-from trainers.spec.layout_axes import LayoutAxes
+from trainers.spec.layout_axes import CUTTING, LayoutAxes
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -38,15 +38,15 @@ def float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
             f"FP8 products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
             f" {model.hidden_size}: choose bf16"
         )
-    if (recipe.seq_len // layout.cp) % MULTIPLE:
+    if (recipe.seq_len // layout.parts("tokens")) % MULTIPLE:
         yield (
             f"FP8 products of gradients have as many rows as a micro-batch has tokens, which {MULTIPLE} must divide,"
-            f" got seq_len {recipe.seq_len} and cp {layout.cp}: choose another seq_len, or bf16"
+            f" got seq_len {recipe.seq_len} and {layout.in_words(CUTTING['tokens'])}: choose another seq_len, or bf16"
         )
-    if layout.tp > 1:
+    for degree in layout.above_one(CUTTING["width"]):
         yield (
             "a tensor-parallel rank would scale its part of a tensor by that part's largest value, which is another"
-            f" recipe, got tp {layout.tp} with {precision}: choose tp 1 or bf16"
+            f" recipe, got {layout.in_words([degree])} with {precision}: choose {degree} 1 or bf16"
         )
     if layout.offload != "none":
         yield (

@@ -8,6 +8,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_refusals
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CUTTING
 from trainers.spec.optional_kernels import HOPPER, OptionalKernel, kernels_of
 from trainers.spec.recipe import Recipe
 
@@ -47,9 +48,8 @@ def kernels_too_new(layout: Layout, device: str) -> Iterator[str]:
 def kernels_divided(layout: Layout) -> Iterator[str]:
     """Yields why the kernels of `layout` cannot run on parts of a model or of a sequence."""
     for name, kernel in kernels_of(layout).items():
-        for degree in kernel.undivided:
-            if getattr(layout, degree) > 1:
-                yield f"{name} was not tried with {degree} above 1: choose {_instead(name, kernel)}"
+        for degree in layout.above_one(CUTTING[kernel.undivided]):
+            yield f"{name} was not tried with {degree} above 1: choose {_instead(name, kernel)}"
 
 
 def _instead(name: str, kernel: OptionalKernel) -> str:

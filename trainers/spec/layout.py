@@ -10,6 +10,7 @@ from trainers.spec.engines import engines_with, rules_of
 from trainers.spec.engines.rules import EngineRules
 from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
 from trainers.spec.recipe import Recipe
+from trainers.spec.stages import schedule_contradictions
 
 LARGEST = 10**6
 """Largest degree, and largest bucket in MiB: a larger one is a typing error."""
@@ -35,15 +36,8 @@ class Layout(LayoutAxes):
                 raise ValueError(f"{name} must {bound}, got {value}")
             if value > LARGEST:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
-        for sentence in (*self.rules.contradictions(self), *self._missing_axes()):
+        for sentence in (*self.rules.contradictions(self), *self._missing_axes(), *schedule_contradictions(self)):
             raise ValueError(sentence)
-        if self.schedule != "1f1b" and self.pp == 1:
-            raise ValueError(f"schedule {self.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b")
-        if (self.schedule == "interleaved") != (self.virtual > 1):
-            raise ValueError(
-                "schedule interleaved goes with virtual 2 or more and 1f1b with virtual 1, got schedule"
-                f" {self.schedule} and virtual {self.virtual}"
-            )
 
     def _missing_axes(self) -> Iterator[str]:
         """Yields a sentence for each axis that is not at its default and that the engine lacks at this stage."""
@@ -84,21 +78,6 @@ class Layout(LayoutAxes):
         recomputation.
         """
         return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
-
-    @property
-    def degrees(self) -> str:
-        """The degrees of the mesh as text: data parallel always, the others where they are used."""
-        data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
-        return " ".join([data_parallel, *self.axis_labels("degrees").values()])
-
-    @property
-    def replicas(self) -> str:
-        """Text on how a sharded model is replicated; empty where it is not."""
-        return (
-            f"replicate {self.dp_replicate} x shard {self.dp_shard}"
-            if self.zero_stage and self.dp_replicate > 1
-            else ""
-        )
 
     @functools.cached_property
     def label(self) -> str:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 from trainers.spec.axis import axes_of, axis, defaults_of
+from trainers.spec.degree import Cut, Degree, degree
+from trainers.spec.division import long_pieces, most_stages, widths
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -32,11 +34,6 @@ def _checkpointing_words(value: str) -> str:
     return f"{word} block checkpointed" if word != value else f"{word} checkpointing"
 
 
-def _model_parallel(name: str, about: str) -> int:
-    """Returns the field of a degree of model parallelism."""
-    return axis(1, label=f"{name} {{}}", column="degrees", degree="model", read_back="if known", least=1, about=about)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayoutAxes:
     """The fields of a `Layout`, in the order of labels and tables, and what follows from degrees.
@@ -56,26 +53,48 @@ class LayoutAxes:
         about="States sharded over `dp_shard` (arXiv 1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3"
         " parameters too. FSDP2's stage 3 reshards parameters after the forward pass.",
     )
-    dp_replicate: int = axis(
-        1,
-        column="degrees",
-        degree="data",
-        least=1,
+    dp_replicate: int = degree(
+        cuts="samples",
+        place=3,
         of_number="no memory",
         about="Data-parallel groups that each hold the whole model.",
     )
-    dp_shard: int = axis(
-        1,
-        column="degrees",
-        degree="data",
-        least=1,
+    dp_shard: int = degree(
+        cuts="samples",
+        place=2,
         parameter=False,
         of_number="lighter",
         about="Data-parallel ranks that share one copy of what is sharded.",
     )
-    tp: int = _model_parallel("tp", "Tensor-parallel degree.")
-    pp: int = _model_parallel("pp", "Pipeline stages.")
-    cp: int = _model_parallel("cp", "Context-parallel degree.")
+    tp: int = degree(
+        label="tp {}",
+        read_back="if known",
+        cuts="width",
+        place=0,
+        stays_in_node=True,
+        sizes=widths,
+        tried=(1, 2, 4, 8),
+        about="Tensor-parallel degree.",
+    )
+    pp: int = degree(
+        label="pp {}",
+        read_back="if known",
+        cuts="depth",
+        place=4,
+        most=most_stages,
+        tried=(1, 2, 4, 8),
+        about="Pipeline stages.",
+    )
+    cp: int = degree(
+        label="cp {}",
+        read_back="if known",
+        cuts="tokens",
+        place=1,
+        pieces=2,
+        tried=(1, 2, 4, 8),
+        worth=long_pieces,
+        about="Context-parallel degree.",
+    )
     schedule: Schedule = axis(
         "1f1b",
         later=True,
@@ -223,7 +242,36 @@ class LayoutAxes:
 
     def product(self, degrees: Iterable[str]) -> int:
         """Returns the number of ranks of these degrees together."""
-        return math.prod(getattr(self, name) for name in degrees)
+        return num_ranks(vars(self), degrees)
+
+    def parts(self, cut: Cut) -> int:
+        """Returns the number of parts that ranks cut the samples, tokens, width or depth into."""
+        return self.product(CUTTING[cut])
+
+    def above_one(self, degrees: Iterable[str]) -> dict[str, int]:
+        """Returns the values of those of these degrees that are above 1."""
+        return {name: value for name in degrees if (value := getattr(self, name)) > 1}
+
+    def in_words(self, degrees: Iterable[str]) -> str:
+        """Returns these degrees with their values as text."""
+        return " x ".join(f"{name} {getattr(self, name)}" for name in degrees)
+
+    @property
+    def shards(self) -> int:
+        """Number of ranks that share one copy of what is sharded: those with other tokens of a sequence too."""
+        return self.dp_shard * self.parts("tokens")
+
+    @property
+    def degrees(self) -> str:
+        """The degrees of the mesh as text: data parallel always, the others where they are used."""
+        data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
+        return " ".join([data_parallel, *self.axis_labels("degrees").values()])
+
+    @property
+    def replicas(self) -> str:
+        """Text on how a sharded model is replicated; empty where it is not."""
+        is_shown = self.zero_stage and self.dp_replicate > 1
+        return f"replicate {self.dp_replicate} x shard {self.dp_shard}" if is_shown else ""
 
     @property
     def is_hybrid(self) -> bool:
@@ -289,7 +337,22 @@ class LayoutAxes:
         return self.is_set(axis)
 
 
-DATA_PARALLEL = tuple(name for name, declared in axes_of(LayoutAxes).items() if declared.degree == "data")
-MODEL_PARALLEL = tuple(name for name, declared in axes_of(LayoutAxes).items() if declared.degree == "model")
-AXES = ("pp", *DATA_PARALLEL, "cp", "tp")
+DEGREES = {name: declared for name, declared in axes_of(LayoutAxes).items() if isinstance(declared, Degree)}
+CUTTING: Mapping[Cut, tuple[str, ...]] = {
+    cut: tuple(name for name, declared in DEGREES.items() if declared.cuts == cut) for cut in get_args(Cut)
+}
+"""The degrees that cut the same, by what they cut."""
+DATA_PARALLEL = CUTTING["samples"]
+MODEL_PARALLEL = tuple(name for name in DEGREES if name not in DATA_PARALLEL)
+IN_NODE = tuple(name for name, declared in DEGREES.items() if declared.stays_in_node)
+AXES = tuple(
+    sorted((name for name, declared in DEGREES.items() if declared.multiplies), key=lambda name: -DEGREES[name].place)
+)
 """Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
+
+
+def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
+    """Returns the number of ranks of these degrees together, each 1 where `values` does not name it; those that group
+    ranks of others count none.
+    """
+    return math.prod(max(1, values.get(name, 1)) for name in degrees if name in AXES)

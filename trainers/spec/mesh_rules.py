@@ -1,13 +1,15 @@
 """Refusals of what tensor, context and pipeline parallelism cannot do, in one sentence each; without torch."""
 
+import math
 from collections.abc import Iterator
 
 from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
-from trainers.spec.division import division_refusals
+from trainers.spec.division import most_stages
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CUTTING, DEGREES
 from trainers.spec.recipe import Recipe
-from trainers.spec.stages import most_stages, num_stages
+from trainers.spec.stages import num_stages
 
 
 def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -21,6 +23,32 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield (
             f"a model compiled whole has no collectives between its blocks, got tp {layout.tp} and cp {layout.cp}:"
             " choose compile block or none"
+        )
+
+
+def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
+    for name, declared in DEGREES.items():
+        degree = getattr(layout, name)
+        for size, counted in declared.sizes(recipe):
+            if size % degree:
+                yield (
+                    f"{name} {degree} does not divide the {size} {counted} of {recipe.model.name}:"
+                    f" choose a {name} that does"
+                )
+    cut, across = (layout.above_one(CUTTING[part]) for part in ("tokens", "width"))
+    pieces = math.prod(DEGREES[name].pieces * degree for name, degree in cut.items())
+    parts, width = layout.parts("tokens"), layout.parts("width")
+    if recipe.seq_len % pieces:
+        yield (
+            f"{layout.in_words(cut)} cuts a sequence into {pieces} parts, which do not divide its"
+            f" {recipe.seq_len} tokens: choose another {' or '.join(cut)}, or a seq_len that is a multiple of {pieces}"
+        )
+    elif recipe.seq_len // parts % width:
+        yield (
+            f"{layout.in_words(across)} cuts the {recipe.seq_len // parts} tokens of a sequence that a rank has, which"
+            f" it does not divide: choose another {' or '.join(across)}, or a seq_len that is a multiple of"
+            f" {parts * width}"
         )
 
 
@@ -59,10 +87,10 @@ def pipeline_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)
-    if stages > most_stages(spec):
+    if stages > most_stages(recipe):
         yield (
             f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, more than its"
-            f" {spec.num_layers} blocks with embedding and head, {most_stages(spec)} at most:"
+            f" {spec.num_layers} blocks with embedding and head, {most_stages(recipe)} at most:"
             " choose a smaller pp or virtual"
         )
     if layout.grad_sync == "every":

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 
+from trainers.spec.degree import Cut
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
 
@@ -21,8 +22,8 @@ class OptionalKernel:
     """Versions that were tried, such as ">=1.0"."""
     instead: str
     """Values of the same axis that need no such package."""
-    undivided: tuple[str, ...]
-    """Degrees above 1 that it was not tried with."""
+    undivided: Cut
+    """The part of the work that ranks did not share out in any trial of it."""
     beside_fp8: bool
     """Whether it may run beside linear layers in FP8, as in bf16 and fp16."""
 
@@ -49,13 +50,13 @@ def is_installed(package: str, version: str) -> bool:
 
 def _quack(instead: str) -> OptionalKernel:
     return OptionalKernel(
-        package="quack-kernels", version=">=0.6.5", instead=instead, undivided=("tp",), beside_fp8=False
+        package="quack-kernels", version=">=0.6.5", instead=instead, undivided="width", beside_fp8=False
     )
 
 
 OPTIONAL = {
     ("attention", "flash4"): OptionalKernel(
-        package="flash-attn-4", version=">=4.0.0b36", instead="flex or sdpa", undivided=("cp",), beside_fp8=True
+        package="flash-attn-4", version=">=4.0.0b36", instead="flex or sdpa", undivided="tokens", beside_fp8=True
     ),
     ("mlp", "quack"): _quack("plain"),
     ("loss", "quack"): _quack("chunked"),

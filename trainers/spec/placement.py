@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import AXES, IN_NODE
 
 
 def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
     """Returns why `layout` cannot run on ranks of these nodes (an id for each rank), in one sentence; else None. Groups
-    of `tp` stand on no more nodes than with ranks numbered node by node.
+    of `IN_NODE` stand on no more nodes than with ranks numbered node by node.
     """
     if layout.model_parallel == 1:
         return None
@@ -19,31 +20,38 @@ def placement_refusal(layout: Layout, nodes: Sequence[str]) -> str | None:
             f"{layout.degrees} takes as many workers on every node, got {counts} on {len(workers)} nodes:"
             " give all nodes the same number of devices"
         )
-    groups: dict[tuple[int, ...], set[str]] = {}
-    for rank, node in enumerate(nodes):
-        others = tuple(coordinate for name, coordinate in layout.coordinates(rank).items() if name != "tp")
-        groups.setdefault(others, set()).add(node)
-    num_nodes, fewest = max(map(len, groups.values())), _nodes_of_tp(layout, workers[nodes[0]])
-    if num_nodes > fewest:
-        return (
-            f"a group of tp {layout.tp} stands on {num_nodes} nodes of {workers[nodes[0]]} workers each, and needs"
-            f" {fewest}: ranks are not numbered node by node"
-        )
+    for degree in layout.above_one(IN_NODE):
+        groups: dict[tuple[int, ...], set[str]] = {}
+        for rank, node in enumerate(nodes):
+            others = tuple(coordinate for name, coordinate in layout.coordinates(rank).items() if name != degree)
+            groups.setdefault(others, set()).add(node)
+        num_nodes, fewest = max(map(len, groups.values())), nodes_of_groups(layout, degree, workers[nodes[0]])
+        if num_nodes > fewest:
+            return (
+                f"a group of {layout.in_words([degree])} stands on {num_nodes} nodes of {workers[nodes[0]]} workers"
+                f" each, and needs {fewest}: ranks are not numbered node by node"
+            )
     return None
 
 
 def reaches_across_nodes(layout: Layout, devices_per_node: int) -> str | None:
-    """Returns the sentence on groups of `tp`, which exchange activations several times in every block, that do not
+    """Returns the sentence on groups of `IN_NODE`, which exchange activations several times in every block, that do not
     stand on one node each; None where all do. Such layouts run where they are asked for.
     """
-    if _nodes_of_tp(layout, devices_per_node) == 1:
-        return None
-    return f"tp {layout.tp} reaches across nodes of {devices_per_node} devices: --set tp={layout.tp} asks for it"
+    for name, degree in layout.above_one(IN_NODE).items():
+        if nodes_of_groups(layout, name, devices_per_node) > 1:
+            return (
+                f"{name} {degree} reaches across nodes of {devices_per_node} devices: --set {name}={degree} asks for it"
+            )
+    return None
 
 
-def _nodes_of_tp(layout: Layout, workers: int) -> int:
-    """Returns the most nodes of `workers` ranks that one group of `tp` stands on, ranks numbered node by node."""
-    if workers % layout.tp == 0:
+def nodes_of_groups(layout: Layout, degree: str, workers: int) -> int:
+    """Returns the most nodes of `workers` ranks that groups of `degree` and those inside stand on, ranks numbered node
+    by node.
+    """
+    block = layout.product(AXES[AXES.index(degree) :])
+    if workers % block == 0:
         return 1
-    starts = range(0, max(layout.world_size, layout.tp), layout.tp)
-    return max((start + layout.tp - 1) // workers - start // workers + 1 for start in starts)
+    starts = range(0, layout.world_size, block)
+    return max((start + block - 1) // workers - start // workers + 1 for start in starts)

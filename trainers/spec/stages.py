@@ -6,6 +6,7 @@ Stage s of pp x virtual runs on pipeline rank s mod pp, so that with virtual sta
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 
 from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.model import ModelSpec
@@ -106,13 +107,15 @@ def head_cost(spec: ModelSpec) -> float:
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
-def most_stages(spec: ModelSpec) -> int:
-    """Returns the number of stages into which the model can be cut at most: a block each, but for the first, which may
-    have the embedding alone, and the last with the head.
-
-    So 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
-    """
-    return spec.num_layers + 2
+def schedule_contradictions(layout: LayoutAxes) -> Iterator[str]:
+    """Yields a sentence for each way in which schedule and virtual stages contradict each other or the pipeline."""
+    if layout.schedule != "1f1b" and layout.pp == 1:
+        yield f"schedule {layout.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b"
+    if (layout.schedule == "interleaved") != (layout.virtual > 1):
+        yield (
+            "schedule interleaved goes with virtual 2 or more and 1f1b with virtual 1, got schedule"
+            f" {layout.schedule} and virtual {layout.virtual}"
+        )
 
 
 def schedule_refusal(layout: LayoutAxes, grad_accum: int) -> str:

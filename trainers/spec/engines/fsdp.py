@@ -72,11 +72,10 @@ class _Fsdp(EngineRules):
 
 def _float8_refusals(recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
     """Yields a sentence for each thing that FSDP2 cannot do with weights that are gathered in FP8."""
-    shards = layout.dp_shard * layout.cp
-    uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
+    uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % layout.shards}
     if uneven:
         yield (
-            f"FSDP2 gathers in FP8 what is cut evenly over its {shards} shards, got"
+            f"FSDP2 gathers in FP8 what is cut evenly over its {layout.shards} shards, got"
             f" {', '.join(f'{name} {size}' for name, size in uneven.items())} of {recipe.model.name}: choose a dp_shard"
             " that divides it, fp8_rowwise or bf16"
         )

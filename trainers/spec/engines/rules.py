@@ -9,7 +9,7 @@ from typing import Any
 from trainers.spec.axis import axes_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.engines.engine_axis import axes_of_engine
-from trainers.spec.layout_axes import MODEL_PARALLEL, GradSync, LayoutAxes
+from trainers.spec.layout_axes import CUTTING, MODEL_PARALLEL, GradSync, LayoutAxes
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import stages_of
 
@@ -45,7 +45,7 @@ class EngineRules:
     `trainers.spec.engines.engine_axis`.
     """
     model_parallel: tuple[str, ...] = ()
-    """The degrees among tp, pp and cp that the engine supports."""
+    """The degrees that split the model and that the engine supports."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
     has_attention_masks: bool = False
@@ -114,9 +114,9 @@ class EngineRules:
 
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
-        for axis in MODEL_PARALLEL:
-            if getattr(layout, axis) > 1 and axis not in self.model_parallel:
-                yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
+        for axis, degree in layout.above_one(MODEL_PARALLEL).items():
+            if axis not in self.model_parallel:
+                yield f"{self.lacks_axis(axis)}, got {axis} {degree}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
             with_hooks = [rules for rules in registered() if rules.has_compression]
             who = " and ".join(rules.title for rules in with_hooks) or "no engine"
@@ -154,11 +154,12 @@ class EngineRules:
                 continue
             blocks = min(len(stage.blocks) for stage in stages_of(recipe, layout))
             if value >= blocks:
-                whose = recipe.model.name if layout.pp == 1 else f"a stage of {recipe.model.name} at pp {layout.pp}"
+                cut = layout.in_words(layout.above_one(CUTTING["depth"]))
+                whose = f"a stage of {recipe.model.name} at {cut}" if cut else recipe.model.name
                 yield f"{name} {value} reaches beyond the {blocks} blocks of {whose}: choose less"
 
     def lacks_axis(self, axis: str) -> str:
-        """Returns why there is no tp, pp or cp, as a clause."""
+        """Returns why there is no such degree, as a clause."""
         return f"{self.title} has no {axis}"
 
     def lacks_float8(self) -> str:
@@ -175,7 +176,7 @@ class EngineRules:
 
 
 def engines_having(axis: str) -> str:
-    """Returns the engines of this project that have tp, pp or cp, as a clause."""
+    """Returns the engines of this project that have the degree, as a clause."""
     names = [rules.name for rules in registered() if axis in rules.model_parallel]
     return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
 

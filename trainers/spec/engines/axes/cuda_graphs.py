@@ -15,7 +15,7 @@ class _Ddp(DdpAxis):
     def refusals(self, recipe: Recipe, layout: LayoutAxes) -> Iterator[str]:
         if layout.cuda_graphs == "off":
             return
-        untried = [f"{axis} {getattr(layout, axis)}" for axis in MODEL_PARALLEL if getattr(layout, axis) > 1]
+        untried = [f"{axis} {degree}" for axis, degree in layout.above_one(MODEL_PARALLEL).items()]
         untried += [f"{recipe.compression} compression"] if recipe.compression != "none" else []
         untried += [f"a {recipe.attention_mask} mask"] if recipe.attention_mask != "causal" else []
         half = recipe.compute_precision == "fp16" or recipe.float8_scaling
