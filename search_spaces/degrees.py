@@ -67,14 +67,9 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     """
     sharded = values.get("zero_stage", 0) > 0
     data_parallel = max(1, num_devices // num_ranks(values, MODEL_PARALLEL))
-    if "dp_shard" in values:
-        shard = values["dp_shard"]
-        replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
-    elif "dp_replicate" in values:
-        replicate = values["dp_replicate"]
-        shard = max(1, data_parallel // max(1, replicate)) if sharded else 1
-    else:
-        replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
+    shard = max(1, data_parallel // max(1, values.get("dp_replicate", 1))) if sharded else 1
+    shard = values.get("dp_shard", shard)
+    replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
     filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
     if values.get("virtual", 1) > 1:
         filled.setdefault("schedule", "interleaved")
@@ -99,21 +94,21 @@ def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(rules.grad_syncs.get(values.get("zero_stage", 0), ()))
 
 
-def refilled(layout: Layout, num_devices: int) -> Layout:
-    """Returns `layout` with its data-parallel degree set for `num_devices`; tp, pp and cp stay as they are.
+def refilled(layout: Layout, num_devices: int, **changed: int) -> Layout:
+    """Returns `layout` with `changed` values and its data-parallel degree set for `num_devices`.
 
     Where it both shards and replicates, the shards keep their size and the replicas become more or fewer.
 
     Raises:
         ValueError: the other degrees, or the shards, do not divide the devices.
     """
-    shards = layout.dp_shard if layout.dp_replicate > 1 else 1
-    if num_devices % (layout.model_parallel * shards):
-        degrees = layout.above_one(("dp_shard", *MODEL_PARALLEL) if shards > 1 else MODEL_PARALLEL)
-        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {layout.in_words(degrees)}")
-    free = {"dp_replicate"} if layout.dp_replicate > 1 else {"dp_replicate", "dp_shard"}
+    free = ("dp_replicate",) if layout.dp_replicate > 1 else ("dp_replicate", "dp_shard")
     values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    return fill({name: value for name, value in values.items() if name not in free}, num_devices)
+    filled = fill({**{name: value for name, value in values.items() if name not in free}, **changed}, num_devices)
+    if filled.world_size != num_devices:
+        degrees = filled.above_one(("dp_shard", *MODEL_PARALLEL) if len(free) == 1 else MODEL_PARALLEL)
+        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {filled.in_words(degrees)}")
+    return filled
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:

@@ -76,10 +76,6 @@ class LayoutColumns:
     """Number of ranks that share one copy of the tensors that the ZeRO stage shards; it includes context parallelism's
     ranks.
     """
-    dp: Array
-    tp: Array
-    pp: Array
-    cp: Array
     largest_blocks: Array
     """Blocks of the pipeline rank that has most, 0 where the split is not known; see `mesh.stages_of`."""
     first_blocks: Array

@@ -5,8 +5,9 @@ values are computed once.
 """
 
 import dataclasses
+import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import numpy as np
 from platform.cost_model.column_groups import Array, DeviceColumns, LayoutColumns, Mask, ModelColumns, Software
 from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.blocks import KINDS
+from trainers.spec.degree import Cut
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import AXES, CUTTING, DATA_PARALLEL, MODEL_PARALLEL, PLACED
 
 __all__ = ["FIELDS", "Array", "Columns", "Mask", "Software", "checkpointed_share", "code_of", "from_rows"]
 
@@ -29,6 +32,8 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
     blocks: Mapping[str, Array]
     """Shares of the model's blocks by their costs, and sizes that only some kinds of blocks have; see `BLOCK_COLUMNS`.
     """
+    degrees: Mapping[str, Array]
+    """The values of `DEGREES`."""
     axes: Mapping[str, Array]
     """Values of `ENGINE_AXES` in the layouts; for words, the `code_of` each."""
     software: Software = dataclasses.field(default_factory=Software)
@@ -36,8 +41,8 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":
         """Returns the columns of `arrays`, which has every name of `FIELDS`."""
-        fields, software, blocks, axes = ({name: arrays[name] for name in names} for names in _GROUPS)
-        return cls(**fields, software=Software(**software), blocks=blocks, axes=axes)
+        fields, software, blocks, degrees, axes = ({name: arrays[name] for name in names} for names in _GROUPS)
+        return cls(**fields, software=Software(**software), blocks=blocks, degrees=degrees, axes=axes)
 
     def arrays(self) -> dict[str, Array]:
         """Returns every array by its name in `FIELDS`."""
@@ -46,6 +51,7 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
             **{name: getattr(self, name) for name in fields},
             **{name: getattr(self.software, name) for name in software},
             **self.blocks,
+            **self.degrees,
             **self.axes,
         }
 
@@ -53,6 +59,54 @@ class Columns(ModelColumns, LayoutColumns, DeviceColumns):
     def shape(self) -> tuple[int, ...]:
         """The common shape of all arrays."""
         return np.broadcast_shapes(*(value.shape for value in self.arrays().values()))
+
+    def ranks(self, degrees: Iterable[str]) -> Array:
+        """Returns the number of ranks of these degrees together."""
+        return math.prod((self.degrees[name] for name in degrees), start=np.ones(()))
+
+    def parts(self, cut: Cut) -> Array:
+        """Returns the number of parts into which ranks cut that."""
+        return self.ranks(["dp"] if cut == "samples" else CUTTING[cut])
+
+    @property
+    def dp(self) -> Array:
+        """Number of ranks that see different sequences."""
+        return self.parts("samples")
+
+    @property
+    def tp(self) -> Array:
+        """Number of ranks that share out the width of layers."""
+        return self.parts("width")
+
+    @property
+    def pp(self) -> Array:
+        """Number of ranks that share out the blocks of the model."""
+        return self.parts("depth")
+
+    @property
+    def cp(self) -> Array:
+        """Number of ranks that share out the tokens of each sequence."""
+        return self.parts("tokens")
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro-batch on a rank."""
+        return self.micro_batch * self.seq_len / self.parts("tokens")
+
+    @property
+    def rank_block(self) -> Array:
+        """Parameters of a block on a rank, the mean over all."""
+        return self.layer_parameters / self.parts("width")
+
+    @property
+    def rank_table(self) -> Array:
+        """Parameters of one vocabulary table on a rank."""
+        return self.table_parameters / self.parts("width")
+
+    @property
+    def is_piped(self) -> Mask:
+        """The rows with a pipeline."""
+        return self.parts("depth") > 1
 
     @property
     def tokens_per_step(self) -> Array:
@@ -79,15 +133,21 @@ def checkpointed_share(c: Columns) -> Array:
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
 
 
+DEGREES = ("dp", *MODEL_PARALLEL)
+"""Degrees that groups of ranks communicate along, those of data parallelism as one."""
+MESH = tuple(dict.fromkeys("dp" if name in DATA_PARALLEL else name for name in PLACED))
+"""The same degrees by their places, outermost first."""
+NUMBERING = tuple(name for name in DEGREES if name == "dp" or name in AXES)
+"""Degrees that multiply to the number of all ranks."""
 ENGINE_AXES = tuple(name for name, declared in axes_of(Layout).items() if declared.of_some_engines)
 """Axes that have a meaning only in engines whose rules name them; the engines' costs read them by name."""
 BLOCK_COLUMNS = tuple(dict.fromkeys(name for kind in KINDS for name in (f"{kind.costs}_share", *kind.sizes)))
 """The share of each kind's costs, and the sizes that kinds declare."""
 SOFTWARE_COLUMNS = tuple(field.name for field in dataclasses.fields(Software))
 _OWN_FIELDS = tuple(
-    field.name for field in dataclasses.fields(Columns) if field.name not in ("axes", "blocks", "software")
+    field.name for field in dataclasses.fields(Columns) if field.name not in ("axes", "blocks", "degrees", "software")
 )
-_GROUPS = (_OWN_FIELDS, SOFTWARE_COLUMNS, BLOCK_COLUMNS, ENGINE_AXES)
+_GROUPS = (_OWN_FIELDS, SOFTWARE_COLUMNS, BLOCK_COLUMNS, DEGREES, ENGINE_AXES)
 FIELDS = tuple(name for names in _GROUPS for name in names)
 """Names of all arrays."""
 _in_order = operator.itemgetter(*FIELDS)

@@ -63,7 +63,7 @@ def passing_bytes(c: Columns) -> Array:
     PowerSGD keeps its errors in place and has no copy; bf16 compression holds the bytes in transit, in pieces of
     `PIECE_VALUES` gradients.
     """
-    largest = np.maximum(c.bucket_bytes, c.table_parameters / c.tp * c.state_bytes)
+    largest = np.maximum(c.bucket_bytes, c.rank_table * c.state_bytes)
     piece = np.minimum(largest, PIECE_VALUES * c.state_bytes)
     return np.where((c.compression < 1) & (c.factor_rank == 0), 0.5 * piece, 0.0)
 

@@ -78,9 +78,9 @@ def attention_s(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     2307.08691, section 4.1). Eager attention computes two full batched products, whose operands pass through memory,
     and makes passes over the scores [heads, s, s].
     """
-    seq, heads = columns.seq_len, columns.heads / columns.tp
+    seq, heads = columns.seq_len, columns.heads / columns.parts("width")
     head_dim = columns.attention_width / columns.heads
-    width = columns.attention_width / columns.tp
+    width = columns.attention_width / columns.parts("width")
     triangle = 2 * tokens * seq * width
     flash_rate = columns.flash_flops * seq / (seq + columns.flash_half_length)
     flash = triangle / (flash_rate * np.where(columns.flash > 0, columns.flash, 1.0))
@@ -158,8 +158,8 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     Every byte that the loss holds per logit is written once and read once. A chunked loss adds each chunk's gradient of
     the table to an fp32 sum, and scales the sum at the end.
     """
-    tokens = columns.micro_batch * columns.seq_len / columns.cp
-    width = columns.vocab / columns.tp
+    tokens = columns.tokens
+    width = columns.vocab / columns.parts("width")
     slower = _misalignment(columns, width)
     halves = dataclasses.replace(
         columns, matmul_flops=columns.matmul_flops / columns.head_slowdown, cast_bytes=np.zeros(())
@@ -171,10 +171,10 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     moved = np.where(columns.software.loss_moved > 0, columns.software.loss_moved / 2, columns.logit_bytes)
     traffic = tokens * width * (moved + METRIC_BYTES / 2 * columns.software.metric_losses) / bandwidth
-    table = columns.table_parameters / columns.tp
+    table = columns.rank_table
     # A lookup's gradient is a full table of zeros with some rows added; a tied table adds the head's gradient to it. In
     # a pipeline another stage does this.
-    lookup = np.where(columns.pp > 1, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
+    lookup = np.where(columns.is_piped, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
     weights = weight_traffic_s(columns, table)
     return forward + traffic, backward + traffic + lookup + weights + sums / bandwidth
 

@@ -19,7 +19,7 @@ def many_nodes(c: Columns) -> Mask:
 
 def all_degrees(c: Columns) -> Mask:
     """Returns the rows with tensor, pipeline and context parallelism together."""
-    return (c.tp > 1) & (c.pp > 1) & (c.cp > 1)
+    return (c.parts("width") > 1) & c.is_piped & (c.parts("tokens") > 1)
 
 
 def least_sigma(c: Columns) -> Array:

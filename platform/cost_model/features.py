@@ -40,7 +40,7 @@ from trainers.spec.architectures import architecture_of
 from trainers.spec.architectures.architecture import Architecture
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import activation_budget
+from trainers.spec.layout_axes import MODEL_PARALLEL, activation_budget
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -109,10 +109,17 @@ def features(
     """Returns the rows of `layouts` at these batch points. `stack` has the features of a run's software, which replace
     those of this project's engines; see `stacks`.
     """
-    dp = layouts.numbers("dp_replicate") * layouts.numbers("dp_shard")
     values: dict[str, Array | Mask | float] = {
         **_of_model(work.model),
-        **_of_work(work),
+        **compression_values(work.model, work.compression),
+        "seq_len": work.seq_len,
+        "compute_bytes": work.compute_bytes,
+        "gathered_bytes": work.compute_bytes if work.gathered_bytes is None else work.gathered_bytes,
+        "scales_loss": work.precision == "fp16",
+        "state_bytes": work.state_bytes,
+        "moments": work.moments,
+        # Every engine of this project reduces and sums in the states' type.
+        "gradient_bytes": work.state_bytes,
         **_of_cluster(cluster, work.precision, work.model.head_dim),
         **layouts.engine_axes(),
         **_of_engine(work, layouts),
@@ -120,7 +127,7 @@ def features(
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
-        "global_batch": micro_batch * grad_accum * dp,
+        "global_batch": micro_batch * grad_accum * layouts.parts("samples"),
         **(stack or {}),
     }
     if work.precision == "fp8" and work.modules is not None:  # only this project's engines, no published stack
@@ -158,24 +165,10 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
 
-def _of_work(work: Workload) -> dict[str, Array | float]:
-    return {
-        **compression_values(work.model, work.compression),
-        "seq_len": work.seq_len,
-        "compute_bytes": work.compute_bytes,
-        "gathered_bytes": work.compute_bytes if work.gathered_bytes is None else work.gathered_bytes,
-        "scales_loss": work.precision == "fp16",
-        "state_bytes": work.state_bytes,
-        "moments": work.moments,
-        # Every engine of this project reduces and sums in the states' type.
-        "gradient_bytes": work.state_bytes,
-    }
-
-
 def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
     """Returns the columns of degrees and of engines: parameters, gradients and states."""
     numbers, of_words = layouts.numbers, layouts.of_words
-    cp, shard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "bucket_mib"))
+    buckets = numbers("bucket_mib")
 
     def bucket_bytes(engine: str) -> float:
         engine_costs = costs(engine)
@@ -185,12 +178,10 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
     return {
         "engine": of_words(code_of, "engine"),
         "zero_stage": numbers("zero_stage"),
-        "dp": numbers("dp_replicate") * shard,
-        "tp": numbers("tp"),
-        "pp": numbers("pp"),
-        "cp": cp,
-        "shard": shard * cp,
-        "sequence_parallel": numbers("tp") > 1,
+        "dp": layouts.parts("samples"),
+        **{name: numbers(name) for name in MODEL_PARALLEL},
+        "shard": numbers("dp_shard") * layouts.parts("tokens"),
+        "sequence_parallel": layouts.parts("width") > 1,
         "sync_every": of_words(lambda word: word == "every", "grad_sync"),
         "states_on_host": of_words(lambda word: word != "none", "offload"),
         "parameters_on_host": of_words(lambda word: word == "all", "offload"),
@@ -205,7 +196,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
-    masked, parts = work.mask_density is not None, layouts.numbers("cp") > 1
+    masked, parts = work.mask_density is not None, layouts.parts("tokens") > 1
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str, mlp: str) -> tuple[float, float]:
@@ -261,7 +252,7 @@ def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
         )
         for split in (False, True)
     )
-    return np.where(layouts.numbers("tp") > 1, split, unsplit)
+    return np.where(layouts.parts("width") > 1, split, unsplit)
 
 
 def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:
@@ -273,10 +264,10 @@ def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array
     value = {"eager": 4.0, "sdpa": work.compute_bytes if biased else 1.0, "flex": 0.0, "flash4": 0.0}
     heads = np.where(
         layouts.of_words(lambda word: biased and word == "sdpa", "attention") > 0,
-        work.model.num_heads / layouts.numbers("tp"),
+        work.model.num_heads / layouts.parts("width"),
         1.0,
     )
-    return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / layouts.numbers("cp")
+    return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / layouts.parts("tokens")
 
 
 def _of_model(model: ModelSpec) -> dict[str, Array | float]:

@@ -5,6 +5,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines import costs_of
+from platform.cost_model.links import devices_of
 
 LAUNCH_S = constants.number("host", "LAUNCH_S")
 BLOCKED_LAUNCH_S = constants.number("host", "BLOCKED_LAUNCH_S")
@@ -31,8 +32,9 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     # A stack's modules, fused by hand and not compiled, take the same host time at every width; two collectives per
     # pass wait for the slowest rank's host.
     by_stack = (software.block_host > 0) & (software.blocking == 0)
-    over_nodes = (c.pp > 1) & (c.tp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
-    skew = 2 * (software.host_skew * np.log2(c.tp) + np.where(over_nodes, software.host_pipe * c.tp, 0.0))
+    ranks = c.parts("width")
+    over_nodes = c.is_piped & (ranks > 1) & (devices_of(c) > c.devices_per_node)
+    skew = 2 * (software.host_skew * np.log2(ranks) + np.where(over_nodes, software.host_pipe * ranks, 0.0))
     forward = np.where(by_stack, software.block_host + skew, kernels)
     backward = np.where(by_stack, software.block_host_backward + skew, 2 * kernels)
     # A compiled block contains its checkpoint.

@@ -28,12 +28,12 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     """Returns the seconds of one block, the mean over a model's: products by roofline, attention, element-wise passes.
     The caller adds the launch floor.
     """
-    tokens = columns.micro_batch * columns.seq_len / columns.cp
+    tokens = columns.tokens
     attention, attention_backward = blocks.mean(columns, lambda kind: kind.attention_s(columns, tokens))
     products, products_backward = blocks.mean(columns, lambda kind: kind.products_s(columns, tokens))
     passes, passes_backward = blocks.mean(columns, lambda kind: kind.passes_s(columns, tokens))
     again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
-    weights = weight_traffic_s(columns, columns.layer_parameters / columns.tp)
+    weights = weight_traffic_s(columns, columns.rank_block)
     return LayerSeconds(
         forward=products + attention + passes,
         backward=products_backward + attention_backward + passes_backward + weights,

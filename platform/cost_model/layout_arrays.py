@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import ENGINE_AXES, Array, code_of
+from trainers.spec.degree import Cut
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CUTTING
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]
@@ -40,6 +43,10 @@ class LayoutArrays:
         values = self._values[axis]
         assert not isinstance(values, tuple), axis
         return values
+
+    def parts(self, cut: Cut) -> Array:
+        """Returns the number of parts into which ranks cut that."""
+        return math.prod(map(self.numbers, CUTTING[cut]), start=np.ones(()))
 
     def distinct(self, axis: str) -> Words:
         """Returns the distinct words of an axis, and the index of each row's word among them."""

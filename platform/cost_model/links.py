@@ -1,7 +1,7 @@
 """The links that groups of ranks and neighbouring pipeline stages use, and how many of them share a node's ports.
 
-Ranks are numbered with `pp` outermost, then data, context and tensor parallelism; a node has consecutive ranks. The
-members of a group are `stride` ranks apart, so `ranks` x `stride` consecutive ranks are `stride` groups.
+Ranks are numbered along `MESH`; a node has consecutive ranks. The members of a group are `stride` ranks apart, so
+`ranks` x `stride` consecutive ranks are `stride` groups.
 """
 
 import dataclasses
@@ -9,12 +9,29 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.columns import MESH, NUMBERING, Array, Columns, Mask
+from trainers.spec.layout_axes import CUTTING
 
 
 def devices_of(c: Columns) -> Array:
     """Returns the number of all ranks."""
-    return c.dp * c.tp * c.pp * c.cp
+    return c.ranks(NUMBERING)
+
+
+SHARING = ("dp", *CUTTING["tokens"])
+"""Degrees whose ranks hold the same parameters, or share them out."""
+
+
+def inside(c: Columns, *degrees: str) -> Array:
+    """Returns how many ranks the members of a group along these degrees, which are neighbours in the mesh, are apart:
+    as many as the degrees further inside have.
+    """
+    return c.ranks(name for name in reversed(MESH[max(map(MESH.index, degrees)) + 1 :]) if name in NUMBERING)
+
+
+def spans(c: Columns, *degrees: str) -> Mask:
+    """Returns the rows in which at least one of the groups along these degrees has members in several nodes."""
+    return spans_nodes(c, c.ranks(degrees), inside(c, *degrees))
 
 
 def spans_nodes(c: Columns, ranks: Array, stride: Array | float) -> Mask:
@@ -43,6 +60,11 @@ class Ring:
     bandwidth: Array
     latency: Array
     inter_hop: Array
+
+    @classmethod
+    def along(cls, c: Columns, *degrees: str) -> "Ring":
+        """Returns the ring of a group along these degrees, which are neighbours in the mesh."""
+        return cls.of(c, c.ranks(degrees), stride=inside(c, *degrees))
 
     @classmethod
     def of(cls, c: Columns, ranks: Array, *, stride: Array | float) -> "Ring":
@@ -89,16 +111,17 @@ class Boundaries:
     @classmethod
     def of(cls, c: Columns) -> "Boundaries":
         """Returns the boundaries of each row. An interleaved schedule sends from the last stage to the first too."""
-        width, per_node = c.tp * c.cp * c.dp, c.devices_per_node
+        width, per_node = inside(c, *CUTTING["depth"]), c.devices_per_node
         nodes, around = np.ceil(devices_of(c) / per_node), np.where(c.axes["virtual"] > 1, 1.0, 0.0)
         # Where nodes end within stages, two boundaries lie around each end.
         fits = per_node / width % 1 == 0
         ends = (nodes - 1) * np.where(fits, 1.0, 2.0)
-        between = np.where(width >= per_node, c.pp - 1, np.minimum(ends, c.pp - 1)) + around
+        inner = c.parts("depth") - 1
+        between = np.where(width >= per_node, inner, np.minimum(ends, inner)) + around
         senders = np.minimum(width, per_node)
         return cls(
-            spans=(c.pp > 1) & (nodes > 1),
-            share=between / np.maximum(c.pp - 1 + around, 1.0),
-            adjacent=(c.pp + around > 2) & ((nodes > 2) | ~fits | (around > 0)),
+            spans=c.is_piped & (nodes > 1),
+            share=between / np.maximum(inner + around, 1.0),
+            adjacent=(inner + around > 1) & ((nodes > 2) | ~fits | (around > 0)),
             bandwidth=ring_bandwidth(senders, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth),
         )

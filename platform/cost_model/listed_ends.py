@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from search_spaces.changes import MICRO_BATCH
-from search_spaces.degrees import fill
+from search_spaces.degrees import refilled
 from trainers.spec.axis import axes_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -53,7 +53,7 @@ def listed_ends(
     ends: list[ListedEnd] = []
     for axis, value, beyond in _ends(layout, micro_batch, listed):
         try:
-            other = layout if axis == MICRO_BATCH else _with(layout, axis, beyond)
+            other = layout if axis == MICRO_BATCH else refilled(layout, layout.world_size, **{axis: beyond})
             batch = BatchPoint.of(recipe, other, beyond if axis == MICRO_BATCH else micro_batch)
         except ValueError:
             continue
@@ -73,15 +73,3 @@ def _ends(layout: Layout, micro_batch: int, listed: Mapping[Layout, Sequence[int
             yield axis, value, 2 * value
         elif value == min(values) and value // 2 >= max(1, _NUMBERS.get(axis, 1)):
             yield axis, value, value // 2
-
-
-def _with(layout: Layout, axis: str, value: int) -> Layout:
-    """Returns the layout with another value of `axis`, on the same devices.
-
-    Raises:
-        ValueError: no engine can mean that.
-    """
-    free = {"dp_replicate"} if layout.is_hybrid else {"dp_replicate", "dp_shard"}
-    values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    fixed = {name: other for name, other in values.items() if name not in free}
-    return fill({**fixed, axis: value}, layout.world_size)

@@ -84,18 +84,19 @@ def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]
     every = layout.checkpoint_every if layout.activation_budget == 1 else 1
     stages = stages_of(recipe, layout)
     table = model.vocab_size * model.hidden_size
-    for rank in range(layout.pp):
-        rank_stages = stages[rank :: layout.pp]
+    num_ranks = layout.parts("depth")
+    for rank in range(num_ranks):
+        rank_stages = stages[rank::num_ranks]
         outside = 0.0
         if rank_stages[0].has_embeddings:
             outside += model.embedding_parameters
-            if layout.pp > 1:  # the last rank has the last norm, and the head's table unless it is tied
+            if num_ranks > 1:  # the last rank has the last norm, and the head's table unless it is tied
                 outside -= 2 * model.hidden_size + (0 if model.tied_embeddings else table)
-        if rank_stages[-1].has_head and layout.pp > 1:
+        if rank_stages[-1].has_head and num_ranks > 1:
             outside += table
-        begun = layout.pp - rank
+        begun = num_ranks - rank
         if layout.virtual > 1:  # counted in virtual stages of the smallest size
-            chunks = 2 * (begun - 1) + (layout.virtual - 1) * layout.pp + 1
+            chunks = 2 * (begun - 1) + (layout.virtual - 1) * num_ranks + 1
             smallest = min(len(stage.blocks) for stage in rank_stages) * layout.virtual
             begun = chunks / layout.virtual * smallest / max(1, sum(len(stage.blocks) for stage in rank_stages))
         yield _Rank(
@@ -114,10 +115,10 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
     section 4.1, without everything that a compiler can recompute). A checkpointed block keeps its input.
     """
     model, size = recipe.model, Sizes.of(recipe).compute
-    tokens = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp
+    tokens = batch.micro_batch * recipe.seq_len / layout.parts("tokens") / layout.parts("width")
     width = min(kind.saved_width(model) for kind, _ in model.blocks)
     probabilities = 0.0
-    if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
+    if layout.attention == "eager" and layout.compile == "none" and layout.parts("tokens") == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
     saved = rank.checkpointed * tokens * size * model.hidden_size + (rank.blocks - rank.checkpointed) * one_block
@@ -140,11 +141,12 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     engine = costs(layout.engine)
     assert engine is not None
     bytes_each = engine.certain(recipe, layout, batch)
-    block = min(kind.parameters(model) for kind, _ in model.blocks) / layout.tp
+    width, tokens = layout.parts("width"), batch.micro_batch * recipe.seq_len / layout.parts("tokens")
+    block = min(kind.parameters(model) for kind, _ in model.blocks) / width
     block_parameters = rank.blocks * block
-    parameters = block_parameters + rank.outside / layout.tp
+    parameters = block_parameters + rank.outside / width
     of_micro_batch, one_block = _activation_bytes(recipe, layout, batch, rank)
-    input_bytes = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp * compute * model.hidden_size
+    input_bytes = tokens / width * compute * model.hidden_size
 
     resident = parameters * bytes_each.resident
     held = parameters * bytes_each.held_gradients
@@ -154,14 +156,12 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     if layout.loss == "plain" and rank.has_loss:
         # The gradient exists besides the logits from which it is computed, unless a compiler writes it in place.
         alive = 1 if layout.compile == "model" else 2
-        logits = batch.micro_batch * recipe.seq_len / layout.cp * (model.vocab_size / layout.tp) * compute * alive
+        logits = tokens * (model.vocab_size / width) * compute * alive
     # The last checkpointed block comes first in the backward pass only where every block is checkpointed.
     backward_block = one_block - input_bytes if layout.checkpoint_every == 1 and rank.blocks else 0.0
     # Gradients are held from the second backward pass on, when one micro-batch fewer may remain to start.
     first, second = (of_micro_batch * count for count in (rank.in_flight, min(rank.in_flight, batch.grad_accum - 1)))
-    passes = [(first, held if layout.pp == 1 else 0.0)]
-    if layout.pp > 1:
-        passes.append((second, held))
+    passes = [(first, 0.0), (second, held)] if layout.parts("depth") > 1 else [(first, held)]
 
     instants: list[tuple[str, float, float, float, float, float]] = []
     for saved, gradients in passes:

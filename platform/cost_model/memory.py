@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from platform.cost_model import blocks, constants
-from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, checkpointed_share
+from platform.cost_model.columns import CHUNK_LOGITS, DEGREES, Array, Columns, checkpointed_share
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
 from platform.cost_model.step_time import boundary_bytes, host_runs_ahead, residual_bytes
+from trainers.spec.layout_axes import CUTTING
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -82,9 +83,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     """
     held = _held_gathered(c)
     saved, transient = blocks.mean(c, lambda kind: kind.saved_bytes(c, held))
-    split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
-    tokens = c.micro_batch * c.seq_len / c.cp
-    return saved, tokens * blocks.residual_value_bytes(c) * c.hidden / split, transient
+    split = np.where(c.sequence_parallel > 0, c.parts("width"), 1.0)
+    return saved, c.tokens * blocks.residual_value_bytes(c) * c.hidden / split, transient
 
 
 def _held_gathered(c: Columns) -> Array:
@@ -96,7 +96,7 @@ def _held_gathered(c: Columns) -> Array:
     saved = c.software.saves_gathered
     if not np.any(c.software.keeps_gathered > 0):
         return saved
-    begun = np.maximum(1 - 2 / np.minimum(c.pp, c.grad_accum), 0.0)
+    begun = np.maximum(1 - 2 / np.minimum(c.parts("depth"), c.grad_accum), 0.0)
     return np.where(c.software.keeps_gathered > 0, np.maximum(saved, np.where(host_runs_ahead(c), 1.0, begun)), saved)
 
 
@@ -118,7 +118,7 @@ def _activations(c: Columns) -> _Activations:
     full, spans = c.full_checkpointing > 0, c.software.checkpoint_blocks
     share = np.where(full, checkpointed_share(c), 0.0)
     # What a rank sends, in the type of the residual stream, is kept until its gradient comes (torch's `fwd_cache`).
-    sent = np.where((c.own_mesh > 0) & (c.pp > 1), residual_bytes(c) / c.tp, 0.0)
+    sent = np.where((c.own_mesh > 0) & c.is_piped, residual_bytes(c) / c.parts("width"), 0.0)
     return _Activations(
         of_block=share * saved_input * c.software.checkpoint_device_share / spans + (1 - share) * saved,
         again=np.where(full, saved * spans - saved_input, 0.0) + transient + everything - saved,
@@ -130,8 +130,8 @@ def _logit_bytes(c: Columns) -> Array:
     """Returns the bytes at the loss. A chunked loss sums the table's gradient in fp32; a further chunk's gradient is
     held beside this sum.
     """
-    count = c.micro_batch * c.seq_len / c.cp * (c.vocab / c.tp)
-    sums = 4.0 * c.vocab / c.tp * c.hidden
+    count = c.tokens * (c.vocab / c.parts("width"))
+    sums = 4.0 * c.vocab / c.parts("width") * c.hidden
     in_chunks = np.minimum(count, CHUNK_LOGITS) * c.logit_bytes + np.where(count > CHUNK_LOGITS, 2 * sums, sums)
     return np.where(c.chunked_loss > 0, in_chunks, count * c.logit_bytes)
 
@@ -153,8 +153,8 @@ class _Rank:
 
 
 def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Rank]:
-    piped = c.pp > 1
-    block, outside = c.layer_parameters / c.tp, c.embedding_parameters / c.tp
+    piped, num_ranks = c.is_piped, c.parts("depth")
+    block, outside = c.rank_block, c.embedding_parameters / c.parts("width")
     logits = _logit_bytes(c)
 
     def in_flight(rank: Array | float) -> Array:
@@ -162,14 +162,14 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         stage, here divided by the number of virtual stages (Megatron-LM, `schedules.py`: the warm-up of its interleaved
         schedule).
         """
-        begun = c.pp - rank
-        chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * c.pp + 1
+        begun = num_ranks - rank
+        chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * num_ranks + 1
         # For published runs this holds for the first rank only: some start fewer micro-batches (arXiv 2407.21783,
         # section 3.3.2).
         interleaved = (c.axes["virtual"] > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
         return np.minimum(np.where(interleaved, chunks / c.axes["virtual"], begun), c.grad_accum)
 
-    head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.parts("width")
     first = _Rank(
         exists=np.ones(()),
         parameters=np.where(piped, stages.first * block + first_outside(c), owned),
@@ -180,7 +180,7 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         has_table=True,
     )
     middle = _Rank(
-        exists=np.where(c.pp > 2, 1.0, 0.0),
+        exists=np.where(num_ranks > 2, 1.0, 0.0),
         parameters=stages.largest * block,
         layers=stages.largest,
         in_flight=np.maximum(in_flight(1.0), 0.0),
@@ -192,7 +192,7 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         exists=np.where(piped, 1.0, 0.0),
         parameters=stages.last * block + head,
         layers=stages.last,
-        in_flight=np.where(piped, in_flight(c.pp - 1.0), 1.0),
+        in_flight=np.where(piped, in_flight(num_ranks - 1.0), 1.0),
         logits=logits,
         outside=head,
         has_table=True,
@@ -242,18 +242,18 @@ def _phases(
     yield step, parts(final, step, NOTHING)
 
 
-def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
-    """Counts the communicators of a rank: a pipeline adds a second one for its tied ends and, with tensor parallelism,
-    one over both axes.
+def num_groups(degrees: Mapping[str, Array]) -> Array:
+    """Counts the communicators of a rank by its degrees: a pipeline adds a second one for its tied ends and, with
+    tensor parallelism, one over both axes.
     """
-    piped = pp > 1
-    return (dp > 1) * 1.0 + (tp > 1) + 2.0 * piped + (piped & (tp > 1)) + (cp > 1)
+    piped, across = (np.any([degrees[name] > 1 for name in CUTTING[cut]], axis=0) for cut in ("depth", "width"))
+    return sum((degree > 1 for degree in degrees.values()), 1.0 * piped) + (piped & across)
 
 
 def outside_gib(values: Mapping[str, float]) -> float:
     """Returns the device memory that the allocator does not see, for one row of `Columns`."""
-    degrees = {name: np.asarray(values[name]) for name in ("dp", "tp", "pp", "cp")}
-    return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(**degrees))
+    degrees = {name: np.asarray(values[name]) for name in DEGREES}
+    return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(degrees))
 
 
 def peak_memory(c: Columns) -> PeakMemory:
@@ -288,7 +288,7 @@ def _peak(c: Columns) -> PeakMemory:
         if rank == 0:
             first, first_cached = best, cached
     allocated = best / GIB
-    outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
+    outside = c.context_gib + COMMUNICATOR_GIB * num_groups(c.degrees)
     needed = (rounded / GIB if uneven else allocated * (1 + c.software.rounding)) + outside
     owned, _ = rank_parameters(c, stages_of(c))
     return PeakMemory(

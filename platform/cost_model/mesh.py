@@ -4,9 +4,11 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model import degrees
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.layout_arrays import LayoutArrays
-from platform.cost_model.links import Boundaries, Ring, devices_of
+from platform.cost_model.links import Boundaries, Ring, devices_of, inside
+from trainers.spec.layout_axes import CUTTING
 from trainers.spec.model import ModelSpec
 from trainers.spec.stages import blocks_of_stages
 
@@ -23,7 +25,7 @@ class Stages:
 
 def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> dict[str, Array]:
     """Returns the columns of `Stages`, as this project's trainers split the model."""
-    pp, virtual = np.broadcast_arrays(layouts.numbers("pp"), layouts.numbers("virtual"))
+    pp, virtual = np.broadcast_arrays(layouts.parts("depth"), layouts.numbers("virtual"))
     if np.all(pp == 1):
         return {name: np.asarray(float(model.num_layers)) for name in STAGE_COLUMNS}
     words, word_of_row = layouts.distinct("checkpointing")
@@ -78,13 +80,12 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
     A tied table is on both ends of a pipeline.
     """
     c = columns
-    block = c.layer_parameters / c.tp
-    blocks = stages.largest * block
-    all_parameters = c.layers * block + c.embedding_parameters / c.tp
-    first = stages.first * block + first_outside(c)
-    last = stages.last * block + np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    blocks = stages.largest * c.rank_block
+    all_parameters = c.layers * c.rank_block + c.embedding_parameters / c.tp
+    first = stages.first * c.rank_block + first_outside(c)
+    last = stages.last * c.rank_block + np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     largest = np.maximum(blocks, np.maximum(first, last))
-    return np.where(c.pp > 1, largest, all_parameters), np.where(c.pp > 1, blocks, c.layers * block)
+    return np.where(c.is_piped, largest, all_parameters), np.where(c.is_piped, blocks, c.layers * c.rank_block)
 
 
 def first_outside(c: Columns) -> Array:
@@ -92,18 +93,6 @@ def first_outside(c: Columns) -> Array:
     all except the head's.
     """
     return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
-
-
-def data_ring(c: Columns) -> Ring:
-    """Returns the ring of ranks that hold the same parameters before sharding, including those of context
-    parallelism.
-    """
-    return Ring.of(c, c.dp * c.cp, stride=c.tp)
-
-
-def _tensor_ring(c: Columns) -> Ring:
-    """Returns the ring of tensor-parallel ranks, which are innermost in the mesh: within a node where they fit."""
-    return Ring.of(c, c.tp, stride=1.0)
 
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
@@ -115,7 +104,7 @@ def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     This project's blocks gather twice and scatter twice in each pass, by collectives of their own. Recomputation
     gathers both inputs again, that of a whole block scatters attention's output again too. Compiled code has as many.
     """
-    ring = _tensor_ring(c)
+    ring = Ring.along(c, *CUTTING["width"])
     reduced = ring.all_reduce_s(boundary)
     around = (c.sequence_parallel > 0) & (ring.ranks > ring.in_node)
     exchange_s = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
@@ -134,30 +123,21 @@ def vocabulary_s(c: Columns, boundary: Array, residual: Array) -> Array:
     its part; the gradient is gathered. The head's input is gathered and its gradient scattered. Each chunk of the loss
     all-reduces the largest logits, then both sums.
     """
-    ring = _tensor_ring(c)
-    tokens = c.micro_batch * c.seq_len / c.cp
-    reduced = np.where(c.pp > 1, 1.0, 2.0) * ring.all_reduce_s(boundary) + 3 * ring.all_reduce_s(4 * tokens)
+    ring = Ring.along(c, *CUTTING["width"])
+    reduced = np.where(c.is_piped, 1.0, 2.0) * ring.all_reduce_s(boundary) + 3 * ring.all_reduce_s(4 * c.tokens)
     if not np.any(c.own_mesh):
         return reduced
-    embedding = np.where(c.pp > 1, 0.0, ring.all_reduce_s(residual) + ring.gather_s(residual))
-    chunks = np.where(c.chunked_loss > 0, np.ceil(tokens * c.vocab / c.tp / CHUNK_LOGITS), 1.0)
-    loss = chunks * (ring.all_reduce_s(4 * tokens / chunks) + ring.all_reduce_s(8 * tokens / chunks))
+    embedding = np.where(c.is_piped, 0.0, ring.all_reduce_s(residual) + ring.gather_s(residual))
+    chunks = np.where(c.chunked_loss > 0, np.ceil(c.tokens * c.vocab / c.tp / CHUNK_LOGITS), 1.0)
+    loss = chunks * (ring.all_reduce_s(4 * c.tokens / chunks) + ring.all_reduce_s(8 * c.tokens / chunks))
     return np.where(c.own_mesh > 0, embedding + 2 * ring.gather_s(boundary) + loss, reduced)
 
 
 def context_s(c: Columns, tokens: Array, full: Mask) -> Array:
-    """Returns the seconds of context parallelism of one block and micro-batch: keys and values go round a ring in each
-    pass, as far as attention does not hide it; a third round returns their gradients (Ring Attention, arXiv 2310.01889,
-    section 3). Half is assumed hidden.
-
-    This project's blocks gather keys and values in one collective, which attention waits for, and scatter their
-    gradients. Recomputation gathers them again.
+    """Returns the seconds of one block and micro-batch that `degrees` take: of context parallelism, and of others that
+    leave blocks as they are.
     """
-    ring = Ring.of(c, c.cp, stride=c.tp)
-    gathered = tokens * c.cp * 2 * c.kv_width / c.tp * c.compute_bytes
-    rounds = 0.5 * 3 * gathered * (c.cp - 1) / c.cp / ring.bandwidth
-    apart = 2.0 + np.where(full, checkpointed_share(c), c.selective_checkpointing)
-    return np.where(c.cp > 1, np.where(c.own_mesh > 0, apart * ring.gather_s(gathered), rounds), 0.0)
+    return sum((seconds for _, seconds in degrees.blocks_s(c, tokens, full)), np.zeros(()))
 
 
 def exchanges_s(c: Columns, boundary: Array, residual: Array, *, both_ways: bool) -> tuple[Array, Array]:
@@ -172,7 +152,7 @@ def exchanges_s(c: Columns, boundary: Array, residual: Array, *, both_ways: bool
     """
     boundaries = Boundaries.of(c)
     sent = np.where(c.own_mesh > 0, residual, boundary) / c.tp
-    gathered = np.where(c.sequence_parallel > 0, 0.0, _tensor_ring(c).gather_s(boundary))
+    gathered = np.where(c.sequence_parallel > 0, 0.0, Ring.along(c, *CUTTING["width"]).gather_s(boundary))
     inside = c.intra_latency + sent / c.intra_bandwidth
     between = np.where(boundaries.spans, c.inter_latency + sent / boundaries.bandwidth, inside)
     slowest, mean = np.maximum(inside, between), inside + boundaries.share * (between - inside)
@@ -187,7 +167,7 @@ def tied_ends_s(c: Columns, sharing: Array) -> Array:
     """Returns the seconds in which the first and the last stage add up their gradients of a tied table, a part of
     which each of `sharing` ranks has. Within a node they are left out: its links make them short.
     """
-    width = c.tp * c.cp * c.dp
-    ends = Ring.of(c, np.full((), 2.0), stride=width * np.maximum(c.pp - 1, 1.0))
-    reduced = ends.all_reduce_s(c.table_parameters / c.tp / sharing * c.gradient_bytes)
-    return np.where((c.tied > 0) & (c.pp > 1) & (devices_of(c) > c.devices_per_node), reduced, 0.0)
+    stage = inside(c, *CUTTING["depth"])
+    ends = Ring.of(c, np.full((), 2.0), stride=stage * np.maximum(c.pp - 1, 1.0))
+    reduced = ends.all_reduce_s(c.rank_table / sharing * c.gradient_bytes)
+    return np.where((c.tied > 0) & c.is_piped & (devices_of(c) > c.devices_per_node), reduced, 0.0)

@@ -1,10 +1,12 @@
 """Placement of a layout's ranks on a cluster, and the ranks' names."""
 
+from collections.abc import Iterator
+
 from platform.cost_model.hardware import ClusterSpec
 from trainers.spec.division import most_stages
 from trainers.spec.kernel_rules import kernels_divided, kernels_too_new
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import CUTTING, DEGREES, IN_NODE
+from trainers.spec.layout_axes import DEGREES, IN_NODE, MODEL_PARALLEL
 from trainers.spec.placement import nodes_of_groups
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import num_stages
@@ -16,33 +18,23 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec, *, spans_nod
     """Returns why the layout's degrees do not fit the cluster, in words that many layouts share; "" where they fit.
     Groups of `IN_NODE` may span nodes where `spans_nodes` says so.
     """
-    reasons = (
-        ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
-        *(
-            (f"{name} does not divide the {counted}", size % getattr(layout, name))
-            for name, declared in DEGREES.items()
-            for size, counted in declared.sizes(recipe)
-        ),
-        *(
-            (
-                f"{name} reaches across nodes",
-                not spans_nodes and nodes_of_groups(layout, name, cluster.devices_per_node) > 1,
-            )
-            for name in IN_NODE
-        ),
-        ("pp x virtual makes more stages than the model has parts", num_stages(layout) > most_stages(recipe)),
-        ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
-        *(
-            (f"{name} does not divide the sequence", not DEGREES[name].divides(recipe, getattr(layout, name)))
-            for name in CUTTING["tokens"]
-        ),
-        (
-            "DeepSpeed's stages 2 and 3 under a pipeline",
-            layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.stages_with("virtual"),
-        ),
-    )
-    first = next((reason for reason, holds in reasons if holds), "")
-    return first or next(kernels_divided(layout), "") or older_than_kernels(layout, cluster)
+    return next(_reasons(recipe, layout, cluster, spans_nodes), "") or older_than_kernels(layout, cluster)
+
+
+def _reasons(recipe: Recipe, layout: Layout, cluster: ClusterSpec, spans_nodes: bool) -> Iterator[str]:
+    if layout.world_size != cluster.num_devices:
+        yield "degrees do not divide the devices"
+    for name, degree in layout.above_one(MODEL_PARALLEL).items():
+        yield from (f"{name} does not divide the {counted}" for counted in DEGREES[name].undivided(recipe, degree))
+        if not spans_nodes and name in IN_NODE and nodes_of_groups(layout, name, cluster.devices_per_node) > 1:
+            yield f"{name} reaches across nodes"
+    if num_stages(layout) > most_stages(recipe):
+        yield "pp x virtual makes more stages than the model has parts"
+    if layout.grad_sync == "every" and layout.parts("depth") > 1:
+        yield "grad_sync every under a pipeline"
+    if layout.zero_stage > 1 and layout.parts("depth") > 1 and not layout.rules.stages_with("virtual"):
+        yield "DeepSpeed's stages 2 and 3 under a pipeline"
+    yield from kernels_divided(layout)
 
 
 def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:
@@ -54,4 +46,4 @@ def older_than_kernels(layout: Layout, cluster: ClusterSpec) -> str:
 
 def fullest_rank(layout: Layout, position: int) -> str:
     """Returns the name of the rank with the most memory; `position` is a value of `PeakMemory.binding_rank`."""
-    return "every rank" if layout.pp == 1 else _RANKS[position]
+    return "every rank" if layout.parts("depth") == 1 else _RANKS[position]

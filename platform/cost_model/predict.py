@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model import constants
+from platform.cost_model import constants, degrees
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.evidence import least_sigma
 from platform.cost_model.host import pace_share
-from platform.cost_model.links import spans_nodes
+from platform.cost_model.links import SHARING, spans
 from platform.cost_model.memory import PeakMemory, peak_memory
-from platform.cost_model.mesh import context_s, stages_of, tied_ends_s
+from platform.cost_model.mesh import stages_of, tied_ends_s
 from platform.cost_model.stalls import interval, mean_ratio, stall_chance, stalled_s
 from platform.cost_model.step_time import StepTime, step_time
+from trainers.spec.layout_axes import CUTTING
 
 BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
 SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
@@ -89,14 +90,15 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 def between_nodes_s(columns: Columns, step: StepTime) -> Array:
     """Returns the seconds of communication between nodes: of each kind of parallelism whose groups span nodes."""
     c = columns
-    context = context_s(c, c.micro_batch * c.seq_len / c.cp, c.full_checkpointing > 0)
-    tied = tied_ends_s(c, costs_of(c).tied_ranks(c))
-    return (
-        np.where(spans_nodes(c, c.dp * c.cp, c.tp), step.data_s, tied)
+    blocks = c.grad_accum * stages_of(c).largest
+    between = (
+        np.where(spans(c, *SHARING), step.data_s, tied_ends_s(c, costs_of(c).tied_ranks(c)))
         + step.pipeline_s
-        + np.where(spans_nodes(c, c.tp, 1.0), step.tensor_s, 0.0)
-        + np.where(spans_nodes(c, c.cp, c.tp), c.grad_accum * stages_of(c).largest * context, 0.0)
+        + np.where(spans(c, *CUTTING["width"]), step.tensor_s, 0.0)
     )
+    for name, seconds in degrees.blocks_s(c, c.tokens, c.full_checkpointing > 0):
+        between = between + np.where(spans(c, name), blocks * seconds, 0.0)
+    return between
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
@@ -125,7 +127,7 @@ def fit_probability(columns: Columns, needed_gib: Array) -> Array:
     """Returns the probability that `needed_gib` is below the capacity, with a log-normal error; 0 where a software's
     pipeline does not start.
     """
-    starts = (columns.software.wants_warm_up == 0) | (columns.grad_accum >= columns.pp - 1)
+    starts = (columns.software.wants_warm_up == 0) | (columns.grad_accum >= columns.parts("depth") - 1)
     return starts * normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.links import devices_of, spans_nodes
+from platform.cost_model.links import devices_of, spans
+from trainers.spec.layout_axes import CUTTING
 
 STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
 STALLED_SIGMA = constants.number("regression", "STALLED_SIGMA")
@@ -26,7 +27,7 @@ def stall_chance(columns: Columns) -> Array:
     """
     c = columns
     nodes = np.maximum(devices_of(c) / c.devices_per_node, 1.0)
-    across = ((c.pp > 1) & (nodes > 1)) | spans_nodes(c, c.tp, 1.0)
+    across = (c.is_piped & (nodes > 1)) | spans(c, *CUTTING["width"])
     return np.where(across, 1 - (1 - c.software.stall_chance) ** nodes, 0.0)
 
 
@@ -36,8 +37,10 @@ def stalled_s(columns: Columns) -> Array:
     sets the pace.
     """
     c = columns
-    over_nodes = (c.pp > 1) & (devices_of(c) > c.devices_per_node)
-    return np.where(over_nodes, c.grad_accum * np.where(c.pp > 2, 4.0, 2.0) * c.software.stall_exchange_s, 0.0)
+    over_nodes = c.is_piped & (devices_of(c) > c.devices_per_node)
+    return np.where(
+        over_nodes, c.grad_accum * np.where(c.parts("depth") > 2, 4.0, 2.0) * c.software.stall_exchange_s, 0.0
+    )
 
 
 def interval(sigma: Array, chance: Array, longer: Array | float = 0.0) -> tuple[Array, Array]:

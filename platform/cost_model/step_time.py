@@ -11,6 +11,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
 from platform.cost_model.layer_time import LayerSeconds, layer_seconds
+from platform.cost_model.links import SHARING
 from platform.cost_model.mesh import (
     Stages,
     exchanges_s,
@@ -119,12 +120,13 @@ class _Work:
 def _work(c: Columns, head: Array) -> _Work:
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
-    tokens = c.micro_batch * c.seq_len / c.cp
     boundary = boundary_bytes(c)
-    tensor, context = blocks.mean(c, lambda kind: (kind.tensor_s(c, boundary, full), kind.context_s(c, tokens, full)))
+    tensor, context = blocks.mean(c, lambda kind: (kind.tensor_s(c, boundary, full), kind.context_s(c, c.tokens, full)))
     # An offloaded checkpoint is copied to the host and back; each tensor-parallel rank copies its part.
     on_host = full & (c.software.checkpoint_device_share == 0)
-    to_host = np.where(on_host, 2 * boundary / c.tp / c.software.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
+    to_host = np.where(
+        on_host, 2 * boundary / c.parts("width") / c.software.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0
+    )
     busy = layer.forward + layer.backward + layer.again + context + to_host
     forward, backward, again = host_layer_s(c)
     return _Work(
@@ -132,7 +134,7 @@ def _work(c: Columns, head: Array) -> _Work:
         busy=busy,
         tensor=tensor,
         # While the device computes the head, the host runs ahead into the backward pass.
-        device=busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers),
+        device=busy + tensor + np.where(c.is_piped, 0.0, head / c.layers),
         host=forward + backward + np.where(full, again * checkpointed_share(c), 0.0),
         device_forward=layer.forward + tensor / np.where(full, 3.0, 2.0),
         host_forward=forward,
@@ -154,7 +156,7 @@ def _block(c: Columns, head: Array) -> _Block:
 
 def boundary_bytes(c: Columns) -> Array:
     """Returns the bytes of one micro-batch's hidden states, in the type of products."""
-    return c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
+    return c.tokens * c.hidden * c.compute_bytes
 
 
 def residual_bytes(c: Columns) -> Array:
@@ -167,11 +169,11 @@ def residual_bytes(c: Columns) -> Array:
 def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array, Array]:
     """Returns (seconds of one micro-batch, blocks) of the slowest stage: a middle stage, or the last with the head."""
     middle = stages.largest * block.total
-    last = stages.last * block.total + np.where(c.pp > 1, head, 0.0)
+    last = stages.last * block.total + np.where(c.is_piped, head, 0.0)
     slowest = np.where(middle >= last, stages.largest, stages.last)
     return (
-        np.where(c.pp > 1, np.maximum(middle, last), middle + head),
-        np.where(c.pp > 1, slowest, c.layers),
+        np.where(c.is_piped, np.maximum(middle, last), middle + head),
+        np.where(c.is_piped, slowest, c.layers),
     )
 
 
@@ -184,8 +186,8 @@ def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Ar
     slowest, mean = (seconds * c.axes["virtual"] + engine.instructions_s(c) for seconds in exchanges)
     through = c.layers * block.total + head
     return (
-        np.where(c.pp > 1, c.grad_accum * slowest + (c.pp - 1) * mean, 0.0),
-        np.where(c.pp > 1, (through - slot) / c.axes["virtual"], 0.0),
+        np.where(c.is_piped, c.grad_accum * slowest + (c.parts("depth") - 1) * mean, 0.0),
+        np.where(c.is_piped, (through - slot) / c.axes["virtual"], 0.0),
     )
 
 
@@ -194,7 +196,7 @@ def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tup
     engine = costs_of(c)
     owned, blocks = rank_parameters(c, stages)
     exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
-    data = np.where((c.dp * c.cp > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
+    data = np.where((c.ranks(SHARING) > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
     optimizer = optimizer_s(c, owned / engine.optimizer_ranks(c)) + host_step_s(c)
     data = data + tied_ends_s(c, engine.tied_ranks(c))
     return data + engine.gradients_to_host_s(c, owned), optimizer

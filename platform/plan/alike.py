@@ -28,7 +28,8 @@ def distinct_rows(
         is_left: npt.NDArray[np.bool_] = np.logical_not(is_equal)
         axes = set[str]()
         for place in np.flatnonzero(is_equal):
-            differing = _differing(layouts[int(remaining[place])], layouts[first])
+            other = layouts[int(remaining[place])]
+            differing = {name for name in axes_of(Layout) if getattr(other, name) != getattr(layouts[first], name)}
             if len(differing) <= 1 or differing <= axes:
                 axes |= differing
             else:
@@ -38,7 +39,3 @@ def distinct_rows(
             Alike(axes=tuple(name for name in axes_of(Layout) if name in axes), count=int((~is_left).sum()) - 1),
         )
         remaining = remaining[is_left]
-
-
-def _differing(layout: Layout, other: Layout) -> set[str]:
-    return {name for name in axes_of(Layout) if getattr(layout, name) != getattr(other, name)}

@@ -91,7 +91,11 @@ def _best_of(space: Space, points: PlanPoints, cluster: ClusterSpec, top: int, t
         projection = taught.project(points.of_recipe, columns, prediction, cluster)
         prediction = projection.prediction
         if not taught.memory_capped:
-            prediction = _certain_to_run(prediction, projection.measured)
+            certain = {
+                name: np.where(projection.measured, 1.0, getattr(prediction, name))
+                for name in ("fit_probability", "ok_probability")
+            }
+            prediction = dataclasses.replace(prediction, **certain)
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
     sure = prediction.ok_probability >= SURE
@@ -173,15 +177,6 @@ def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
         yield "predicted out of memory", int((~runs).sum())
     if (runs & ~fits).any():
         yield "predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())
-
-
-def _certain_to_run(prediction: Prediction, measured: Mask) -> Prediction:
-    """Returns the prediction with points that were `measured` certain to run."""
-    return dataclasses.replace(
-        prediction,
-        fit_probability=np.where(measured, 1.0, prediction.fit_probability),
-        ok_probability=np.where(measured, 1.0, prediction.ok_probability),
-    )
 
 
 def _faster(seconds_per_token: Array, unsure: Mask, rows: Rows) -> int | None:

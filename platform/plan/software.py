@@ -18,6 +18,7 @@ from platform.validate.rows import NEEDED
 from trainers.spec.axis import axes_of, defaults_of
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import CUTTING
 from trainers.spec.recipe import Recipe
 
 _OF_THE_STACK = {name: defaults_of(Layout)[name] for name, axis in axes_of(Layout).items() if axis.of_the_stack}
@@ -56,7 +57,7 @@ def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
         "model": recipe.model.architecture,
         "software": software,
         "strategy": layout.rules.strategy(layout),
-        "tp": f"{layout.tp}",
+        **{name: str(getattr(layout, name)) for name in CUTTING["width"]},
         "activation_ckpt": layout.checkpointing,
         "precision": recipe.compute_precision,
         "state_precision": recipe.state_precision,
@@ -65,7 +66,7 @@ def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
 
 
 def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns:
-    recipe, tp = points[0][0], float(row["tp"])
+    recipe, first, _ = points[0]
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
     overrides = {"engine": engine, **_OF_THE_STACK}
@@ -73,7 +74,7 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     layouts = [
         {name: getattr(layout, name) for name in AXES}
         | overrides
-        | {"zero_stage": stage_of(strategy, software, layout.pp)}
+        | {"zero_stage": stage_of(strategy, software, layout.parts("depth"))}
         for _, layout, _ in points
     ]
     return features(
@@ -82,7 +83,7 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
         cluster,
         micro_batch=np.array([batch.micro_batch for *_, batch in points], dtype=np.float64),
         grad_accum=np.array([batch.grad_accum for *_, batch in points], dtype=np.float64),
-        stack={**stack_features(row, work, cluster, tp), **dict.fromkeys(STAGE_COLUMNS, 0.0)},
+        stack={**stack_features(row, work, cluster, first.parts("width")), **dict.fromkeys(STAGE_COLUMNS, 0.0)},
     )
 
 

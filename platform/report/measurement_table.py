@@ -15,6 +15,7 @@ from platform.study.result.result import StudyResult
 from trainers.records.measurement import Measurement, Outcome
 from trainers.spec.axis import axes_of
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import MODEL_PARALLEL
 
 GB_PER_GIB = 2**30 / 1e9
 
@@ -110,7 +111,7 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "hfu": lambda row: _percent(row.run.hardware_tflops_per_gpu, row.run.datasheet_peak_tflops),
     "peak_mem_gb": _peak_mem_gb,
     "status": lambda row: _STATUS[row.run.outcome],
-    "seq_parallel": lambda row: "yes" if row.run.layout.tp > 1 else None,
+    "seq_parallel": lambda row: "yes" if row.run.layout.parts("width") > 1 else None,
     "derived": lambda row: ";".join(_DERIVED) if row.run.step_time_derived else None,
     "notes": lambda row: "; ".join(_notes(row.run)) or None,
     "recipe": lambda row: row.run.trained_recipe.id,
@@ -131,7 +132,7 @@ _NAMES = (
     "optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,peak_reserved_gib,"
     "layout_id,compile_s"
 )
-HEADER = tuple(_NAMES.split(","))
+HEADER = tuple(dict.fromkeys((*_NAMES.split(","), *MODEL_PARALLEL)))
 """The columns in order. Published tables have those before `recipe`."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from platform.common.errors import InputError
+from trainers.records.journal_lines import flush
 from trainers.records.plain_files import private_mode
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -30,11 +31,11 @@ def replacing(path: Path, *, durably: bool = False, private: bool = False) -> Ge
             os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, private_mode(path.parent)))
         yield part
         if durably:
-            _sync(part)
+            flush(part)
         if not itself:
             part.replace(path)
         if durably:
-            _sync(path.parent)
+            flush(path.parent)
     except OSError as error:
         remedy = ": make room, then resume" if error.errno in FULL else ""
         raise InputError(f"the file {path} cannot be written: {error.strerror or error}{remedy}") from error
@@ -42,11 +43,3 @@ def replacing(path: Path, *, durably: bool = False, private: bool = False) -> Ge
         if not itself:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

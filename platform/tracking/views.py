@@ -9,11 +9,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from trainers.spec.layout_axes import MODEL_PARALLEL
+
 TAG = "mlflow.sharedViewState."
 """Prefix of an experiment's tag that holds a view."""
 
 LAYOUT_PARAMS = (
-    *("outcome", "engine", "sharding", "dp", "tp", "pp", "cp", "micro_batch", "grad_accum"),
+    *("outcome", "engine", "sharding", "dp", *MODEL_PARALLEL, "micro_batch", "grad_accum"),
     *("checkpointing", "attention", "mlp", "loss", "compile"),
 )
 LAYOUT_METRICS = (
@@ -30,7 +32,7 @@ CONVERGENCE_METRICS = (
     *("val_loss", "train_loss", "tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"),
     *("loss_spread_over_seeds", "tokens_per_s"),
 )
-AXES = ("engine", "sharding", "tp", "pp", "micro_batch", "grad_accum", "checkpointing")
+AXES = ("engine", "sharding", *MODEL_PARALLEL, "micro_batch", "grad_accum", "checkpointing")
 """Axes of the parallel coordinates, in order; memory and speed follow."""
 
 _RUN_NAME = "attributes.`Run Name`"
@@ -73,7 +75,7 @@ def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
     """Returns the view of a study's numerics gates: loss and gradient norm, a curve each."""
-    columns = [_tag("gate"), *(_param(name) for name in ("engine", "sharding", "tp", "pp", "cp", "checkpointing"))]
+    columns = [_tag("gate"), *(_param(name) for name in ("engine", "sharding", *MODEL_PARALLEL, "checkpointing"))]
     charts = [_curves("gate_loss"), _curves("gate_grad_norm")]
     state = _state(f"{_of(parent_id)} and tags.role = 'gate'", columns, charts, section=f"Numerics gates of {study}")
     return View(key=f"gates-{study_id}", name=f"{study}: numerics gates", state=state, at_ms=at_ms)

@@ -54,7 +54,7 @@ def compile_of(row: Row) -> str:
     return "block" if stated.lower() == "yes" else stated or "none"
 
 
-def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
+def stack_features(row: Row, work: Workload, cluster: ClusterSpec, split: float) -> dict[str, float]:
     """Returns the features of a row's software, which replace those of this project's engines.
 
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
@@ -82,13 +82,13 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size
         if of_this_project or row.get("eager") == "yes"
-        else _vocabulary(row, model.vocab_size, tp),
-        **_pace(software, engine, tp),
-        "sequence_parallel": float(splits_sequence(row, tp)),
+        else _vocabulary(row, model.vocab_size, split),
+        **_pace(software, engine, split),
+        "sequence_parallel": float(splits_sequence(row, split)),
         "saves_gathered": float(of_this_project),
         "own_mesh": float(of_this_project),
         "checkpoint_blocks": number(row, "checkpoint_blocks") or 1.0,
-        "checkpoint_device_share": checkpoint_device_share(row, tp),
+        "checkpoint_device_share": checkpoint_device_share(row, split),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
         "fused": float(fused),
         "fused_softmax": float(fused),
@@ -98,10 +98,10 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "inner_copies": inner_copies(stepwise, **mlp),
         "activation_forward": forward,
         "activation_backward": backward,
-        **_loss_bytes(row, loss, work, tp),
+        **_loss_bytes(row, loss, work, split),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") in ("chunked", "quack")),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
-        "transient_rounding": ROUNDING["expandable" if searched else _pieces(row, tp)],
+        "transient_rounding": ROUNDING["expandable" if searched else _pieces(row, split)],
         "hidden_gathers": PREFETCH["current" if of_this_project or flash else "2021"],
         "reduces_whole": float(of_this_project or flash),
         "dropout": float(not of_this_project and not flash),
@@ -137,47 +137,47 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
     }
 
 
-def _pace(software: str, engine: str, tp: float) -> dict[str, float]:
+def _pace(software: str, engine: str, split: float) -> dict[str, float]:
     """Returns the columns of how a run's host and device wait for each other. DeepSpeed's engine runs the passes of
     Megatron-LM's modules without Megatron-LM's timers and optimizer.
     """
     waits = engine == "megatron" and bool(fact(software, "waits_each_pass", False))
-    sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and tp > 1 else SHARPNESS
+    sharpness = float(fact(software, "tensor_sharpness", SHARPNESS)) if waits and split > 1 else SHARPNESS
     stepping = float(fact(software, "step_host_s", STEP_HOST_S)) if engine == "megatron" else STEP_HOST_S
     return {"waits_each_pass": float(waits), "sharpness": sharpness, "step_host": stepping}
 
 
-def _pieces(row: Row, tp: float) -> str:
+def _pieces(row: Row, split: float) -> str:
     """Returns the key of `ROUNDING` for tensors that come and go within a step. A stack may free those of tensor
     parallelism's collectives late, between those of many sizes that blocks save where they are not recomputed.
     """
-    late = tp > 1 and row["activation_ckpt"] != "full" and fact(software_of(row), "frees_late", False)
+    late = split > 1 and row["activation_ckpt"] != "full" and fact(software_of(row), "frees_late", False)
     return "late_blocks" if late else "transient_blocks"
 
 
-def _loss_bytes(row: Row, loss: str, work: Workload, tp: float) -> dict[str, float]:
+def _loss_bytes(row: Row, loss: str, work: Workload, split: float) -> dict[str, float]:
     """Returns the columns of the bytes that the loss holds and moves, per logit of this rank's share.
 
     Where a stack gathers logits over tensor parallelism, every rank also holds the other ranks' logits, as received and
     concatenated. A loss in parts holds one part's logits, and the hidden states' gradient in fp32 and in its own type.
     """
     software, model = software_of(row), work.model
-    logit = logit_bytes(loss, work.compute_bytes, split=tp > 1 and bool(row.get("engine")))
-    if tp > 1 and fact(software, "gathers_logits", False):
-        logit = (logit + 2 * work.compute_bytes) * tp
+    logit = logit_bytes(loss, work.compute_bytes, split=split > 1 and bool(row.get("engine")))
+    if split > 1 and fact(software, "gathers_logits", False):
+        logit = (logit + 2 * work.compute_bytes) * split
     moved = 0.0 if loss == "fused" else float(fact(software, "loss_moved_bytes", 0.0))
     chunks = float(fact(software, "loss_chunks", 1))
     if chunks == 1:
         return {"logit_bytes": logit, "loss_moved": moved}
-    gradient = (4.0 + work.compute_bytes) * model.hidden_size * tp / model.vocab_size
+    gradient = (4.0 + work.compute_bytes) * model.hidden_size * split / model.vocab_size
     return {"logit_bytes": logit / chunks + gradient, "loss_moved": moved or 2 * logit}
 
 
-def splits_sequence(row: Row, tp: float) -> bool:
+def splits_sequence(row: Row, split: float) -> bool:
     """Returns whether tensor parallelism splits the sequence too: as stated, else as is usual for the software."""
     if row.get("seq_parallel"):
         return row["seq_parallel"] == "yes"
-    return tp > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
+    return split > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
 
 
 def unfused_of(row: Row) -> tuple[str, ...]:
@@ -209,34 +209,34 @@ def modules_of(row: Row) -> Architecture | None:
     return architecture_of(row["architecture"]) if row.get("architecture") else None
 
 
-def checkpoint_device_share(row: Row, tp: float) -> float:
+def checkpoint_device_share(row: Row, split: float) -> float:
     """Returns the share of checkpoints' saved data that stays on the device: inputs may be sharded over the
     tensor-parallel ranks, or offloaded to the host.
     """
     share = float(fact(software_of(row), "selective_share", 1.0))
     if row["activation_ckpt"] == "selective" and share < 1:
         return share
-    return {"host": 0.0, "split": 1 / tp}.get(choice(row, "checkpoint_inputs", ("device", "split", "host")), 1.0)
+    return {"host": 0.0, "split": 1 / split}.get(choice(row, "checkpoint_inputs", ("device", "split", "host")), 1.0)
 
 
-def padded(vocab_size: int, tp: float) -> float:
+def padded(vocab_size: int, split: float) -> float:
     """Returns the vocabulary with the padding of Megatron-LM and software built on it (`--make-vocab-size-divisible-by
     128`).
     """
-    return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
+    return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * split)) * 128 * split
 
 
-def _vocabulary(row: Row, vocab_size: int, tp: float) -> float:
+def _vocabulary(row: Row, vocab_size: int, split: float) -> float:
     """Returns the words of all tensor-parallel ranks: padded, or as many as divide among them; modules of transformers
     have those of the table.
     """
     if row.get("engine") or row.get("eager") == "yes":
         return vocab_size
     is_padded = fact(software_of(row), "pads_vocabulary_in_node", True) or not within_node(row)
-    return padded(vocab_size, tp) if is_padded else vocab_size // tp * tp
+    return padded(vocab_size, split) if is_padded else vocab_size // split * split
 
 
-def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
+def moments_of(row: Row, model: ModelSpec, stages: float) -> float:
     """Returns the number of fp32 states per parameter besides the master copy, on the first stage.
 
     The 8-bit optimizer holds two states of one byte each, but the embedding's in fp32 (bitsandbytes,
@@ -246,7 +246,7 @@ def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
         return 0.0
     if row.get("optimizer") != "adam8bit":
         return 2.0
-    blocks = (model.num_parameters - model.embedding_parameters) / pp
+    blocks = (model.num_parameters - model.embedding_parameters) / stages
     return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
 
 

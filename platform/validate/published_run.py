@@ -24,6 +24,7 @@ from platform.validate.published import modules_of, moments_of, precision_of, st
 from platform.validate.row_parts import batch_of, cluster_of_row, layout_of_row, model_of
 from platform.validate.row_software import STAGES, software_of
 from trainers.records.measurement import TIMED, Outcome
+from trainers.spec.layout_axes import DATA_PARALLEL, MODEL_PARALLEL
 from trainers.spec.model import FlopsConvention, ModelSpec
 
 GUESSED = "software not stated, taken for {} by the words of source and notes"
@@ -37,7 +38,7 @@ PeakKind = Literal["allocated", "reserved", "device"]
 
 AXES = {
     "words": ("engine", "checkpointing", "offload", "grad_sync", "mlp"),
-    "numbers": ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate"),
+    "numbers": ("zero_stage", *MODEL_PARALLEL, "virtual", *DATA_PARALLEL),
     "values": ("checkpoint_blocks", "micro_batch"),
     "texts": (
         "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
@@ -79,8 +80,9 @@ class PublishedRun:
 
 
 def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[str, str | float]) -> Columns:
-    tp, pp = float(layout["tp"]), float(layout["pp"])
-    micro_batch, grad_accum = batch_of(row, float(layout["dp_replicate"]) * float(layout["dp_shard"]))
+    layouts = LayoutArrays.of([layout])
+    samples, split, stages = (layouts.parts(cut).item() for cut in ("samples", "width", "depth"))
+    micro_batch, grad_accum = batch_of(row, samples)
     precision, state_bytes, _ = precision_of(row)
     work = Workload(
         model=model,
@@ -88,18 +90,18 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         seq_len=positive_number(row, "seq_len"),
         precision=precision,
         state_bytes=state_bytes,
-        moments=moments_of(row, model, pp),
+        moments=moments_of(row, model, stages),
         gathered_bytes=1.0 if row.get("engine") and row["precision"] == "fp8_tensorwise" else None,
         compression=row.get("compression", "") or "none",
     )
     return features(
         work,
-        LayoutArrays.of([layout]),
+        layouts,
         cluster,
         micro_batch=np.array([micro_batch]),
         grad_accum=np.array([grad_accum]),
         stack={
-            **stack_features(row, work, cluster, tp),
+            **stack_features(row, work, cluster, split),
             # Other software's rows do not state how it splits stages.
             **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
         },
@@ -162,7 +164,7 @@ def _not_run(row: Row) -> Iterator[str]:
     if strategy in STAGES and strategy not in runs(software):
         yield f"{software} trains with no {strategy} that is known"
         return
-    degrees = {"tp": "tp", "pp": "pp", "cp": "cp", "vp": "virtual"}
+    degrees = {**{name: name for name in MODEL_PARALLEL}, "vp": "virtual"}
     lacks = [name for name, degree in degrees.items() if degree not in runs(software).get(strategy, ())]
     if beside := [name for name in lacks if (number(row, name) or 1) > 1]:
         yield f"{software} has no {' and '.join(beside)} beside {strategy} that is known"

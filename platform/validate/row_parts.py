@@ -9,9 +9,10 @@ from platform.validate.cells import Row, choice, number, positive_number, whole_
 from platform.validate.facts import NOTED
 from platform.validate.published import compile_of, is_flash, sharing_ranks
 from platform.validate.row_software import data_parallelism_of, software_of, stage_of
+from platform.validate.rows import NEEDED
 from trainers.spec.axis import choices_of, defaults_of
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import Checkpointing, Offload
+from trainers.spec.layout_axes import CUTTING, MODEL_PARALLEL, Checkpointing, Offload, num_ranks
 from trainers.spec.model import ModelSpec
 
 
@@ -67,18 +68,22 @@ def cluster_of_row(row: Row) -> ClusterSpec:
     return with_software(cluster, software_of(row))
 
 
-def _degrees(row: Row) -> tuple[float, float, float, float]:
-    """Returns (tp, pp, cp, dp), whose product is the number of GPUs.
+def _degrees(row: Row) -> tuple[dict[str, float], float]:
+    """Returns the degrees that split the model, by name, and that of data parallelism.
 
     Raises:
         ValueError: their product differs from the number of GPUs.
     """
     gpus = positive_number(row, "gpus")
-    tp, pp, cp = positive_number(row, "tp"), positive_number(row, "pp"), whole_number(row, "cp") or 1
-    dp = whole_number(row, "dp") or gpus / (tp * pp * cp)
-    if tp * pp * cp * dp != gpus:
-        raise ValueError(f"tp {tp:g} x pp {pp:g} x cp {cp:g} x dp {dp:g} is not {gpus:g} GPUs")
-    return tp, pp, cp, dp
+    degrees = {
+        name: float(positive_number(row, name) if name in NEEDED else whole_number(row, name) or 1)
+        for name in MODEL_PARALLEL
+    }
+    dp = whole_number(row, "dp") or gpus / num_ranks(degrees, degrees)
+    if num_ranks(degrees, degrees) * dp != gpus:
+        product = " x ".join(f"{name} {value:g}" for name, value in {**degrees, "dp": dp}.items())
+        raise ValueError(f"{product} is not {gpus:g} GPUs")
+    return degrees, dp
 
 
 def batch_of(row: Row, dp: float) -> tuple[float, float]:
@@ -100,38 +105,23 @@ def batch_of(row: Row, dp: float) -> tuple[float, float]:
     return micro_batch, grad_accum
 
 
-def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
+def _virtual_stages(row: Row, model: ModelSpec, stages: float) -> float:
     """Returns the stated number or, for an interleaved schedule without one, the smallest above 1 that divides a
     stage's blocks.
     """
-    if pp > model.num_layers + 2:  # embedding and head may count as a block each
-        raise ValueError(f"pp {pp:g} cuts {model.num_layers} blocks into more stages than there are")
+    if stages > model.num_layers + 2:  # embedding and head may count as a block each
+        raise ValueError(f"pp {stages:g} cuts {model.num_layers} blocks into more stages than there are")
     stated = whole_number(row, "vp")
     if stated:
-        if stated > 1 and pp * stated > model.num_layers + 2:
-            raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {pp:g} stages finer than they are")
+        if stated > 1 and stages * stated > model.num_layers + 2:
+            raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {stages:g} stages finer than they are")
         return float(stated)
-    if pp > 1 and model.num_layers % pp == 0 and fact(software_of(row), "interleaves", False):
-        return float(model.num_layers // pp)
-    if pp > 1 and row.get("schedule") == "interleaved" and model.num_layers % pp == 0:
-        per_stage = int(model.num_layers // pp)
+    if stages > 1 and model.num_layers % stages == 0 and fact(software_of(row), "interleaves", False):
+        return float(model.num_layers // stages)
+    if stages > 1 and row.get("schedule") == "interleaved" and model.num_layers % stages == 0:
+        per_stage = int(model.num_layers // stages)
         return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
     return 1.0
-
-
-def _stage(row: Row, pp: float) -> int:
-    """Returns the stage of ZeRO, of FSDP under a pipeline as its software has it unless the row states that parameters
-    are gathered anew.
-    """
-    return stage_of(row["strategy"], software_of(row), 1 if row.get("regathers") == "yes" else pp)
-
-
-def _grad_sync(row: Row, engine: str, pp: float) -> str:
-    """Returns when gradients are reduced where the row does not state it: of FSDP at every micro-step, under a pipeline
-    after its last backward pass (torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`).
-    """
-    every = "grad_sync" not in row and has(engine, "reduces_every_micro_step") and pp == 1
-    return "every" if every else "last"
 
 
 def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
@@ -140,18 +130,21 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
     Raises:
         ValueError: degrees or words that no run can have.
     """
-    tp, pp, cp, dp = _degrees(row)
+    degrees, dp = _degrees(row)
+    stages, tokens = (num_ranks(degrees, CUTTING[cut]) for cut in ("depth", "tokens"))
     engine, strategy = data_parallelism_of(row), row["strategy"]
     checkpointing = row["activation_ckpt"] or ("none" if row.get("engine") else "")
     if checkpointing not in get_args(Checkpointing):
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    stage = _stage(row, pp)
+    # Of FSDP under a pipeline as its software has it, unless the row states that parameters are gathered anew.
+    stage = stage_of(strategy, software_of(row), 1 if row.get("regathers") == "yes" else stages)
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
-    virtual = _virtual_stages(row, model, pp)
+    virtual = _virtual_stages(row, model, stages)
+    every = "grad_sync" not in row and has(engine, "reduces_every_micro_step") and stages == 1
     if strategy == "hsdp":  # context-parallel ranks hold the same parameters, so they share shards too
-        shard = min(shard * cp, cluster.devices_per_node) / cp
+        shard = min(shard * tokens, cluster.devices_per_node) / tokens
     if stage or strategy == "hsdp":
         shard = sharing_ranks(row, dp) or shard
     return {
@@ -160,12 +153,12 @@ def layout_of_row(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str,
         "zero_stage": stage,
         "dp_replicate": dp / shard,
         "dp_shard": shard,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
+        **degrees,
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual": virtual,
-        "grad_sync": row.get("grad_sync") or _grad_sync(row, engine, pp),
+        # FSDP reduces gradients at every micro-step, under a pipeline after its last backward pass
+        # (torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`).
+        "grad_sync": row.get("grad_sync") or ("every" if every else "last"),
         "checkpointing": checkpointing,
         "offload": choice(row, "offload", get_args(Offload), "none"),
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),

@@ -31,11 +31,11 @@ def software_of(row: Row) -> str:
     return software
 
 
-def stage_of(strategy: str, software: str, pp: float) -> int:
-    """Returns the sharding stage of a strategy beside `pp` pipeline stages: of a software whose FSDP keeps parameters
+def stage_of(strategy: str, software: str, stages: float) -> int:
+    """Returns the sharding stage of a strategy beside `stages` of a pipeline: of a software whose FSDP keeps parameters
     gathered between a pipeline's micro-batches, stage 2.
     """
-    keeps = pp > 1 and strategy in SHARDED_WHOLE and fact(software, "keeps_parameters", True)
+    keeps = stages > 1 and strategy in SHARDED_WHOLE and fact(software, "keeps_parameters", True)
     return STAGES[strategy] - bool(keeps)
 
 

@@ -10,6 +10,7 @@ from platform.cost_model.predict import SURE
 from platform.validate.evaluation import Scored
 from platform.validate.published_run import PublishedRun
 from platform.validate.validation import CellReport, Report
+from trainers.spec.layout_axes import MODEL_PARALLEL
 
 _WIDE = 72
 """Width of a terminal below which the tables leave out constant MFU by cell and a row's interval."""
@@ -74,7 +75,7 @@ def _aspects(run: PublishedRun) -> tuple[str, ...]:
         f"s{row['seq_len']}",
         f"{row['gpus']} x {run.cluster.device.name}",
         row["strategy"] if engine in ("", row["strategy"]) else f"{engine} {row['strategy']}".rstrip(),
-        " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "virtual", "cp", "dp") if values[name] > 1),
+        " ".join(f"{name}{values[name]:g}" for name in (*MODEL_PARALLEL, "virtual", "dp") if values[name] > 1),
         f"{values['micro_batch']:g}x{values['grad_accum']:g}",
         f"{stated['activation_ckpt']} ckpt" if "activation_ckpt" in stated else "",
         row["precision"],

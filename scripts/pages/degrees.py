@@ -9,6 +9,7 @@ from typing import Any
 from trainers.spec import architectures, engines
 from trainers.spec.axis import axes_of, choices_of, defaults_of
 from trainers.spec.layout import Layout
+from trainers.spec.layout_axes import MODEL_PARALLEL
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import schedule_refusal
@@ -20,7 +21,7 @@ Which degrees (two ranks each) run beside each value of another axis, under some
 parallelism over four ranks. A degree is not named in its own row; `every_4` stands for all of `every_K`.
 [parallelism.md](../parallelism.md) says when each degree wins, [axes.md](axes.md) what each axis is.
 """
-SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
+SPLIT_BY = {name: {name: 2} for name in MODEL_PARALLEL}
 """Axes of a layout by the degree that a cell names."""
 _NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
 """Value that stands for the others of a numeric axis."""

@@ -28,7 +28,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp"},
+    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp", "schedule", "virtual"},
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
     "trainers/spec/float8.py": frozenset({"offload"}),
@@ -55,7 +55,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/search/setup/forecast.py": frozenset({"compile"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
-    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"}),
+    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "offload", "schedule"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
     "platform/validate/row_parts.py": SHARED,
@@ -105,65 +105,32 @@ AXES: Mapping[str, frozenset[str]] = {
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""
 
 DEGREES_IN = (
-    "platform/cost_model/blocks/dense.py",
-    "platform/cost_model/column_groups.py",
-    "platform/cost_model/compression.py",
-    "platform/cost_model/compute.py",
-    "platform/cost_model/engines/autocast.py",
-    "platform/cost_model/engines/base.py",
-    "platform/cost_model/engines/ddp.py",
-    "platform/cost_model/engines/deepspeed.py",
-    "platform/cost_model/engines/exchange.py",
-    "platform/cost_model/engines/fsdp.py",
-    "platform/cost_model/engines/megatron.py",
-    "platform/cost_model/evidence.py",
-    "platform/cost_model/features.py",
-    "platform/cost_model/host.py",
-    "platform/cost_model/layer_time.py",
-    "platform/cost_model/links.py",
-    "platform/cost_model/listed_ends.py",
-    "platform/cost_model/lower_bound.py",
-    "platform/cost_model/memory.py",
-    "platform/cost_model/mesh.py",
-    "platform/cost_model/placement.py",
-    "platform/cost_model/predict.py",
-    "platform/cost_model/stalls.py",
-    "platform/cost_model/step_time.py",
-    "platform/plan/offers.py",
-    "platform/plan/software.py",
-    "platform/report/measurement_table.py",
-    "platform/search/setup/forecast.py",
-    "platform/tracking/views.py",
-    "platform/validate/published.py",
-    "platform/validate/published_run.py",
-    "platform/validate/row_parts.py",
-    "platform/validate/row_software.py",
-    "platform/validate/rows.py",
-    "platform/validate/validation_tables.py",
-    "search_spaces/bloom7b.py",
-    "search_spaces/degrees.py",
-    "search_spaces/llama3.py",
-    "search_spaces/reference.py",
-    "search_spaces/tr3m.py",
-    "search_spaces/transformers_config.py",
-    "search_spaces/variations.py",
+    # What ranks run, and their groups.
     "trainers/distributed/groups.py",
-    "trainers/engines/ddp.py",
-    "trainers/engines/deepspeed.py",
-    "trainers/engines/fsdp.py",
-    "trainers/engines/torch_engine.py",
-    "trainers/marks/kinds.py",
-    "trainers/mesh/context_parallel.py",
-    "trainers/mesh/pipeline.py",
-    "trainers/mesh/tensor_parallel.py",
-    "trainers/records/sums.py",
-    "trainers/spec/engines/axes/reshard.py",
-    "trainers/spec/engines/deepspeed.py",
-    "trainers/spec/engines/rules.py",
+    "trainers/engines/",
+    "trainers/mesh/",
+    # What that refuses.
+    "trainers/spec/engines/",
     "trainers/spec/mesh_rules.py",
     "trainers/spec/stages.py",
+    # Its communication in a profile.
+    "trainers/marks/kinds.py",
+    "trainers/records/sums.py",
+    # Its costs; `dp_shard` is a sharding engine's.
+    "platform/cost_model/blocks/",
+    "platform/cost_model/degrees/",
+    "platform/cost_model/engines/",
+    "platform/cost_model/features.py",
+    "platform/cost_model/mesh.py",
+    # Replicas and shards in words; columns that every table has.
+    "platform/plan/offers.py",
+    "platform/report/measurement_table.py",
+    "platform/validate/row_parts.py",
+    "platform/validate/rows.py",
+    # Values that a space tries, and degrees filled.
+    "search_spaces/",
 )
-"""Files, and folders with a slash, that name a degree."""
+"""Files, and folders with a slash, that name a degree, beside its declaration."""
 
 ENGINES = (
     "trainers/engines/",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainers.records.checkpoint_manifest import FORMAT, Manifest, StoredFile
-from trainers.records.journal_lines import JournalError, checked, sealed, sync_folder
+from trainers.records.journal_lines import JournalError, checked, flush, sealed
 from trainers.records.plain_files import open_plain, read_plain
 from trainers.records.training_files import MANIFEST
 from trainers.spec.codec import from_json, json_object, shortened, to_json
@@ -51,8 +51,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path / MANIFEST)
-    sync_folder(path)
-    sync_folder(path.parent)
+    flush(path)
+    flush(path.parent)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -193,7 +193,7 @@ def set_aside(path: Path) -> None:
     """
     with contextlib.suppress(OSError):  # of another user, or on a full disk: then it is found damaged each time
         (path / MANIFEST).replace(path / _SET_ASIDE)
-        sync_folder(path)
+        flush(path)
 
 
 def remove_old(folder: Path, keep: int, newest: Path) -> None:

@@ -156,7 +156,7 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any], *, must_exist:
     finally:
         os.close(file)
     if created:
-        sync_folder(Path(path).parent)
+        flush(Path(path).parent)
 
 
 def record(path: str | os.PathLike[str], entry: Line, *, must_exist: bool = False) -> None:
@@ -169,9 +169,9 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def sync_folder(folder: Path) -> None:
-    """Flushes a folder, which makes a new file's name durable: fsync of the file alone does not."""
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def flush(path: Path) -> None:
+    """Flushes a file, or a folder, which makes a new file's name durable: fsync of the file alone does not."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
     finally:

@@ -6,14 +6,14 @@ in `trainers/spec/layout_axes.py`; none spells their names.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from trainers.spec.axis import Axis, axis
 from trainers.spec.recipe import Recipe
 
-Cut = Literal["samples", "tokens", "width", "depth"]
-"""A batch's sequences, a sequence's tokens, the width of layers, the blocks of a model."""
+Cut = Literal["samples", "tokens", "width", "depth", "experts"]
+"""A batch's sequences, a sequence's tokens, the width of layers, the blocks of a model, the experts of a block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +39,15 @@ class Degree(Axis):
     worth: Callable[[Recipe], float] = lambda _: math.inf
     """Returns the largest degree that a space adds to those which it names."""
 
+    def undivided(self, recipe: Recipe, degree: int) -> Iterator[str]:
+        """Yields what that degree, with no other beside it, does not divide of `recipe`."""
+        yield from (counted for size, counted in self.sizes(recipe) if size % degree)
+        if self.cuts == "tokens" and degree > 1 and recipe.seq_len % (self.pieces * degree):
+            yield "sequence"
+
     def divides(self, recipe: Recipe, degree: int) -> bool:
         """Returns whether `recipe` can be cut by that degree, with no other beside it."""
-        pieces = self.pieces * degree if self.cuts == "tokens" and degree > 1 else 1
-        sizes = (size for size, _ in self.sizes(recipe))
-        return degree <= self.most(recipe) and recipe.seq_len % pieces == 0 and not any(size % degree for size in sizes)
+        return degree <= self.most(recipe) and not any(self.undivided(recipe, degree))
 
 
 def degree(**declared: Any) -> Any:

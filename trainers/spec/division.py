@@ -1,5 +1,7 @@
 """Sizes of a model and its sequences that degrees divide. Without torch."""
 
+import functools
+
 from trainers.spec.recipe import Recipe
 
 _PIECE_TOKENS = 8192
@@ -8,6 +10,7 @@ degrees that a space names.
 """
 
 
+@functools.lru_cache  # asked for every layout of a space
 def widths(recipe: Recipe) -> tuple[tuple[int, str], ...]:
     """Returns (size, what it counts) of all that tensor parallelism cuts."""
     model = recipe.model

@@ -8,7 +8,7 @@ from trainers.spec.axis import axes_of, choices_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.engines import engines_with, rules_of
 from trainers.spec.engines.rules import EngineRules
-from trainers.spec.layout_axes import MODEL_PARALLEL, LayoutAxes
+from trainers.spec.layout_axes import LayoutAxes
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import schedule_contradictions
 
@@ -59,13 +59,6 @@ class Layout(LayoutAxes):
     def rules(self) -> EngineRules:
         """The rules of the layout's engine."""
         return rules_of(self.engine)
-
-    @property
-    def data_parallel_part(self) -> "Layout":
-        """The layout of the ranks that hold the same part of the model."""
-        if self.model_parallel == 1:
-            return self
-        return dataclasses.replace(self, **dict.fromkeys(MODEL_PARALLEL, 1), schedule="1f1b", virtual=1)
 
     @property
     def complexity_rank(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The axes of a `Layout`, each with its declaration; see `trainers.spec.axis`."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
@@ -230,23 +231,23 @@ class LayoutAxes:
         """Returns whether that axis is not at its default."""
         return getattr(self, axis) != defaults_of(LayoutAxes).get(axis)
 
-    @property
+    @functools.cached_property
     def data_parallel(self) -> int:
         """Number of ranks that see different sequences."""
         return self.product(DATA_PARALLEL)
 
-    @property
+    @functools.cached_property
     def model_parallel(self) -> int:
         """Number of ranks that share one copy of the model and see the same sequences."""
         return self.product(MODEL_PARALLEL)
 
     def product(self, degrees: Iterable[str]) -> int:
         """Returns the number of ranks of these degrees together."""
-        return num_ranks(vars(self), degrees)
+        return math.prod([getattr(self, name) for name in degrees if name in AXES])
 
     def parts(self, cut: Cut) -> int:
-        """Returns the number of parts that ranks cut the samples, tokens, width or depth into."""
-        return self.product(CUTTING[cut])
+        """Returns the number of parts into which ranks cut that."""
+        return math.prod([getattr(self, name) for name in CUTTING[cut]])
 
     def above_one(self, degrees: Iterable[str]) -> dict[str, int]:
         """Returns the values of those of these degrees that are above 1."""
@@ -345,14 +346,14 @@ CUTTING: Mapping[Cut, tuple[str, ...]] = {
 DATA_PARALLEL = CUTTING["samples"]
 MODEL_PARALLEL = tuple(name for name in DEGREES if name not in DATA_PARALLEL)
 IN_NODE = tuple(name for name, declared in DEGREES.items() if declared.stays_in_node)
-AXES = tuple(
-    sorted((name for name, declared in DEGREES.items() if declared.multiplies), key=lambda name: -DEGREES[name].place)
-)
-"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
+PLACED = tuple(sorted(DEGREES, key=lambda name: -DEGREES[name].place))
+"""All degrees, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
+AXES = tuple(name for name in PLACED if DEGREES[name].multiplies)
+"""The mesh's axes, which number ranks; the others group ranks that these number."""
 
 
 def num_ranks(values: Mapping[str, Any], degrees: Iterable[str]) -> int:
     """Returns the number of ranks of these degrees together, each 1 where `values` does not name it; those that group
     ranks of others count none.
     """
-    return math.prod(max(1, values.get(name, 1)) for name in degrees if name in AXES)
+    return math.prod([max(1, values[name]) for name in degrees if name in values and name in AXES])

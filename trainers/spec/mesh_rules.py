@@ -7,7 +7,7 @@ from trainers.spec import rotary
 from trainers.spec.architectures import architecture_of
 from trainers.spec.division import most_stages
 from trainers.spec.layout import Layout
-from trainers.spec.layout_axes import CUTTING, DEGREES
+from trainers.spec.layout_axes import DEGREES, MODEL_PARALLEL
 from trainers.spec.recipe import Recipe
 from trainers.spec.stages import num_stages
 
@@ -28,17 +28,17 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields a sentence with the numbers for each size of `recipe` that the ranks of `layout` do not divide."""
-    for name, declared in DEGREES.items():
-        degree = getattr(layout, name)
-        for size, counted in declared.sizes(recipe):
+    degrees = layout.above_one(MODEL_PARALLEL)
+    for name, degree in degrees.items():
+        for size, counted in DEGREES[name].sizes(recipe):
             if size % degree:
                 yield (
                     f"{name} {degree} does not divide the {size} {counted} of {recipe.model.name}:"
                     f" choose a {name} that does"
                 )
-    cut, across = (layout.above_one(CUTTING[part]) for part in ("tokens", "width"))
-    pieces = math.prod(DEGREES[name].pieces * degree for name, degree in cut.items())
-    parts, width = layout.parts("tokens"), layout.parts("width")
+    cut, across = ([name for name in degrees if DEGREES[name].cuts == part] for part in ("tokens", "width"))
+    parts, width = (math.prod(degrees[name] for name in names) for names in (cut, across))
+    pieces = parts * math.prod(DEGREES[name].pieces for name in cut)
     if recipe.seq_len % pieces:
         yield (
             f"{layout.in_words(cut)} cuts a sequence into {pieces} parts, which do not divide its"

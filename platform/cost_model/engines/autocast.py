@@ -21,14 +21,14 @@ def autocast_cache(c: Columns, autocasts: Mask) -> Array:
     """
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
     saved_share = np.where(c.fused > 0, 1 - repeated, 1.0)
-    return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * saved_share, 0.0)
+    return np.where(autocasts, c.compute_bytes * (c.layers * c.rank_block / c.parts("depth")) * saved_share, 0.0)
 
 
 def head_cast(c: Columns, autocasts: Mask, logits: Array) -> Array:
     """Returns the bytes of autocast's copy of the table for the head, which the backward pass reads, on ranks with
     `logits`.
     """
-    return np.where(autocasts & (logits > 0), c.compute_bytes * c.table_parameters / c.tp, 0.0)
+    return np.where(autocasts & (logits > 0), c.compute_bytes * c.rank_table, 0.0)
 
 
 def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:

@@ -164,7 +164,7 @@ class EngineCosts(abc.ABC):
         """Returns the bytes of the vocabulary table's gradient besides the sum to which it is added, on ranks that have
         the table: a lookup's gradient is as large as its table.
         """
-        return c.table_parameters / c.tp * c.compute_bytes
+        return c.rank_table * c.compute_bytes
 
     def buckets(self, c: Columns, owned: Array) -> Array:
         """Returns the bytes of the gradient buckets; `owned` is the number of the largest rank's parameters."""

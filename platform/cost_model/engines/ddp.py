@@ -61,7 +61,7 @@ class Ddp(EngineCosts):
         two, the head's and the lookup's, until autograd adds one to the other.
         """
         width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
-        return c.table_parameters / c.tp * width * np.where(c.pp > 1, 1.0, 1 + c.tied)
+        return c.rank_table * width * np.where(c.is_piped, 1.0, 1 + c.tied)
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds per step. Buckets are reduced during the last backward pass (arXiv 2006.15704,

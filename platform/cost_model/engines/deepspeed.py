@@ -37,7 +37,7 @@ class DeepSpeed(EngineCosts):
         """Returns all rows except stage 0 with sums in the states' type, which steps torch's optimizer. In published
         runs stage 0 holds 16-bit weights besides the masters.
         """
-        return ~((c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes))
+        return ~((c.zero_stage == 0) & (c.parts("depth") == 1) & (c.gradient_bytes >= c.state_bytes))
 
     def autocasts(self, c: Columns) -> Mask:
         """Returns the rows that step torch's optimizer and whose products have a narrower type than the states."""
@@ -47,7 +47,7 @@ class DeepSpeed(EngineCosts):
         """Returns the rows under torch's checkpoint; the pipeline's checkpoint recomputes the whole block, and so did
         stacks before fused attention.
         """
-        return (c.tp * c.pp == 1) & (c.flash > 0)
+        return (c.parts("width") * c.parts("depth") == 1) & (c.flash > 0)
 
     def weight_traffic(self, c: Columns, repeated: Array) -> Array:
         """Returns the bytes moved per parameter and micro-batch. `BF16_Optimizer` casts a gradient before it adds it
@@ -100,10 +100,10 @@ class DeepSpeed(EngineCosts):
         `bf16_optimizer.py`); fp32 gradients of fp32 products are flattened.
         """
         sb, cb = c.state_bytes, c.compute_bytes
-        owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
+        owned = np.maximum(c.layers * c.rank_block / c.parts("depth") / c.shard, 1.0)
         flat = np.where(summed >= sb, 0.0, (cb + sb) / zero_1)
         flat = np.where(c.zero_stage == 3, sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3, flat)
-        alike = (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
+        alike = (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.parts("depth") == 1)
         return np.where(alike, sb / zero_1, np.where((sb > cb) & ~self.autocasts(c), flat, 0.0))
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
@@ -111,14 +111,14 @@ class DeepSpeed(EngineCosts):
         autocast's cache before the loss, except the head's. So with checkpointing the end of the forward pass, with
         logits of 2 bytes, may hold more than the loss.
         """
-        cb, block = c.compute_bytes, c.layer_parameters / c.tp
-        blocks = c.layers * block / c.pp
+        cb, block = c.compute_bytes, c.rank_block
+        blocks = c.layers * block / c.parts("depth")
         autocasts = self.autocasts(c)
         cached = autocast_cache(c, autocasts)
         leaves = (c.full_checkpointing > 0) & (cached > 0)
         gathers = (c.zero_stage == 3) & (c.shard > 1)
         # Stage 3 reduces each gradient as soon as it is computed, and copies a module's gathered parameters into place.
-        largest = c.last_product / c.tp * cb
+        largest = c.last_product / c.parts("width") * cb
         for root, logits in ranks:
             live = gathering.of_modules(c, block=block, root=root, blocks=blocks) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
@@ -139,7 +139,7 @@ class DeepSpeed(EngineCosts):
         """
         widened = self.autocasts(c) | _sums_whole(c)
         width = np.where(widened, np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
-        return c.table_parameters / c.tp * width
+        return c.rank_table * width
 
     def buckets(self, c: Columns, owned: Array) -> Array:
         """Returns the bytes of one bucket, or of two where reductions overlap with compute. Stage 3 allocates its full
@@ -152,7 +152,7 @@ class DeepSpeed(EngineCosts):
 
     def stage_buffers(self, c: Columns, boundary: Array) -> Array:
         """Returns the bytes of each pipeline buffer's input and output."""
-        return np.where(c.pp > 1, 2 * boundary, 0.0)
+        return np.where(c.is_piped, 2 * boundary, 0.0)
 
     def data_s(self, c: Columns, load: Load) -> Array:
         """Returns the exposed seconds by stage: 0 reduces after the backward pass, 1 and 2 then gather the updated
@@ -217,7 +217,7 @@ class DeepSpeed(EngineCosts):
         overflow.
         """
         searches = self.wraps_optimizer(c) & (c.scales_loss > 0) & (c.zero_stage < 3)
-        return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
+        return np.where(searches, 12 * c.layers / c.parts("depth") * GRADIENT_HOST_S, 0.0)
 
     exchanges_both_ways = False  # its instructions send and receive one after the other
 
@@ -241,7 +241,7 @@ class DeepSpeed(EngineCosts):
             certain = autocast_certain(sizes, layout)
             held = state if accumulates and on_device else 0.0
             return dataclasses.replace(certain, held_gradients=held)
-        shard = layout.dp_shard * layout.cp
+        shard = layout.shards
         weights = 0.0 if layout.offload == "all" else compute / (shard if stage == 3 else 1)
         masters = state if state > compute else 0.0
         states = (masters + sizes.moments) / (shard if stage >= 1 else 1)

@@ -7,8 +7,7 @@ import numpy as np
 from platform.cost_model import constants, offload
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines.base import Load
-from platform.cost_model.links import Ring
-from platform.cost_model.mesh import data_ring
+from platform.cost_model.links import SHARING, Ring, inside
 
 OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
 
@@ -27,7 +26,7 @@ class Buckets:
         """Returns the buckets of a rank's `owned` parameters."""
         num_bytes = owned * c.gradient_bytes * c.compression
         count = np.maximum(np.ceil(num_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
-        return cls(ring=data_ring(c), num_bytes=num_bytes, count=count)
+        return cls(ring=Ring.along(c, *SHARING), num_bytes=num_bytes, count=count)
 
     @property
     def reduced_s(self) -> Array:
@@ -72,15 +71,15 @@ def units_s(
     parameters, `gathers_again` gathers over the `near` ranks that hold them between the passes, and `reductions`
     reductions. Compute hides the share `hidden` of these. A parameter on the host has `stored_bytes`.
     """
-    unit = Ring.of(c, c.shard, stride=c.tp)
-    per_layer = c.layer_parameters / c.tp
+    stride, per_layer = inside(c, *SHARING), c.rank_block
+    unit = Ring.of(c, c.shard, stride=stride)
     gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # loads offloaded parameters first
     # The second gather may stay in a smaller group of neighbours.
-    among_few = Ring.of(c, near, stride=c.tp).gather_s(per_layer * c.gathered_bytes)
+    among_few = Ring.of(c, near, stride=stride).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
-    across = Ring.of(c, c.dp * c.cp / c.shard, stride=c.tp * c.shard)
+    across = Ring.of(c, c.ranks(SHARING) / c.shard, stride=stride * c.shard)
     reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
     talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
     outside = load.owned - load.blocks

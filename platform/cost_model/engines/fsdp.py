@@ -69,8 +69,8 @@ class Fsdp(EngineCosts):
         reduction. A single rank copies its parameters all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
-        block = c.layer_parameters / c.tp
-        blocks = c.layers * block / c.pp
+        block = c.rank_block
+        blocks = c.layers * block / c.parts("depth")
         # Between the passes each rank of a smaller group holds its part of every block.
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, blocks, np.where(few < c.shard, blocks / few, 0.0))
@@ -80,7 +80,7 @@ class Fsdp(EngineCosts):
         gradients = np.where(reduces, block * (cb + sb), 0.0)
         later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
         saved = _saved_again(c)
-        reduced_last = (c.pp > 1) & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
+        reduced_last = c.is_piped & (c.sync_every == 0)  # a pipeline's gradients are reduced after its last micro-batch
         for root, _ in ranks:
             yield Copies(
                 at_loss=root * cb + keeps * c.gathered_bytes + saved,
@@ -155,7 +155,7 @@ class Fsdp(EngineCosts):
         """Returns the certain memory: shards, which context-parallel ranks may share too, and unsharded gradients where
         these are summed.
         """
-        sizes, shard = Sizes.of(recipe), layout.dp_shard * layout.cp
+        sizes, shard = Sizes.of(recipe), layout.shards
         on_device = 0.0 if layout.offload != "none" else 1.0
         held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard
         return Certain(
@@ -184,7 +184,7 @@ def _saved_again(c: Columns) -> Array:
     Llama's and GPT-NeoX's blocks). Checkpointed blocks recompute them.
     """
     plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
-    weights = c.layers / c.pp * c.saved_weights
+    weights = c.layers / c.parts("depth") * c.saved_weights
     return np.where(plain & (c.gathered_bytes < c.compute_bytes), weights * c.gathered_bytes, 0.0)
 
 
@@ -193,7 +193,7 @@ def _between_passes(c: Columns) -> Array:
     `reshard` group.
     """
     reshard = c.axes["reshard"]
-    return np.where(reshard > 0, np.minimum(reshard * c.cp, c.shard), c.shard)
+    return np.where(reshard > 0, np.minimum(reshard * c.parts("tokens"), c.shard), c.shard)
 
 
 COSTS = Fsdp()

@@ -6,6 +6,7 @@ from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
+from platform.cost_model.links import SHARING
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -38,7 +39,7 @@ class Megatron(EngineCosts):
         # Unsharded sums in a wider type exist besides the low-precision gradients of the current micro-batch.
         beside = (summed > cb) & (c.zero_stage <= 1)
         gradients = summed / zero_2 + np.where(beside, cb, 0.0)
-        in_buckets = (c.software.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.dp * c.cp > 1)
+        in_buckets = (c.software.reduces_by_hooks > 0) & (c.zero_stage == 0) & (c.ranks(SHARING) > 1)
         return PerParameter(
             resident=cb / zero_3 * (1 - c.parameters_on_host)
             + (masters + sb * c.moments) / zero_1 * on_device
@@ -63,7 +64,7 @@ class Megatron(EngineCosts):
         if not np.any(c.software.reduces_by_hooks):
             return after
         beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
-        pieces = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp) * buckets.ring.ranks
+        pieces = BLOCK_TENSORS * load.blocks / c.rank_block * buckets.ring.ranks
         at_once = buckets.ring.all_reduce_s(buckets.num_bytes) + gathered + pieces * LAUNCH_S
         return np.where(c.software.reduces_by_hooks > 0, np.where(c.zero_stage >= 1, at_once, beside), after)
 

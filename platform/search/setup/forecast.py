@@ -52,7 +52,7 @@ NO_FORECAST = Forecast()
 def compile_s(layout: Layout, num_layers: int) -> float:
     """Returns the seconds that a trial's first step of the layout takes longer than the next, on a GPU."""
     if layout.compile == "model":
-        return WHOLE_MODEL_S * (num_layers / layout.pp / WHOLE_MODEL_LAYERS) ** WHOLE_MODEL_POWER
+        return WHOLE_MODEL_S * (num_layers / layout.parts("depth") / WHOLE_MODEL_LAYERS) ** WHOLE_MODEL_POWER
     return COMPILE_S[layout.compile]
 
 
