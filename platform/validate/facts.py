@@ -120,6 +120,11 @@ def noted_kernels(notes: str) -> dict[str, str]:
     }
 
 
+def mlp_of(notes: str) -> str:
+    """Returns the layout's `mlp` from the notes of a row."""
+    return noted_kernels(notes).get("mlp", "plain")
+
+
 def _software(row: Row, text: str) -> str:
     stated = row.get("software", "")
     if stated or row.get("engine"):

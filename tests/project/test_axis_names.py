@@ -55,7 +55,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/search/setup/forecast.py": frozenset({"compile"}),
     # Readers and writers of tables.
     "platform/validate/evaluation.py": frozenset({"attention", "compile", "engine", "loss", "offload"}),
-    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "offload", "schedule"}),
+    "platform/validate/facts.py": frozenset({"attention", "compile", "engine", "loss", "mlp", "offload", "schedule"}),
     "platform/validate/published.py": frozenset({"attention", "compile", "engine", "loss", "mlp"}),
     "platform/validate/published_run.py": SHARED,
     "platform/validate/row_parts.py": SHARED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from platform.validate.facts import noted_kernels
+from platform.validate.facts import mlp_of, noted_kernels
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,4 @@ from platform.validate.facts import noted_kernels
 )
 def test_noted_kernels_are_read_back(notes: str, kernels: dict[str, str]) -> None:
     assert noted_kernels(notes) == kernels
+    assert mlp_of(notes) == kernels.get("mlp", "plain")
