@@ -2,12 +2,7 @@
 # Writes the locks: versions of the constraints with the hashes of all their files, by uv (pip install uv).
 #   scripts/lock.sh cpu cuda v100
 # cpu and v100 ask torch's own indexes, since those builds are no files of PyPI; cpu keeps its torch line where that index
-# cannot be reached and the version is the same. A lock is installed so, DeepSpeed last, for its build imports torch:
-#   grep -v '^deepspeed' requirements-cuda.lock > rest.lock
-#   pip install --require-hashes --no-deps -r rest.lock
-#   pip install --require-hashes --no-deps --no-build-isolation -r requirements-cuda.lock
-#   pip install --no-deps --no-build-isolation --editable .
-# The CPU lock needs --extra-index-url https://download.pytorch.org/whl/cpu, that of V100 .../cu126.
+# cannot be reached and the version is the same. scripts/install.sh installs a lock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 INDEX=https://download.pytorch.org/whl
