@@ -27,7 +27,7 @@ TORCH_VENV := .venv-torch-$(TORCH)
 MESH_TESTS := $(addprefix tests/contract/,test_mesh.py test_pipeline.py test_torch_traps.py)
 QUICK := not (contract or heavy or mirror or ray or search or slow)
 
-.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs clean
+.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs package clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,7 +37,7 @@ setup: $(STAMP) ## the environment in .venv, exact files by the hashes of requir
 $(STAMP): $(LOCK) pyproject.toml scripts/install.sh scripts/install_pth.py
 	@echo "Setting up $(VENV); the first time this takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	scripts/install.sh $(BIN)/python $(LOCK) dev fp8 server
+	scripts/install.sh $(BIN)/python $(LOCK) train dev fp8 server
 	$(BIN)/python scripts/install_pth.py
 	touch $@
 
@@ -76,6 +76,9 @@ format: $(STAMP) ## mend format and what lint can mend
 
 docs: $(STAMP) ## write the pages of docs/reference from parsers, declarations and committed files
 	$(BIN)/python -m scripts.reference
+
+package: $(STAMP) ## the wheel of layout-search, in dist/
+	$(BIN)/python -m scripts.package
 
 clean: ## remove the environment and caches; studies stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -210,7 +210,9 @@ def test_the_measured_versions_are_those_of_the_readme_and_the_rest_is_as_for_cp
     words = re.search(r"with torch (\S+) and transformers (\S+), which `make setup`", (ROOT / "README.md").read_text())
     assert words and (measured["torch"], measured["transformers"]) == words.groups()
     differ = {name for name in measured.keys() | others.keys() if measured.get(name) != others.get(name)}
-    assert differ == {"torch", "transformers", "setuptools", "huggingface_hub", "httpx", "httpcore"}, "what the two need"
+    assert differ == {"torch", "transformers", "setuptools", "huggingface_hub", "httpx", "httpcore"}, (
+        "what the two need"
+    )
 
 
 @pytest.mark.parametrize(("file", "torch"), [("requirements.lock", "+cpu"), ("requirements-cuda.lock", "")])
@@ -226,7 +228,7 @@ def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
 
 
 def test_no_install_path_takes_a_file_by_its_name_alone(tmp_path: Path) -> None:
-    """What the lock does not hold is refused, and a file whose hash is another one's."""
+    """pip refuses a package that the lock does not hold, and a file with another hash."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     _write_wheel(wheels, "six", _pins()["six"])
