@@ -228,7 +228,7 @@ def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
 
 
 def test_no_install_path_takes_a_file_by_its_name_alone(tmp_path: Path) -> None:
-    """A package that the lock does not hold is refused, and a file with another hash."""
+    """Sees pip refuse a package that the lock does not hold, and a file with another hash."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     _write_wheel(wheels, "six", _pins()["six"])
