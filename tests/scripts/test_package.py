@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.common.errors import NOT_RESOLVED
 from scripts.package import TREES, make_wheel, rewritten
 from tests.whole_searches.session import ROOT
 
@@ -104,5 +105,5 @@ def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Pa
 def test_ray_s_workers_find_its_code(site: Path, tmp_path: Path) -> None:
     arguments = ["gpt2", "--max-trials=1", "--repeats=0", "--studies", str(tmp_path)]
     completed = _python(site, tmp_path, "-m", "layout_search", "search", *arguments)
-    assert completed.returncode == 0, completed.stderr
-    assert "layout-search report" in completed.stdout and "python -m platform" not in completed.stdout
+    assert completed.returncode in (0, NOT_RESOLVED), completed.stderr  # one layout has nothing to be compared with
+    assert "tokens/s" in completed.stdout and "python -m platform" not in completed.stdout + completed.stderr
