@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from platform.api.arguments import arguments
 from platform.api.studies import Study, open
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, NothingFits
 from platform.common.signals import INTERRUPTED
+from trainers.spec.codec import json_object
 
 _LAST_LINES = 20
 """Lines of the search's standard error that are kept: the last one says why it ended."""
@@ -70,7 +70,7 @@ class Search:
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         if code in (0, NothingFits.exit_code, NOT_RESOLVED):
-            return open(json.loads(output)["study"], self._studies)
+            return open(json_object(output)["study"], self._studies)
         raise ClusterError(last.removeprefix("cluster fault: "))
 
     def stop(self) -> None:

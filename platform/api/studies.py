@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """What a study measured when it was opened; `open` reads it anew."""
+    """The measurements and the result of a study when it was opened; `open` reads it anew."""
 
     path: Path
     result: StudyResult = dataclasses.field(repr=False)

@@ -127,6 +127,7 @@ def test_a_search_refuses_what_the_command_refuses(
 
 
 @pytest.mark.heavy
+@pytest.mark.ray
 @pytest.mark.search
 class TestARealSearch:
     def test_it_joins_the_caller_s_ray_and_leaves_it_running(self, tmp_path: Path) -> None:
