@@ -1,6 +1,7 @@
 """Predicts layouts, speed and memory before anything is measured.
 
     python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
+    python -m platform.plan bloom7b --cluster 8xH100 --markdown > plan.md
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
@@ -47,11 +48,15 @@ from platform.plan.progress import Progress
 from platform.plan.projection import StudyPrior
 from platform.plan.sizes import parse_counts
 from platform.plan.tables import cluster_label
+from platform.report.markdown import MarkdownConsole
 from platform.search.setup.old_studies import read_old
 from platform.study.folder import located, user_path
 from platform.study.study import find
 from search_spaces import reference
 from search_spaces.space import Space
+
+_MARKDOWN_WIDTH = 200
+"""Width for which tables are made where they are printed as Markdown, which has none."""
 
 PARSER = CommandParser(PlanOptions, prog="python -m platform.plan", description=__doc__)
 
@@ -127,7 +132,9 @@ def run(options: PlanOptions) -> int:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
-    console = Console(quiet=options.json, highlight=False, markup=False, emoji=False)
+    kind = MarkdownConsole if options.markdown else Console
+    width = _MARKDOWN_WIDTH if options.markdown else None
+    console = kind(quiet=options.json, width=width, highlight=False, markup=False, emoji=False)
     written, options = options.cluster or "ray", options.with_written_network()
     space = _space(options)
     options.check(space)
