@@ -1,6 +1,7 @@
 """Predicts layouts, speed and memory before anything is measured.
 
     python -m platform.plan bloom7b --cluster 8xH100 --save-layout layout.json     for search --layout, train, export
+    python -m platform.plan bloom7b --cluster 8xH100 --markdown > plan.md
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
     python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
     python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
@@ -23,6 +24,10 @@ from platform.common.options import CommandParser
 from platform.common.signals import exit_with
 from platform.plan.answered import answered
 from platform.plan.plan_options import PlanOptions
+from platform.report.markdown import MarkdownConsole
+
+_MARKDOWN_WIDTH = 200
+"""Width for which tables are made where they are printed as Markdown, which has none."""
 
 PARSER = CommandParser(PlanOptions, prog="python -m platform.plan", description=__doc__)
 
@@ -34,7 +39,9 @@ def run(options: PlanOptions) -> int:
         InputError: the user's mistake.
         ClusterError: Ray fails.
     """
-    answer, code = answered(options, Console(quiet=options.json, highlight=False, markup=False, emoji=False))
+    kind = MarkdownConsole if options.markdown else Console
+    width = _MARKDOWN_WIDTH if options.markdown else None
+    answer, code = answered(options, kind(quiet=options.json, width=width, highlight=False, markup=False, emoji=False))
     if options.json:
         print(json.dumps(answer, indent=2))
     return code

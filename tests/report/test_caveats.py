@@ -10,6 +10,7 @@ import pytest
 
 from platform.report.html.page import page
 from platform.report.json_report import as_json
+from platform.report.markdown import as_markdown, escaped
 from platform.report.result_files import write_results
 from platform.report.summary import verdicts
 from platform.study.layout_file import read_layout
@@ -30,7 +31,7 @@ def planned(*of_plan: PlannedLayout) -> Line:
 
 
 def in_plan(on: object) -> PlannedLayout:
-    return PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1,), tokens_per_s=(1.0,))  # pyright: ignore
+    return PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1,), tokens_per_s=1.0)  # pyright: ignore
 
 
 def gate(on: object, *, is_reference: bool) -> Line:
@@ -63,7 +64,7 @@ RESULTS: dict[str, Callable[[], StudyResult]] = {
 def test_a_sound_result_has_no_caveat() -> None:
     result = result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN)), *GATED)
     assert result.of_study[0].caveats == ()
-    assert "Caveats" not in page([result])
+    assert "Caveats" not in page([result]) and "Caveats" not in as_markdown(result)
 
 
 def test_the_page_on_results_explains_every_caveat() -> None:
@@ -80,6 +81,7 @@ def test_every_view_shows_every_caveat(name: str, tmp_path: Path) -> None:
     assert caveat.sentence in html.unescape(page([result]))
     assert name in page([result]).partition("<nav>")[0]
     assert dataclasses.asdict(caveat) in as_json(result)["caveats"]
+    assert f"- **{name}**: {escaped(caveat.sentence)}" in as_markdown(result).partition("## Caveats")[2].splitlines()
     if result.of_study[0].winner is None:
         return
     assert name in first
