@@ -58,6 +58,8 @@ def _notes(measurement: Measurement) -> Iterable[str]:
     """Yields notes on what has no column."""
     if measurement.miniature:
         yield f"miniature of {measurement.recipe.model.miniature_of}"
+    if balance := measurement.recipe.forced_balance:
+        yield f"forced balance: {balance}"
     if measurement.repeat:
         yield f"repeat {measurement.repeat}"
     layout = measurement.layout

@@ -21,6 +21,7 @@ from platform.train.exporting.formats import LAUNCH, write_caveats
 from platform.train.target import read_target
 from tests.samples import RECIPE, SMALL, layout, measurement, oom, result_of
 from trainers.records.journal import GateCurves, Line, Planned, PlannedLayout
+from trainers.spec.model import ModelSpec
 
 AT = "2026-01-01T00:00:00+00:00"
 BEST, PLAIN, UNTRIED = layout(checkpointing="full"), layout(), layout(zero_stage=2)
@@ -48,9 +49,15 @@ SOUND = (
 )
 GATED = (gate(BEST, is_reference=False), gate(PLAIN, is_reference=True))
 SMALL_RECIPE = dataclasses.replace(RECIPE, model=SMALL)
+MOE = ModelSpec(
+    name="moe", architecture="mixtral", num_layers=2, hidden_size=64, num_heads=4, vocab_size=256, num_experts=4,
+    experts_per_token=2,
+)  # fmt: skip
+BALANCED = dataclasses.replace(RECIPE, model=MOE, routing="balanced")
 RESULTS: dict[str, Callable[[], StudyResult]] = {
     "not resolved": lambda: result_of(SOUND[:-1], *GATED),
     "miniature": lambda: result_of([measurement(recipe=SMALL_RECIPE)]),
+    "forced balance": lambda: result_of([measurement(recipe=BALANCED)]),
     "predicted": lambda: result_of([oom(on=BEST)], planned(in_plan(BEST), in_plan(UNTRIED))),
     "few tried": lambda: result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED),
     "not repeated": lambda: result_of([SOUND[0], SOUND[3]], *GATED),
