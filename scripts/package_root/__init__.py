@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .platform.api import (  # pyright: ignore[reportMissingImports]
-        ClusterError, InputError, Plan, Search, Study, open, plan, search,
+        ClusterError,
+        InputError,
+        Plan,
+        Search,
+        Study,
+        open,
+        plan,
+        search,
     )  # fmt: skip
 
 __version__ = importlib.metadata.version("layout-search")
