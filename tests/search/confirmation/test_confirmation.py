@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -76,7 +77,7 @@ def confirmation(
     history: History,
     rules: ConfirmationRules = RULES,
     candidates: tuple[Candidate, ...] = CANDIDATES,
-    **expected: Measurement,
+    expected: Mapping[str, Measurement] | None = None,
 ) -> Confirmation:
     """Returns what is left to confirm in a session that has not begun any of it; `expected` are predicted winners."""
     return ConfirmationPlan(candidates, rules, expected).at(history)
@@ -173,25 +174,25 @@ def test_a_search_leaves_time_for_what_fits_into_the_budget(free_s: float, reser
     """Checks a winner that ran, and one that is only expected."""
     assert reserve_of(confirmation(after(ran()), candidates=ALONE), free_s) == pytest.approx(reserve_s)
     assert reserve_of(confirmation(after(), candidates=ALONE), free_s) == 0.0, "nothing is known"
-    expecting = confirmation(after(), candidates=ALONE, **{RECIPE.id: ran()})
+    expecting = confirmation(after(), candidates=ALONE, expected={RECIPE.id: ran()})
     assert reserve_of(expecting, free_s) == pytest.approx(reserve_s)
 
 
 def test_no_gate_is_reserved_for_an_expected_winner_that_is_alone() -> None:
-    expecting = confirmation(after(), candidates=ALONE[:1], **{RECIPE.id: ran()})
+    expecting = confirmation(after(), candidates=ALONE[:1], expected={RECIPE.id: ran()})
     assert reserve_of(expecting, 3000.0) == pytest.approx(RUN_S)
 
 
 def test_a_profile_is_reserved_for_an_expected_winner() -> None:
     rules = dataclasses.replace(RULES, profile=True)
-    expecting = confirmation(after(), rules, ALONE, **{RECIPE.id: ran()})
+    expecting = confirmation(after(), rules, ALONE, expected={RECIPE.id: ran()})
     assert expecting.closing_s(COSTS) == pytest.approx((RUN_S, GATE_S + REFERENCE_S, 70.0))
 
 
 def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
     assert reserve_of(confirmation(after(ran())), 3000.0) == 0.0
     assert reserve_of(confirmation(after(ran(), ran(recipe=OTHER))), 3000.0) > RUN_S
-    expecting = confirmation(after(ran()), **{OTHER.id: ran(recipe=OTHER)})
+    expecting = confirmation(after(ran()), expected={OTHER.id: ran(recipe=OTHER)})
     assert reserve_of(expecting, 3000.0) > RUN_S, "unless its winner's time is predicted"
 
 
