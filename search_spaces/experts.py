@@ -1,4 +1,4 @@
-"""What a space tries of a model with experts."""
+"""Layouts and routing that a space tries where its model has experts."""
 
 import dataclasses
 from typing import Any

@@ -26,7 +26,7 @@ from trainers.data import Stream
 from trainers.kernels.experts import use_experts
 from trainers.models.weights import draw
 from trainers.spec.architectures import architecture_of
-from trainers.spec.architectures.experts import WithExperts
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 

@@ -25,7 +25,7 @@ TOKENS = torch.randint(97, (3, SEQ_LEN), generator=torch.Generator().manual_seed
 LAYOUT = Layout(engine="ddp")
 
 
-def made(name: str, experts: Experts = "loop", balanced_tokens: int = 0, **layout: Any) -> Any:
+def model_of(name: str, experts: Experts = "loop", balanced_tokens: int = 0, **layout: Any) -> Any:
     """Returns a model with weights."""
     spec = dataclasses.replace(SPECS[name], init_std=0.2)
     model = prepare(
@@ -73,7 +73,7 @@ def assert_same(ours: tuple[float, dict[str, torch.Tensor]], theirs: tuple[float
 def test_gradients_are_those_of_transformers_own_model(
     name: str, experts: Experts, checkpointing: Checkpointing
 ) -> None:
-    ours = made(name, experts, checkpointing=checkpointing)
+    ours = model_of(name, experts, checkpointing=checkpointing)
     assert_same(loss_and_gradients(ours.module), loss_and_gradients(plain(name)))
     in_effect = kernels_in_effect([ours], dataclasses.replace(LAYOUT, checkpointing=checkpointing))
     assert (in_effect["experts"], in_effect["routing"]) == (experts, "learned")
@@ -82,7 +82,7 @@ def test_gradients_are_those_of_transformers_own_model(
 @pytest.mark.parametrize("experts", ["loop", "grouped"])
 def test_all_tokens_may_go_to_the_same_experts(experts: Experts) -> None:
     """Checks that experts without a token have gradients of 0, and the others those of transformers' model."""
-    ours, theirs = made("mixtral", experts).module, plain("mixtral")
+    ours, theirs = model_of("mixtral", experts).module, plain("mixtral")
     for module in (ours, theirs):
         for block in module.model.layers:
             block.mlp.gate.weight.data[1:] = 0.0
@@ -101,7 +101,7 @@ def test_all_tokens_may_go_to_the_same_experts(experts: Experts) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_balance_is_equal_distinct_and_the_same_however_a_batch_is_cut(name: str) -> None:
     spec = SPECS[name]
-    model = made(name, "grouped", balanced_tokens=SEQ_LEN)
+    model = model_of(name, "grouped", balanced_tokens=SEQ_LEN)
     assert kernels_in_effect([model], LAYOUT)["routing"] == "balanced"
     tables = [block.mlp.gate.balanced_experts for block in model.blocks]
     for table in tables:
@@ -110,9 +110,9 @@ def test_forced_balance_is_equal_distinct_and_the_same_however_a_batch_is_cut(na
         assert all(len(set(chosen)) == spec.experts_per_token for chosen in table.tolist())
     assert not torch.equal(tables[0], tables[1])
     with torch.no_grad():
-        whole = model.module(TOKENS).logits
+        of_batch = model.module(TOKENS).logits
         parts = torch.cat([model.module(tokens[None]).logits for tokens in TOKENS])
-        torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(of_batch, parts, rtol=1e-4, atol=1e-5)
         with learned_routing(model.module.modules()):
             assert kernels_in_effect([model], LAYOUT)["routing"] == "learned"
             torch.testing.assert_close(model.module(TOKENS).logits, plain(name)(TOKENS).logits, rtol=1e-4, atol=1e-5)
@@ -123,13 +123,13 @@ def test_forced_balance_is_equal_distinct_and_the_same_however_a_batch_is_cut(na
 
 
 def test_loop_and_grouped_products_train_alike_under_forced_balance() -> None:
-    ours, theirs = (made("qwen3_moe", experts, balanced_tokens=SEQ_LEN).module for experts in ("grouped", "loop"))
+    ours, theirs = (model_of("qwen3_moe", experts, balanced_tokens=SEQ_LEN).module for experts in ("grouped", "loop"))
     assert_same(loss_and_gradients(ours), loss_and_gradients(theirs))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_router_is_in_fp32_whatever_it_is_given(name: str) -> None:
-    router = made(name).blocks[0].mlp.gate.to(torch.bfloat16)
+    router = model_of(name).blocks[0].mlp.gate.to(torch.bfloat16)
     hidden = torch.randn(2, 4, SPECS[name].hidden_size, dtype=torch.bfloat16)
     for autocast in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -141,10 +141,10 @@ def test_the_router_is_in_fp32_whatever_it_is_given(name: str) -> None:
 
 def test_grouped_products_are_in_the_type_of_autocast() -> None:
     """Checks the type of what is multiplied: grouped products know no autocast, and fp32 ones would be slow."""
-    model = made("mixtral", "grouped").module
+    model = model_of("mixtral", "grouped").module
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, gradients = loss_and_gradients(model)
-    exact, others = loss_and_gradients(made("mixtral", "grouped").module)
+    exact, others = loss_and_gradients(model_of("mixtral", "grouped").module)
     assert loss != exact and loss == pytest.approx(exact, rel=2e-2)
     name = "model.layers.1.mlp.experts.down_proj"
     rounded = gradients[name].to(torch.bfloat16).float()

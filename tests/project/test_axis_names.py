@@ -27,7 +27,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "cp", "loss", "mlp", "tp"},
+    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "cp", "experts", "loss", "mlp", "tp"},
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
     "trainers/spec/division.py": frozenset({"cp", "tp"}),

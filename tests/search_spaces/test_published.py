@@ -21,7 +21,7 @@ PUBLISHED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "publ
 """Models by name: `config`, and transformers' count of `parameters`, or the key by which it is `refused`."""
 PLANNED = {name: entry for name, entry in PUBLISHED.items() if "parameters" in entry}
 WITH_EXPERTS = {name: entry for name, entry in PLANNED.items() if "active" in entry}
-"""Those of which a token passes `active` parameters alone, by the shapes of transformers' modules."""
+"""Models of which a token passes `active` parameters alone, by the shapes of transformers' modules."""
 REFUSED = {name: entry for name, entry in PUBLISHED.items() if "refused" in entry}
 
 

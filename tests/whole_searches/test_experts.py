@@ -22,7 +22,6 @@ def test_qwen3_30b_a3b_is_searched_and_gated_on_its_miniature(tmp_path: Path) ->
     assert (model.num_experts, model.experts_per_token, of_recipe.recipe.routing) == (8, 2, "balanced")
     ran = {measurement.layout.experts for measurement in run.measured if measurement.outcome in RAN}
     assert ran == {"grouped", "loop"}
-    assert of_recipe.leader is not None and of_recipe.leader.main_run.layout.experts == "grouped"
     assert "forced balance" in {caveat.name for caveat in of_recipe.caveats}
     assert "Forced balance: " in session_end.out
     if of_recipe.winner is not None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainers.spec.architectures.experts import WithExperts
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Experts
 
 _NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
@@ -112,8 +112,8 @@ def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     gate, up = F.grouped_mm(rows, self.gate_up_proj.to(dtype).transpose(1, 2), offs=ends).chunk(2, dim=-1)
     inner = self.act_fn(gate) * up
     outputs = F.grouped_mm(inner, self.down_proj.to(dtype).transpose(1, 2), offs=ends)
-    own = _permuted(outputs, places, order, 1).view(num_tokens, chosen, -1)
-    return (own * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
+    of_tokens = _permuted(outputs, places, order, 1).view(num_tokens, chosen, -1)
+    return (of_tokens * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
 
 
 def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:

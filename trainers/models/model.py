@@ -23,7 +23,7 @@ from trainers.kernels.experts import use_experts
 from trainers.kernels.family import family_kernels
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
-from trainers.spec.architectures.experts import WithExperts
+from trainers.spec.architectures.with_experts import WithExperts
 from trainers.spec.layout_axes import Attention, Experts
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import AttentionMask

@@ -58,9 +58,9 @@ class _ExpertsCosts(DenseCosts):
         saved, transient = super().saved_bytes(_as_wide(c), held)
         rows = _rows(c) * c.hidden * c.compute_bytes
         # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
-        kept = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
+        saved_rows = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
         router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
-        return saved + kept + router, transient + 2 * rows
+        return saved + saved_rows + router, transient + 2 * rows
 
 
 def _rows(c: Columns) -> Array:

@@ -1,7 +1,7 @@
 """Mixtral: Mistral with experts in every block, whose weights for a token sum up to 1."""
 
-from trainers.spec.architectures.experts import WithExperts
 from trainers.spec.architectures.llama_like import KEYS
+from trainers.spec.architectures.with_experts import WithExperts
 
 ARCHITECTURE = WithExperts(
     name="mixtral",

@@ -1,7 +1,7 @@
 """OLMoE: queries and keys normed over all heads, norms before attention and experts, experts in every block."""
 
-from trainers.spec.architectures.experts import WithExperts
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
+from trainers.spec.architectures.with_experts import WithExperts
 
 ARCHITECTURE = WithExperts(
     name="olmoe",

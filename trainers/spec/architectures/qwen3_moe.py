@@ -1,7 +1,7 @@
 """Qwen3 with experts: heads and norms of Qwen3, experts in every block."""
 
-from trainers.spec.architectures.experts import WithExperts
 from trainers.spec.architectures.llama_like import KEYS_WITH_ATTENTION_BIAS
+from trainers.spec.architectures.with_experts import WithExperts
 
 ARCHITECTURE = WithExperts(
     name="qwen3_moe",
