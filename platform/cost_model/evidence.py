@@ -8,6 +8,7 @@ from platform.cost_model.hardware import Device, calibrated_families
 from platform.cost_model.links import devices_of
 
 DISTANT_SIGMA = constants.words("evidence", "DISTANT_SIGMA")
+UNMEASURED_SIGMA = constants.number("evidence", "UNMEASURED_SIGMA")
 MOST_NODES = 8
 """Nodes up to which most of the runs at hand are."""
 
@@ -24,10 +25,11 @@ def all_degrees(c: Columns) -> Mask:
 
 def least_sigma(c: Columns) -> Array:
     """Returns the least log deviation of a step time: that of the published runs as far from other evidence as the row
-    is, of the farthest kind.
+    is, of the farthest kind. Blocks with experts were not measured at all.
     """
     nodes = np.where(many_nodes(c), DISTANT_SIGMA["nodes"], 0.0)
-    return np.maximum(nodes, np.where(all_degrees(c), DISTANT_SIGMA["degrees"], 0.0))
+    experts = np.where(c.blocks["experts_share"] > 0, UNMEASURED_SIGMA, 0.0)
+    return np.maximum(np.maximum(nodes, experts), np.where(all_degrees(c), DISTANT_SIGMA["degrees"], 0.0))
 
 
 def device_sigma(device: Device) -> float:

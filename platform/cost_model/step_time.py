@@ -128,7 +128,8 @@ def _work(c: Columns, head: Array) -> _Work:
         on_host, 2 * boundary / c.parts("width") / c.software.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0
     )
     busy = layer.forward + layer.backward + layer.again + context + to_host
-    forward, backward, again = host_layer_s(c)
+    (launches,) = blocks.mean(c, lambda kind: (kind.further_launches(c),))
+    forward, backward, again = host_layer_s(c, launches)
     return _Work(
         layer=layer,
         busy=busy,

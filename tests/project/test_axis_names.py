@@ -28,9 +28,12 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/spec/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss", "mlp", "schedule", "virtual"},
+    "trainers/spec/layout.py": SHARED
+    - {"attention", "bucket_mib", "compile", "experts", "loss", "mlp", "schedule", "virtual"},
+    "trainers/spec/degree.py": frozenset({"experts"}),  # what ranks may share out
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
+    "trainers/spec/expert_rules.py": frozenset({"compile", "experts"}),
     "trainers/spec/float8.py": frozenset({"offload"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
     "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "grad_sync", "virtual"}),
@@ -72,6 +75,7 @@ AXES: Mapping[str, frozenset[str]] = {
             "checkpointing",
             "compile",
             "engine",
+            "experts",
             "grad_sync",
             "loss",
             "mlp",
@@ -83,6 +87,8 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/tracking/views.py": SHARED,
     "platform/tracking/content.py": frozenset({"checkpointing"}),
     "platform/report/columns.py": frozenset({"engine", "checkpointing"}),
+    # A kind of block has the axis's name.
+    "trainers/spec/blocks/experts.py": frozenset({"experts"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
     # whole tells kernels apart by their shapes.
     "platform/tracking/series.py": frozenset({"loss"}),
@@ -95,7 +101,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
     # The plain model is asked for.
-    "trainers/models/build_check.py": frozenset({"attention"}),
+    "trainers/models/build_check.py": frozenset({"attention", "experts"}),
     # Kinds of kernels, and exposed communication by mesh axis; a profile of compiled code is told apart by shapes.
     "trainers/marks/kinds.py": frozenset({"attention", "loss"}),
     "trainers/profiling/": frozenset({"compile"}),

@@ -60,8 +60,14 @@ class AccumulatingEngine(abc.ABC):
 
     def _whole_model(self) -> Model:
         recipe, layout = self.recipe, self.layout
-        parts = layout.parts("tokens")
-        return build(recipe.model, attention=layout.attention, mask=recipe.attention_mask, parts=parts)
+        return build(
+            recipe.model,
+            attention=layout.attention,
+            mask=recipe.attention_mask,
+            parts=layout.parts("tokens"),
+            experts=layout.experts,
+            balanced_tokens=recipe.seq_len if recipe.routing == "balanced" else 0,
+        )
 
     def fill_weights(self, unit: nn.Module, model: Model, dtype: torch.dtype | None = None) -> None:
         """Gives what is still on the meta device in `unit`, the module of `model` or one of its units, the recipe's

@@ -18,6 +18,7 @@ Compression = Literal[
 DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
+Routing = Literal["learned", "balanced"]
 
 LARGEST_BATCH = 10**12
 """Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
@@ -110,6 +111,14 @@ class Recipe:
         about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings among them.",
     )
 
+    routing: Routing = axis(
+        "learned",
+        later=True,
+        label="{} routing",
+        about="Experts of a token: those that its router chooses, or for measuring alone drawn ones, as many tokens for"
+        " each expert (forced balance); gates and trainings have learned routing.",
+    )
+
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
             if getattr(self, field) not in names:
@@ -139,6 +148,10 @@ class Recipe:
             raise ValueError(
                 f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
                 f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
+            )
+        if self.routing != "learned" and not self.model.num_experts:
+            raise ValueError(
+                f"routing {self.routing} is of a model with experts, {self.model.name} has none: set routing to learned"
             )
         if self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
@@ -171,6 +184,23 @@ class Recipe:
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
         return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
+
+    @property
+    def as_trained(self) -> "Recipe":
+        """The recipe without what serves measuring alone."""
+        return dataclasses.replace(self, routing="learned")
+
+    @property
+    def forced_balance(self) -> str:
+        """The words for forced balance, with the tokens of a sequence that an expert gets in each block; empty where
+        the router chooses.
+        """
+        if self.routing == "learned":
+            return ""
+        rows, num_experts = self.seq_len * self.model.experts_per_token, self.model.num_experts
+        most, empty = -(-rows // num_experts), max(0, num_experts - rows)
+        mean = f"{rows / num_experts:g} tokens of a sequence for each of {num_experts} experts in every block"
+        return f"{mean}, {most} at most, {empty} experts without any"
 
     @property
     def powersgd_rank(self) -> int:

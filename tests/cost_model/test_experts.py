@@ -1,0 +1,79 @@
+"""Costs of experts: bounds that any device obeys, and what grouped products save."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from platform.cost_model.blocks.experts import COSTS
+from platform.cost_model.columns import Columns
+from platform.cost_model.hardware import BANDWIDTH_SHARE
+from platform.cost_model.lower_bound import lower_bound
+from platform.cost_model.memory import peak_memory, peak_parts
+from platform.cost_model.predict import predict
+from platform.cost_model.step_time import step_time
+from search_spaces.qwen3 import QWEN3_30B_A3B
+from tests.cost_model.points import point
+from trainers.spec.batch import BatchPoint
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+GROUPED = Layout(
+    engine="fsdp", zero_stage=3, dp_shard=16, attention="sdpa", loss="chunked", compile="block", experts="grouped"
+)
+LOOP = dataclasses.replace(GROUPED, compile="none", experts="loop")
+EAGER = dataclasses.replace(LOOP, experts="grouped")
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+def columns_of(layout: Layout, micro_batch: int, seq_len: int = 4096, num_experts: int = 128) -> Columns:
+    model = dataclasses.replace(QWEN3_30B_A3B, num_experts=num_experts, config="")
+    return point(layout, cluster="2x8xH100", model=model, micro_batch=micro_batch, seq_len=seq_len)
+
+
+@pytest.mark.parametrize("layout", [GROUPED, EAGER, LOOP], ids=lambda layout: layout.label)
+@pytest.mark.parametrize("micro_batch", MICRO_BATCHES)
+def test_a_step_takes_its_active_flops_and_the_weights_of_all_experts(layout: Layout, micro_batch: int) -> None:
+    c = columns_of(layout, micro_batch)
+    step = step_time(c)
+    flops = QWEN3_30B_A3B.flops_per_token(4096) * micro_batch * 4096
+    assert step.compute_s + step.attention_s > flops / c.peak_flops
+    # The forward pass and both products of the backward pass read or write each of them.
+    experts = 48 * 128 * 3 * 2048 * 768
+    assert step.compute_s > 3 * experts * 2 / (c.bandwidth * BANDWIDTH_SHARE)
+    assert predict(c).sigma >= 0.3, "nothing was measured yet"
+
+
+def test_few_rows_an_expert_take_longer_for_a_flop_and_more_experts_no_less() -> None:
+    by_rows = [float(COSTS.products_s(columns_of(GROUPED, m), np.array([m * 4096.0]))[0][0]) / m for m in MICRO_BATCHES]
+    assert all(later <= before * (1 + 1e-9) for before, later in itertools.pairwise(by_rows))
+    of_experts = [float(step_time(columns_of(GROUPED, 1, num_experts=number)).compute_s[0]) for number in (8, 32, 128)]
+    assert of_experts == sorted(of_experts) and of_experts[0] < of_experts[-1]
+
+
+@pytest.mark.parametrize("micro_batch", MICRO_BATCHES)
+def test_the_loop_is_never_faster_than_grouped_products(micro_batch: int) -> None:
+    grouped, loop = (step_time(columns_of(layout, micro_batch)) for layout in (EAGER, LOOP))
+    assert grouped.total_s < loop.total_s
+    assert loop.host_s > grouped.host_s
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("layout", [GROUPED, LOOP], ids=lambda layout: layout.label)
+def test_memory_counts_all_experts_and_the_rows_of_those_that_tokens_visit(layout: Layout, checkpointing: str) -> None:
+    layout = dataclasses.replace(layout, checkpointing=checkpointing)
+    c = columns_of(layout, 2)
+    recipe = Recipe(model=QWEN3_30B_A3B, seq_len=4096, global_batch=32, routing="balanced")
+    floor = lower_bound(recipe, layout, BatchPoint(micro_batch=2, grad_accum=1)).total_gib
+    assert floor < peak_memory(c).allocated_gib
+    assert peak_parts(c).states == pytest.approx(12 * QWEN3_30B_A3B.num_parameters / 16 / 2**30, rel=1e-6)
+    few, many = (
+        peak_parts(point(layout, cluster="2x8xH100", model=model, micro_batch=2, seq_len=4096)).activations
+        for model in (
+            dataclasses.replace(QWEN3_30B_A3B, experts_per_token=4, config=""),
+            dataclasses.replace(QWEN3_30B_A3B, config=""),
+        )
+    )
+    # Where blocks are made again, the peak may be at the loss.
+    assert few <= many if checkpointing == "full" else few < many
