@@ -156,6 +156,7 @@ def _recipe(architecture: str, axis: str, value: Any) -> Recipe:
 
 @functools.cache
 def _plain_recipe(architecture: str) -> Recipe:
+    has_experts = "num_experts" in architecture_of(architecture).config_keys
     model = ModelSpec(
         name="model",
         architecture=architecture,
@@ -164,10 +165,7 @@ def _plain_recipe(architecture: str) -> Recipe:
         num_heads=4,
         vocab_size=256,
         max_positions=512,
-        **(
-            {"num_experts": 8, "experts_per_token": 2}
-            if "num_experts" in architecture_of(architecture).config_keys
-            else {}
-        ),
+        num_experts=8 if has_experts else 0,
+        experts_per_token=2 if has_experts else 0,
     )
     return Recipe(model=model, seq_len=256, global_batch=64)
