@@ -7,31 +7,23 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import search_spaces
 from benchmarks import leave_one_table_out
 from platform.common.errors import InputError
 from platform.cost_model import stacks
 from platform.cost_model.columns import from_rows
 from platform.cost_model.engines import ENGINES
-from platform.cost_model.features import from_points
-from platform.cost_model.hardware import find_cluster
 from platform.cost_model.host import LAUNCH_S
 from platform.cost_model.kernels import HOPPER_RATE
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.predict import predict
-from platform.cost_model.step_time import step_time
 from platform.validate.__main__ import main
-from platform.validate.evaluation import constant_mfu, merged, score_table
-from platform.validate.metrics import regret, scores, spearman
+from platform.validate.evaluation import merged, score_table
 from platform.validate.published_run import PublishedRun, interpret
 from platform.validate.rows import read_rows
 from platform.validate.validation import validate
-from tests.cost_model.points import PRINTED_ROW, TABLES, fsdp
-from trainers.spec.batch import BatchPoint
-from trainers.spec.layout import Layout
+from tests.cost_model.points import PRINTED_ROW, TABLES
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 FLASH = {"strategy": "fsdp", "flash_attention": "yes"}
@@ -123,25 +115,6 @@ def test_rows_are_told_by_what_differs(
     )
 
 
-def test_calibrating_rows_are_never_scored() -> None:
-    runs = merged(tr3m())
-    scored = score_table(runs, num_calibrate=3)
-    assert int(scored.used.sum()) == 6  # three in each of two cells
-    report = scores(scored, range(len(runs)), 0)
-    assert report.rows_scored == len(runs) - 6
-    plain = scores(score_table(runs), range(len(runs)), 0)
-    assert report.step_time_ape_median is not None and plain.step_time_ape_median is not None
-    assert report.step_time_ape_median < plain.step_time_ape_median
-
-
-def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(TABLES / "tr3m_1b3.csv"), "--json", "--calibrate", "100"]) == 0
-    overall = json.loads(capsys.readouterr().out)["overall"]
-    for name in ("step_time_ape_median", "rank_correlation", "regret_median", "regret_mean", "interval_coverage"):
-        assert overall[name] is None, name
-    assert overall["rows_scored"] == 4, "those out of memory, which no search would learn times from"
-
-
 def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
     """Reads a table with a byte order mark before a required column, other line ends and words of any case."""
     plain = read_rows(TABLES / "tr3m_1b3.csv")
@@ -152,40 +125,6 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows({**row, "status": row["status"].upper(), "strategy": row["strategy"].upper()} for row in plain)
     assert read_rows(path) == plain
-
-
-def test_identical_configurations_are_one_by_their_median() -> None:
-    runs = tr3m()
-    again = [dataclasses.replace(runs[0], step_time_s=time) for time in (27.0, 31.0, 50.0)]
-    (merged_run,) = merged(again)
-    assert merged_run.step_time_s == 31.0 and merged_run.num_merged == 3
-
-
-def test_rank_correlation_by_hand() -> None:
-    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])) == pytest.approx(1)
-    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])) == pytest.approx(-1)
-    assert spearman(np.array([1.0, 2.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(0.9487, abs=1e-4)
-    assert spearman(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
-
-
-def test_regret_by_hand() -> None:
-    runs = tr3m()[:5]
-    scored = score_table(runs)
-    scored = dataclasses.replace(
-        scored,
-        measured_s=np.array([10.0, 11.0, 12.0, 13.0, 20.0]),
-        predicted_s=np.array([9.0, 8.0, 7.0, 6.0, 1.0]),
-        predicted_fits=np.array([True, True, True, True, False]),
-    )
-    assert regret(scored, range(5)) == pytest.approx(0.3)
-    assert regret(scored, range(3)) is None
-
-
-def test_the_baseline_is_one_share_of_the_peak() -> None:
-    runs = merged(tr3m())
-    baseline = constant_mfu(score_table(runs))
-    shares = {round(float(share), 6) for share in baseline.rate / baseline.predicted_s}
-    assert len(shares) == 1
 
 
 def _table(tmp_path: Path, **changes: str) -> Path:
@@ -326,43 +265,6 @@ def test_rows_of_other_kernels_are_not_merged(tmp_path: Path) -> None:
     assert len(merged([interpret({**row, name: value}) for name, value in others.items()])) == len(others)
 
 
-def test_a_baseline_that_cannot_tell_rows_apart_has_their_mean_regret() -> None:
-    runs = tr3m()[:4]
-    scored = dataclasses.replace(
-        score_table(runs), measured_s=np.array([10.0, 11.0, 12.0, 13.0]), predicted_fits=np.ones(4, dtype=bool)
-    )
-    alike = dataclasses.replace(scored, expected_s=np.full(4, 5.0))
-    backwards = dataclasses.replace(alike, measured_s=alike.measured_s[::-1].copy())
-    assert regret(alike, range(4)) == regret(backwards, range(4)) == pytest.approx(0.15)
-
-
-def test_a_first_choice_that_ran_out_of_memory_is_counted_beside_the_regret() -> None:
-    runs = tr3m()[:5]
-    scored = dataclasses.replace(
-        score_table(runs),
-        measured_s=np.array([10.0, 11.0, 12.0, 13.0, np.nan]),
-        out_of_memory=np.array([False, False, False, False, True]),
-        expected_s=np.array([6.0, 7.0, 8.0, 9.0, 5.0]),
-        predicted_fits=np.ones(5, dtype=bool),
-    )
-    chosen = scores(scored, range(5), 0)
-    assert (chosen.regret_mean, chosen.oom_first_choices, chosen.oom_missed) == (0.0, 1, 1)
-    alternative = dataclasses.replace(scored, predicted_fits=~scored.out_of_memory)
-    assert scores(alternative, range(5), 0).oom_first_choices == 0
-
-
-def test_what_was_measured_can_be_chosen_though_it_was_not_predicted_to_fit() -> None:
-    runs = tr3m()[:4]
-    scored = dataclasses.replace(
-        score_table(runs),
-        measured_s=np.array([10.0, 14.0, 12.0, 13.0]),
-        expected_s=np.array([20.0, 11.0, 12.0, 13.0]),
-        predicted_fits=np.array([False, True, True, True]),
-    )
-    assert regret(scored, range(4)) == pytest.approx(0.4)
-    assert regret(dataclasses.replace(scored, used=np.array([True, False, False, False])), range(4)) == 0.0
-
-
 def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     own_rows = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
     own_rows |= {
@@ -419,130 +321,6 @@ def test_bad_tables_are_one_sentence_and_exit_2(
 def test_a_table_without_a_usable_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of 1 rows can be scored: layers not stated"):
         validate(read_rows(_table(tmp_path, layers="")))
-
-
-def test_this_projects_own_h200_runs() -> None:
-    """Compares runs of the development on H200 with predictions: times within 12 % in the median, memory within 10 %,
-    no OOM said to fit.
-    """
-    runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
-    report = scores(score_table(runs), range(len(runs)), 0)
-    assert report.step_time_ape_median is not None and report.step_time_ape_median <= 0.12
-    assert report.memory_ape_median is not None and report.memory_ape_median <= 0.10
-    assert (report.oom_missed, report.oom_false_alarms) == (0, 0)
-
-
-def test_recipes_do_not_share_a_cell_nor_are_their_rows_merged() -> None:
-    """Checks Adafactor's rows beside the same rows of another recipe; published tables state no recipe and are
-    unchanged.
-    """
-    own_rows = read_rows(MEASUREMENTS / "gpt2-adafactor-1xH200.csv")
-    report = validate([*own_rows, *({**row, "recipe": "another"} for row in own_rows)])
-    assert report.num_merged_away == 2 * validate(own_rows).num_merged_away
-    first, second = report.cells
-    assert first.ours == second.ours and first.cell[:-1] == second.cell[:-1]
-    assert {first.label.partition(", recipe ")[2], second.label.partition(", recipe ")[2]} == {
-        own_rows[0]["recipe"],
-        "another",
-    }
-    (alone,) = validate(own_rows).cells
-    assert "recipe" not in alone.label
-
-
-def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = read_rows(TABLES / "tr3m_1b3.csv")
-    every = validate(rows, num_calibrate=3)
-    sizes = {report.cell: report.ours.rows_scored + 3 for report in every.cells}
-    assert sorted(sizes.values()) == [11, 16]
-    large = validate(rows, num_calibrate=3, min_cell=12)
-    assert [report.cell for report in large.cells] == [max(sizes, key=lambda cell: sizes[cell])]
-    assert large.overall == large.cells[0].ours and large.num_small == 11
-    table = str(TABLES / "tr3m_1b3.csv")
-    assert main([table, "--calibrate", "3", "--min-cell", "6"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "cells not looked" not in out and "before calibrating: step time, median error 8.4 %" in out
-    assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "error: no cell has 17 configurations: the largest has 16",
-        "error: --min-cell must be at least 1, got 0",
-    ]
-
-
-def test_several_tables_are_scored_together(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ("gpt2-gated-1xH200.csv", "gpt2-profiled-1xH200.csv", "gpt2_zero-1xH200.csv")
-    scored: list[int] = []
-    for table_names in (names[:1], names[:2], names):
-        assert main([*(str(MEASUREMENTS / name) for name in table_names), "--json"]) == 0
-        scored.append(json.loads(capsys.readouterr().out)["overall"]["rows_scored"])
-    assert scored == [2, 2, 10], "the second has the points of the first, the third eight of its own"
-
-
-MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
-"""Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/lab/2026-11-23.md)."""
-
-
-MEMORY_WITHIN = {"bloom7b-adafactor-2xH200.csv": 0.06}
-"""Error of memory where the trainer has since changed: rows of torch's own error feedback under PowerSGD."""
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H[12]00.csv")))
-def test_the_h200_runs_of_the_search_itself(name: str) -> None:
-    """Checks the wanted figures of every table."""
-    report = validate(read_rows(MEASUREMENTS / name)).overall
-    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.12
-    assert report.memory_ape_median is not None and report.memory_ape_median < MEMORY_WITHIN.get(name, 0.05)
-    assert report.oom_missed == MISSED_UNDER_TORCH_2_11.get(name, 0)
-
-
-@pytest.mark.parametrize(
-    ("space", "tokens_per_s", "off"),
-    [
-        ("gpt2_xl", 49_529, 0.12),
-        ("gpt2", 340_217, 0.2),  # the fastest of three hosts that set the pace of this point
-    ],
-)
-def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, off: float) -> None:
-    """Checks runs of FSDP2 stage 3, 16 x 32, each on one H200 limited to a smaller memory (docs/measurements.md)."""
-    layout = fsdp(attention="sdpa", loss="chunked", compile="block")
-    point = (search_spaces.load(space).recipe, layout, BatchPoint(micro_batch=16, grad_accum=32))
-    predicted_s = float(step_time(from_points([point], find_cluster("1xH200"))).total_s[0])
-    assert predicted_s * tokens_per_s / (512 * 1024) == pytest.approx(1, abs=off)
-
-
-def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the_device() -> None:
-    """Compares bare loops on two H200, GPT-2 small at micro-batch 8: 61 ms a step under DDP, 87 to 99 under FSDP2."""
-    recipe = dataclasses.replace(search_spaces.load("gpt2").recipe, global_batch=16)
-    batch = BatchPoint(micro_batch=8, grad_accum=1)
-    steps = {
-        layout.engine: step_time(from_points([(recipe, layout, batch)], find_cluster("2xH200")))
-        for layout in (
-            Layout(engine="ddp", dp_replicate=2, attention="sdpa"),
-            fsdp(dp_shard=2, grad_sync="every", attention="sdpa"),
-        )
-    }
-    assert float(steps["ddp"].total_s[0]) == pytest.approx(0.061, rel=0.12)
-    assert float(steps["ddp"].host_s[0]) < 0.02 * float(steps["ddp"].total_s[0])
-    assert float(steps["fsdp"].total_s[0]) == pytest.approx(0.093, rel=0.12) and float(steps["fsdp"].host_s[0]) > 0.03
-
-
-def test_the_intervals_of_the_h200_runs() -> None:
-    """Checks all tables together, because a single one has two to sixteen timed rows: too few to distinguish 60 % from
-    80 %.
-    """
-    report = validate([row for path in sorted(MEASUREMENTS.glob("*H[12]00.csv")) for row in read_rows(path)]).overall
-    assert report.interval_coverage is not None and 0.7 <= report.interval_coverage <= 0.9
-    assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.25
-
-
-def test_published_runs_that_came_after_the_model() -> None:
-    report = validate(read_rows(TABLES / "published_bf16.csv")).overall
-    assert report.rows_scored == 16 and report.oom_false_alarms == 0
-    assert report.step_time_ape_median is not None and report.step_time_ape_median < 0.08
-    assert report.memory_ape_median is not None and report.memory_ape_median < 0.08
-    # Rates of software that no run told have wide intervals, and those far from evidence are as wide as such rows, of
-    # this table too, are off (`evidence`): all hold, and half of them within 13 %.
-    assert report.interval_coverage is not None and report.interval_coverage >= 0.7
-    assert report.interval_half_width_median is not None and report.interval_half_width_median < 0.13
 
 
 def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
