@@ -134,6 +134,8 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
     if layout.world_size != num_devices:
         degrees = _above_one({axis: getattr(layout, axis) for axis in _DEGREES})
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
+    if not recipe.has_model:
+        return None
     return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
 
 

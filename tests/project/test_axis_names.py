@@ -85,8 +85,11 @@ AXES: Mapping[str, frozenset[str]] = {
     ),
     # Definitions of views: names of columns.
     "platform/tracking/views.py": SHARED,
-    "platform/tracking/content.py": frozenset({"checkpointing"}),
+    "platform/tracking/content.py": frozenset({"checkpointing", "flags"}),
     "platform/report/columns.py": frozenset({"engine", "checkpointing"}),
+    # A command's own axes, and the loss that its steps tell.
+    "trainers/spec/batch.py": frozenset({"flags"}),
+    "trainers/commands/": frozenset({"loss"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
     # whole tells kernels apart by their shapes.
     "platform/tracking/series.py": frozenset({"loss"}),
@@ -104,6 +107,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/marks/kinds.py": frozenset({"attention", "cp", "loss", "pp"}),
     "trainers/profiling/": frozenset({"compile"}),
     "trainers/records/sums.py": frozenset({"attention", "cp", "loss", "pp", "tp"}),
+    "trainers/text/make_text.py": frozenset({"flags"}),  # those of a regular expression
     "trainers/marks/step.py": frozenset({"schedule"}),  # all micro-batches of a step
 }
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""

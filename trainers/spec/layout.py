@@ -35,6 +35,10 @@ class Layout(LayoutAxes):
                 raise ValueError(f"{name} must {bound}, got {value}")
             if value > LARGEST:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
+        if self.flags and not self.rules.runs_commands:
+            raise ValueError(
+                f"flags are the axes of a user's command, got flags {shortened(self.flags)} with {self.engine}"
+            )
         for sentence in (*self.rules.contradictions(self), *self._missing_axes()):
             raise ValueError(sentence)
         if self.schedule != "1f1b" and self.pp == 1:
@@ -67,6 +71,11 @@ class Layout(LayoutAxes):
         return rules_of(self.engine)
 
     @property
+    def unknown(self) -> frozenset[str]:
+        """Axes whose value is not known, since a command decides it; no view shows them."""
+        return _UNKNOWN if self.rules.runs_commands else frozenset()
+
+    @property
     def data_parallel_part(self) -> "Layout":
         """The layout of the ranks that hold the same part of the model."""
         if self.model_parallel == 1:
@@ -87,7 +96,11 @@ class Layout(LayoutAxes):
 
     @property
     def degrees(self) -> str:
-        """The degrees of the mesh as text: data parallel always, the others where they are used."""
+        """The degrees of the mesh as text: data parallel always, the others where they are used; empty where a command
+        decides.
+        """
+        if self.unknown:
+            return ""
         data_parallel = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
         return " ".join([data_parallel, *self.axis_labels("degrees").values()])
 
@@ -106,6 +119,10 @@ class Layout(LayoutAxes):
         parts = [self.rules.label(self), self.replicas, *self.axis_labels().values()]
         return ", ".join(part for part in parts if part)
 
+    def axis_labels(self, *columns: str) -> dict[str, str]:
+        labels = super().axis_labels(*columns)
+        return {name: words for name, words in labels.items() if name not in self.unknown}
+
     def _is_shown(self, axis: str) -> bool:
         """Returns whether the value of `axis` tells layouts apart: `grad_sync` only where the engine has both and there
         is more than one rank.
@@ -113,5 +130,6 @@ class Layout(LayoutAxes):
         return self.rules.chooses_sync(self) if axis == "grad_sync" else super()._is_shown(axis)
 
 
+_UNKNOWN = frozenset(axes_of(Layout)) - {"engine", "flags"}
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.
 _identity = functools.lru_cache(maxsize=1 << 16)(identity)
