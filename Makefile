@@ -7,10 +7,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Exact versions: beside NVIDIA's GPUs those on which GPU figures were measured.
-# For V100, in a fresh .venv: make setup CONSTRAINTS=constraints-v100.txt
-CONSTRAINTS ?= $(if $(filter GPU,$(shell nvidia-smi -L 2>/dev/null)),constraints-cuda.txt,constraints.txt)
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
+# Exact files: beside NVIDIA's GPUs those on which GPU figures were measured.
+# For V100, in a fresh .venv: make setup LOCK=constraints-v100.txt; without Linux on x86-64: LOCK=constraints.txt
+LOCK ?= $(if $(filter GPU,$(shell nvidia-smi -L 2>/dev/null)),requirements-cuda.lock,requirements.lock)
 
 # What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
 SPACE ?= bloom7b
@@ -28,20 +27,17 @@ TORCH_VENV := .venv-torch-$(TORCH)
 MESH_TESTS := $(addprefix tests/contract/,test_mesh.py test_pipeline.py test_torch_traps.py)
 QUICK := not (contract or heavy or mirror or ray or search or slow)
 
-.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs clean
+.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs package clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt or, with GPUs, constraints-cuda.txt
+setup: $(STAMP) ## the environment in .venv, exact files by the hashes of requirements.lock or, with GPUs, requirements-cuda.lock
 
-# deepspeed is built from source and its build imports torch: torch goes first, and the build is not isolated from it.
-$(STAMP): $(CONSTRAINTS) pyproject.toml scripts/install_pth.py
+$(STAMP): $(LOCK) pyproject.toml scripts/install.sh scripts/install_pth.py
 	@echo "Setting up $(VENV); the first time this takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip setuptools wheel
-	$(PIP) torch
-	$(PIP) --no-build-isolation --editable '.[dev]'
+	scripts/install.sh $(BIN)/python $(LOCK) train dev fp8 server
 	$(BIN)/python scripts/install_pth.py
 	touch $@
 
@@ -80,6 +76,9 @@ format: $(STAMP) ## mend format and what lint can mend
 
 docs: $(STAMP) ## write the pages of docs/reference from parsers, declarations and committed files
 	$(BIN)/python -m scripts.reference
+
+package: $(STAMP) ## the wheel of layout-search, in dist/
+	$(BIN)/python -m scripts.package
 
 clean: ## remove the environment and caches; studies stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

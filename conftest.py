@@ -12,12 +12,15 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import platform
 from trainers.spec.optional_kernels import OptionalKernel
+
+if TYPE_CHECKING:
+    from tests.wording import Wording
 
 ROOT = Path(__file__).resolve().parent
 platform.__path__ = [str(ROOT / "platform")]
@@ -98,6 +101,15 @@ def pytest_runtest_setup() -> None:
 def regenerate_golden(request: pytest.FixtureRequest) -> bool:
     """Returns whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--regenerate-golden"))
+
+
+@pytest.fixture
+def wording(request: pytest.FixtureRequest, regenerate_golden: bool) -> "Wording":
+    """Returns what compares the test's sentences with the recorded ones."""
+    from tests.wording import Wording
+
+    test = request.node.nodeid.split("::", 1)[1]
+    return Wording(request.path, test, regenerates=regenerate_golden)
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "offload": words(("none",), zero),
             "overlap": words(("default",), zero),
             "mlp": words(("plain",), zero),
+            "experts": words(("loop",), zero),
             "cuda_graphs": words(("off",), zero),
             "schedule": words(("1f1b",), zero),
             **{

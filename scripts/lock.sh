@@ -2,12 +2,7 @@
 # Writes the locks: versions of the constraints with the hashes of all their files, by uv (pip install uv).
 #   scripts/lock.sh cpu cuda v100
 # cpu and v100 ask torch's own indexes, since those builds are no files of PyPI; cpu keeps its torch line where that index
-# cannot be reached and the version is the same. A lock is installed so, DeepSpeed last, for its build imports torch:
-#   grep -v '^deepspeed' requirements-cuda.lock > rest.lock
-#   pip install --require-hashes --no-deps -r rest.lock
-#   pip install --require-hashes --no-deps --no-build-isolation -r requirements-cuda.lock
-#   pip install --no-deps --no-build-isolation --editable .
-# The CPU lock needs --extra-index-url https://download.pytorch.org/whl/cpu, that of V100 .../cu126.
+# cannot be reached and the version is the same. scripts/install.sh installs a lock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 INDEX=https://download.pytorch.org/whl
@@ -37,6 +32,13 @@ for kind in "$@"; do
         echo "# Made by scripts/lock.sh $kind from $constraints, for Linux x86-64 and Python 3.11."
         { echo "$torch_lines" && grep -vE '^(#|torch==)' $others | hashed --no-deps; } | LC_ALL=C sort --unique
     } >$lock.part
+    # What the requirements need must be in the lock: pip refuses everything else. NVIDIA's libraries come with torch.
+    missing=$(comm -23 \
+        <(uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+            --extra train --extra dev --extra fp8 --extra server --constraint <(grep -v '^torch==' $others) --constraint <(echo "${torch%+*}") pyproject.toml \
+            | sed 's/[ =;].*//' | grep -vE '^(cuda|nvidia)-|^triton$' | sort) \
+        <(sed 's/[ =].*//' $lock.part | sort))
+    [[ -z $missing ]] || { echo "error: $constraints has no version of" $missing >&2 && exit 1; }
     mv $lock.part $lock
     echo $lock
 done

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainers.spec.codec import json_object
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json))(?:@([\w.-][\w./-]*))?")
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 LONGEST_S = 15.0
 """Seconds that the hub has for its answer: its library itself tries for more than a minute."""
 

@@ -19,6 +19,9 @@ MOST_FFN = 8.0
 under the cap. transformers' defaults give them to a configuration that states its hidden size alone.
 """
 
+_EXPERTS, _CHOSEN = 8, 2
+"""Experts of a miniature's block, and those that a token visits, where the model has as many."""
+
 TIME_BUDGET_S = 385.0
 """Default time budget of two workers, in seconds. Two quiet cores need about half of it; beside two busy loops
 `make search` takes seven minutes with it, the start and the end of Ray included.
@@ -31,9 +34,12 @@ def small_model(
     """Returns a byte-level model of `model`'s architecture: its kind of positions, norms, feed-forward and head, only
     smaller.
 
-    `max_positions` counts where `model` has a bound on the length. Grouped key/value heads stay grouped.
+    `max_positions` counts where `model` has a bound on the length. Grouped key/value heads stay grouped. All experts of
+    a block together are as wide as the widest feed-forward block of a miniature, or less.
     """
     grouped = model.num_kv_heads < model.num_heads
+    num_experts = min(_EXPERTS, model.num_experts)
+    ffn_size = round(hidden_size * min(MOST_FFN / max(1, num_experts), model.ffn_size / model.hidden_size))
     return ModelSpec(
         name=f"{model.name}-miniature",
         architecture=model.architecture,
@@ -42,7 +48,7 @@ def small_model(
         num_heads=num_heads,
         num_kv_heads=num_heads // 2 if grouped else num_heads,
         vocab_size=VOCAB_SIZE,
-        ffn_size=round(hidden_size * min(MOST_FFN, model.ffn_size / model.hidden_size)),
+        ffn_size=max(8, ffn_size // 8 * 8) if num_experts else ffn_size,
         max_positions=max_positions if model.max_positions else 0,
         tied_embeddings=model.tied_embeddings,
         embedding_norm=model.embedding_norm,
@@ -51,6 +57,8 @@ def small_model(
         window=_WINDOW if model.window else 0,
         window_layers=max(1, round(num_layers * model.window_layers / model.num_layers)) if model.window else 0,
         logit_softcap=model.logit_softcap,
+        num_experts=num_experts,
+        experts_per_token=min(_CHOSEN, model.experts_per_token),
         miniature_of=model.name,
         **{field: getattr(model, field) for field in (*SWITCHES, *MULTIPLIERS)},
     )
@@ -116,6 +124,8 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     """
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
+    # On a CPU too grouped products are several times as fast as the loop.
+    experts = {"experts": ("grouped", "loop")} if model.num_experts else {}
     split = {"engine": engines.splitting(engines.shards_first()), "zero_stage": (3, 0), **degrees}
     small = Space(
         name=f"{space.name}-miniature",
@@ -128,11 +138,13 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
             # A small model on small batches learns visibly within the few steps of a measurement.
             learning_rate=1e-3,
             data=INCLUDED,
+            routing=space.recipe.routing,
         ),
         axes={
             "zero_stage": (3,),
             "engine": engines.sharding(),
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
+            **experts,
         },
         variations=({"engine": engines.replicating(), "zero_stage": (0,)},),
         model_parallel=split if degrees else {},

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import engines
+from search_spaces.experts import with_experts
 from search_spaces.miniature import on_cpus
 from search_spaces.optional import with_installed
 from search_spaces.space import Space
@@ -40,7 +41,7 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
     kernels = (fused, "sdpa" if model.window else "eager")
     space = Space(
         name=name,
-        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
+        summary=f"{name} ({model.architecture}, {_parameters(model)}), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
             "attention": kernels,
@@ -72,12 +73,18 @@ def space_of_config(path: Path, remarks: tuple[str, ...] = ()) -> Space:
         remarks=(*remarks, *remarks_on(config, name)),
     )
     has_fused_mlp = architecture_of(model.architecture).has_fused_mlp(config)
-    space = with_installed(space, "attention", *(("mlp",) if has_fused_mlp else ()), "loss")
+    space = with_installed(with_experts(space), "attention", *(("mlp",) if has_fused_mlp else ()), "loss")
     return dataclasses.replace(space, miniature=on_cpus(space))
 
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
 """Length and global batch where a configuration does not state them."""
+
+
+def _parameters(model: ModelSpec) -> str:
+    """Returns the words for the number of parameters, and for those that a token passes where these are fewer."""
+    active = f", {model.active_parameters / 1e9:.3g} B active" if model.num_experts else ""
+    return f"{model.num_parameters / 1e9:.3g} B parameters{active}"
 
 
 def _name(path: Path) -> str:

@@ -24,10 +24,9 @@ _VARIED = (
 )
 _OF_EXCHANGES = ("bucket_mib", "overlap", "prefetch", "reshard")
 """Axes that change nothing on a single data-parallel rank, which exchanges nothing."""
+BESIDE_FASTEST = "some values one axis at a time, beside the likely fastest kernels: all combinations are too many"
 NARROWED: Mapping[str, str] = {
-    **dict.fromkeys(
-        _VARIED, "some values one axis at a time, beside the likely fastest kernels: all combinations are too many"
-    ),
+    **dict.fromkeys(_VARIED, BESIDE_FASTEST),
     **dict.fromkeys(
         ("loss", "grad_sync"), "one value where tp, pp or cp split the model, whose degrees multiply the layouts"
     ),

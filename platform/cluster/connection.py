@@ -34,7 +34,8 @@ LATE = "timed out during startup"
 """Ray's message about a node that did not start within the 30 s that Ray allows."""
 _MOST_OF_ADDRESS = 300
 """Number of characters read from a file that names a cluster's address."""
-_ROOT = Path(__file__).resolve().parents[2]
+_SHIPPED = Path(__file__).resolve().parents[__name__.count(".")] / startup.__name__.partition(".")[0]
+"""The folder of the code that Ray gives to workers on all nodes: `trainers`, or the installed package."""
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -218,7 +219,7 @@ def _start(address: str) -> None:
         address=address,
         include_dashboard=False if address == "local" else None,
         runtime_env={
-            "py_modules": [str(_ROOT / "trainers")],
+            "py_modules": [str(_SHIPPED)],
             "env_vars": {name: os.environ[name] for name in _SETTINGS},
             "worker_process_setup_hook": prestart.preload,
         },

@@ -13,8 +13,9 @@ from pathlib import Path
 def _roots() -> dict[str, Path]:
     """Returns the checkout that each of our packages comes from."""
     roots = {"platform": Path(__file__).resolve().parents[2]}
+    above = __name__.rpartition("platform.")[0]  # nothing in a checkout
     for name in ("search_spaces", "trainers"):
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(above + name)
         if spec is not None and spec.origin is not None:
             roots[name] = Path(spec.origin).resolve().parents[1]
     return roots

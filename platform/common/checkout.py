@@ -8,7 +8,10 @@ from pathlib import Path
 
 from trainers.spec import engines, optional_kernels
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+"""The folder that holds our packages: the checkout, or the folder of installed packages."""
+COMMIT_FILE = Path(__file__).resolve().with_name("COMMIT")
+"""The commit of an installed package, which its build writes; no file of a checkout."""
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
 """Environment variable with the commit of a copy that has no .git: a container, the working directory of a submitted
 job.
@@ -18,6 +21,7 @@ _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pya
 
 def commit() -> str:
     """Returns the short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
+    An installed package has that of its build: the folder around it may be another project's checkout.
 
     The environment variable `COMMIT_VARIABLE` takes precedence over git.
     """
@@ -28,6 +32,8 @@ def commit() -> str:
 
     if stated := os.environ.get(COMMIT_VARIABLE):
         return stated
+    if COMMIT_FILE.exists():
+        return COMMIT_FILE.read_text().strip()
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):

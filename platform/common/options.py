@@ -65,6 +65,11 @@ def json_field(**declared: Any) -> Any:
     return option(False, about="print the result as JSON, alone on standard output", **declared)
 
 
+def markdown_field(**declared: Any) -> Any:
+    """Returns the field of `--markdown`."""
+    return option(False, about="print the result as Markdown, alone on standard output", **declared)
+
+
 def address_field(**declared: Any) -> Any:
     """Returns the field of `--address`, the Ray that a command runs on."""
     about = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'

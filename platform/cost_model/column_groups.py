@@ -128,6 +128,8 @@ class LayoutColumns:
     """Reads and writes of the inner width in an activation's passes; see `kernels.activation_passes`."""
     inner_copies: Array
     """Tensors of the feed-forward's inner width that a block saves; see `kernels.inner_copies`."""
+    grouped_experts: Array
+    """1 where the products of all experts of a block are one, 0 where they are computed expert by expert."""
     micro_batch: Array
     grad_accum: Array
 

@@ -29,8 +29,11 @@ EVEN_FLOPS = constants.number("compute", "EVEN_FLOPS")
 METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 
 
-def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
+def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array, groups: Array | float = 1.0) -> Array:
     """Returns the seconds of a forward product [rows, depth] x [depth, width].
+
+    With `groups` the rows are in that many parts of one size, each with a right operand of its own: all right operands
+    pass through memory, and a part's last rows fill a tile of their own.
 
     Two effects lower the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end are a
     larger share of a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where
@@ -40,18 +43,30 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     from 16 bits.
     """
     c = columns
-    waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
+    in_group = rows / groups
+    waves = groups * np.ceil(in_group / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
     ideal = 2 * rows * width * depth / c.matmul_flops
     # The library chooses smaller tiles, which reuse less data, where they fill the last wave better.
-    idle = np.ceil(waves) / waves
+    idle = np.ceil(waves) / waves * _filled(c, in_group, groups, 1.0)
     for parts, share in SMALLER_TILES:
-        idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share)
+        filled = _filled(c, in_group, groups, parts)
+        idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share * filled)
     filled_s = ideal * idle * (1 + c.half_depth / depth)
     cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
-    traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
+    traffic = (rows * depth + groups * depth * width + rows * width) * c.compute_bytes
     casts = rows * depth * c.cast_bytes / bandwidth
     return np.maximum(np.where(waves < 1, np.minimum(filled_s, cut), filled_s), traffic / bandwidth) + casts
+
+
+def _filled(c: Columns, in_group: Array, groups: Array | float, parts: float) -> Array | float:
+    """Returns the rows that the tiles of a group compute, relative to its own, where a tile has `c.tile_rows / parts`;
+    1 without groups, whose last tile is one of many.
+    """
+    if np.all(np.asarray(groups) == 1):
+        return 1.0
+    tile = c.tile_rows / parts
+    return np.ceil(in_group / tile) * tile / in_group
 
 
 def _misalignment(c: Columns, width: Array) -> Array:

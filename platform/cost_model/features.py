@@ -246,6 +246,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
         "inner_copies": of_words(copies, "compile", "mlp"),
         "activation_forward": of_words(lambda *words: passes(*words)[0], "compile", "mlp"),
         "activation_backward": of_words(lambda *words: passes(*words)[1], "compile", "mlp"),
+        "grouped_experts": of_words(lambda word: word == "grouped", "experts"),
         "logit_bytes": _logit_bytes(work, layouts),
         "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
         "chunked_loss": of_words(lambda word: word != "plain", "loss"),

@@ -18,13 +18,14 @@ CHECKPOINT_HOST_S = constants.number("host", "CHECKPOINT_HOST_S")
 SHARPNESS = constants.number("host", "SHARPNESS")
 
 
-def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
+def host_layer_s(columns: Columns, further_launches: Array | float = 0.0) -> tuple[Array, Array, Array]:
     """Returns the host seconds (forward, backward, a checkpoint's second forward) of one block's kernels and hooks: the
-    lower limit for small micro-batches. A replayed graph takes the host next to none.
+    lower limit for small micro-batches. A replayed graph takes the host next to none. `further_launches` are those of a
+    block's kind.
     """
     c, software = columns, columns.software
     launched = np.where(costs_of(c).replays(c), 0.0, 1.0)
-    launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
+    launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES) + further_launches
     launch_s = np.where(software.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
     kernels = launches * launch_s + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)

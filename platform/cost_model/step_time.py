@@ -126,7 +126,8 @@ def _work(c: Columns, head: Array) -> _Work:
     on_host = full & (c.software.checkpoint_device_share == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.software.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context + to_host
-    forward, backward, again = host_layer_s(c)
+    (launches,) = blocks.mean(c, lambda kind: (kind.further_launches(c),))
+    forward, backward, again = host_layer_s(c, launches)
     return _Work(
         layer=layer,
         busy=busy,

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from platform.common.errors import InputError
-from platform.common.options import argument, json_field, option
+from platform.common.options import argument, json_field, markdown_field, option
 from platform.common.quantities import amount
 from platform.cost_model.hardware import THIS_PROJECT
 from platform.plan.networks import LARGEST_GBPS, SWEPT, parse_sweep, split_network
@@ -89,6 +89,7 @@ class PlanOptions:
         about="the best layout by network between nodes: node-gbps=10,25,50,100,200,400, in Gbit/s of a node",
     )
     json: bool = json_field()
+    markdown: bool = markdown_field()
 
     @property
     def fixes_recipe(self) -> bool:
@@ -124,6 +125,8 @@ class PlanOptions:
         Raises:
             InputError: they are not.
         """
+        if self.json and self.markdown:
+            raise InputError("--json and --markdown are two forms of one answer: leave one out")
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             if value is not None and not 0 < value <= largest:

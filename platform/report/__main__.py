@@ -1,6 +1,7 @@
 """Prints the table and the winner of a study, finished, cut short or running, and writes its files.
 
     python -m platform.report bloom7b-1 --csv bloom7b.csv
+    python -m platform.report bloom7b-1 --markdown > bloom7b.md
     python -m platform.report bloom7b-1gpu bloom7b-4gpu --html report.html
     python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from platform.common.command import exit_code_of
 from platform.common.errors import InputError, one_line
-from platform.common.options import CommandParser, argument, json_field, option
+from platform.common.options import CommandParser, argument, json_field, markdown_field, option
 from platform.common.output import print_line
 from platform.common.signals import exit_with
 from platform.report.difference import difference, measurement_by_prefix
@@ -27,6 +28,7 @@ from platform.report.group_report import report
 from platform.report.html.page import write_page
 from platform.report.image_formats import pictures_field
 from platform.report.json_report import as_json, finite
+from platform.report.markdown import as_markdown
 from platform.report.measurement_table import write_table
 from platform.report.show import show
 from platform.report.summary import verdicts
@@ -63,6 +65,7 @@ class ReportOptions:
     )
     studies: Path = studies_field()
     json: bool = json_field()
+    markdown: bool = markdown_field()
     csv: Path | None = option(None, metavar="FILE", about="write the measurement table there too")
     pictures: str = pictures_field()
     mlflow: str | None = option(
@@ -88,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: ReportOptions) -> int:
+    if options.markdown and (options.json or options.compare):
+        raise InputError("--markdown goes with neither --json nor --compare: leave one out")
     if options.compare:
         return _compare(options)
     places = [located(user_path(options.studies).absolute(), name) for name in options.names]
@@ -97,9 +102,10 @@ def _report(options: ReportOptions) -> int:
     if options.csv is not None and (len(places) > 1 or any(several)):
         name = " and ".join(name for _, name in places)
         raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
-    if len(places) > 1 and options.html is None:
+    is_together = options.html is not None or options.markdown
+    if len(places) > 1 and not is_together:
         raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
-    if several == [True] and options.html is None:
+    if several == [True] and not is_together:
         return report(*places[0], as_object=options.json, trusted=options.trust, form=options.pictures)
     folders = [find(path.parent, path.name) for studies, name in places for path in _members(studies, name)]
     explicit_uri = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
@@ -132,11 +138,14 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
         files.append(options.csv)
     if options.html is not None:
         files.append(write_page(options.html, [result], [folder]))
-    show(result, files, as_object=options.json)
+    if options.markdown:
+        print(as_markdown(result), end="")
+    else:
+        show(result, files, as_object=options.json)
     if running:
         print_line("The study is running: its search mirrors it to MLflow.")
         return report_exit_code(result)
-    if not options.json:
+    if not options.json and not options.markdown:
         print(last_ending(result.history.end, folder), duration_sentence(result.history), sep="\n")
     if not options.no_mlflow and not owner:
         _mirror(folder, result, explicit_uri, options.html)
@@ -144,12 +153,13 @@ def _report_one(folder: Path, explicit_uri: str, options: ReportOptions) -> int:
 
 
 def _report_together(folders: Sequence[Path], explicit_uri: str, options: ReportOptions) -> int:
-    """Writes one page on several studies; returns the best of their exit codes."""
+    """Writes one page on several studies, or Markdown; returns the best of their exit codes."""
     results = [_read(folder) for folder in folders]
-    assert options.html is not None
-    path = write_page(options.html, results, folders)
+    path = None if options.html is None else write_page(options.html, results, folders)
     if options.json:
         print(json.dumps([as_json(result) for result in results], allow_nan=False))
+    elif options.markdown:
+        print("\n".join(map(as_markdown, results)), end="")
     else:
         for result in results:
             print(f"{result.header.name}:", *verdicts(result), sep="\n  ")

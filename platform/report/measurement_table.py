@@ -58,6 +58,8 @@ def _notes(measurement: Measurement) -> Iterable[str]:
     """Yields notes on what has no column."""
     if measurement.miniature:
         yield f"miniature of {measurement.recipe.miniature_of}"
+    if balance := measurement.recipe.forced_balance:
+        yield f"forced balance: {balance}"
     if measurement.repeat:
         yield f"repeat {measurement.repeat}"
     layout = measurement.layout
@@ -165,16 +167,22 @@ def _nothing(_: MeasuredRow) -> None:
     """Returns the cell of a column that published rows alone have."""
 
 
+def table_of(result: StudyResult, journal: Path | None = None) -> tuple[list[Column[MeasuredRow]], list[MeasuredRow]]:
+    """Returns the table's columns, and a row for each measurement of a study, skipped ones included; `journal` is the
+    path that the rows are said to come from.
+    """
+    cells = _AXES | _CELLS | {"url_or_repo_path": lambda _: journal and str(journal)}
+    columns = [Column(key=name, value=cells.get(name, _nothing), of=_part(name)) for name in HEADER]
+    return columns, [MeasuredRow(run=measurement, header=result.header) for measurement in result.history.measurements]
+
+
 def write_table(path: Path, result: StudyResult, journal: Path | None = None) -> None:
-    """Writes a row for each measurement of a study, skipped ones included, and the path of its journal where given.
+    """Writes the table of a study.
 
     Raises:
         InputError: the file cannot be written.
     """
-    cells = _AXES | _CELLS | {"url_or_repo_path": lambda _: journal and str(journal)}
-    columns = [Column(key=name, value=cells.get(name, _nothing), of=_part(name)) for name in HEADER]
-    rows = [MeasuredRow(run=measurement, header=result.header) for measurement in result.history.measurements]
-    write_csv(path, columns, rows)
+    write_csv(path, *table_of(result, journal))
 
 
 def strategy(layout: Layout) -> str:

@@ -53,18 +53,44 @@ def _print_title(screen: Console, recipe: Recipe, header: StudyHeader, cap_gib: 
     screen.print(f"{recipe.label}, on {header.cluster.label_under(cap_gib)}", style="bold")
 
 
-def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) -> None:
-    recipe, best = result.recipe, result.winning_point
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRows:
+    """The points of a recipe, in the order in which tables show them."""
+
+    timed: list[MeasuredRow]
+    failed: list[MeasuredRow]
+    skipped: list[Measurement]
+
+
+def measured_rows(result: RecipeResult, header: StudyHeader) -> MeasuredRows:
+    """Returns the points of a recipe: the winner first, then the fastest; failures by their outcome."""
+    best = result.winning_point
     rows = [
         MeasuredRow(run=point.typical, header=header, point=point, is_best=point is best) for point in result.points
     ]
-    timed = sorted((row for row in rows if row.run.tokens_per_s is not None), key=_by_speed)
     unmeasured = [row for row in rows if row.run.tokens_per_s is None]
-    skipped = [row.run for row in unmeasured if row.run.outcome is Outcome.SKIPPED]
-    failed = sorted((row for row in unmeasured if row.run.outcome is not Outcome.SKIPPED), key=_by_outcome)
+    return MeasuredRows(
+        timed=sorted((row for row in rows if row.run.tokens_per_s is not None), key=_by_speed),
+        failed=sorted((row for row in unmeasured if row.run.outcome is not Outcome.SKIPPED), key=_by_outcome),
+        skipped=[row.run for row in unmeasured if row.run.outcome is Outcome.SKIPPED],
+    )
+
+
+def confirmed_table(result: RecipeResult, *, is_narrow: bool = False) -> Table[PointRuns] | None:
+    """Returns the table of points that were run again in fresh processes; None where none was."""
+    confirmed = [point for point in result.points if point.runs]
+    confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
+    # On a narrow terminal the batch stands with the layout: a column too many would have its figures cut.
+    columns = (_WITH_BATCH if is_narrow else _AND_BATCH) + _RUNS
+    return Table(columns=columns, rows=confirmed).filled if confirmed else None
+
+
+def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) -> None:
+    recipe, best, rows = result.recipe, result.winning_point, measured_rows(result, header)
+    timed, failed, skipped = rows.timed, rows.failed, rows.skipped
     shown, shown_failed = timed[:_MOST_ROWS], failed[:_MOST_ROWS]
 
-    _print_title(screen, recipe, header, rows[0].run.cap_gib)
+    _print_title(screen, recipe, header, result.points[0].typical.cap_gib)
     # Rows that differ in their global batch differ in what they train: that column stays.
     fixed = ["global_batch"] if recipe.grad_accum else []
     columns = on_terminal(header, [*shown, *shown_failed], fixed=fixed)
@@ -77,17 +103,14 @@ def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) ->
         screen.print(f"and {more:,} more that ran, see the study's files or --json")
     if failed:
         screen.print()
-        screen.print(laid_out(Table(columns=_of_failures(columns), rows=shown_failed, style=_style)))
+        screen.print(laid_out(Table(columns=of_failures(columns), rows=shown_failed, style=_style)))
     if more := len(failed) - len(shown_failed):
         screen.print(f"and {more:,} more that failed, see the study's files or --json")
-    if confirmed := [point for point in result.points if point.runs]:
+    is_narrow = screen.width < _NARROW
+    if confirmed := confirmed_table(result, is_narrow=is_narrow):
         screen.print()
         screen.print("Run again in fresh processes")
-        confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
-        # On a narrow terminal the batch stands with the layout: a column too many would have its figures cut.
-        is_narrow = screen.width < _NARROW
-        table = Table(columns=(_WITH_BATCH if is_narrow else _AND_BATCH) + _RUNS, rows=confirmed).filled
-        screen.print(laid_out(table, gap=2 if is_narrow else 3))
+        screen.print(laid_out(confirmed, gap=2 if is_narrow else 3))
     screen.print()
     if recipe.grad_accum and len({row.run.global_batch for row in timed}) > 1:
         screen.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
@@ -161,7 +184,7 @@ def _width(columns: Columns, measured: Sequence[MeasuredRow], widths: dict[str, 
     return sum(widths[column.key] for column in columns) + _BETWEEN * (len(columns) - 1)
 
 
-def _of_failures(columns: Columns) -> Columns:
+def of_failures(columns: Columns) -> Columns:
     """Returns the columns of what was run, then the outcome and its reason in the width that figures leave."""
     return [
         *(

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import datetime
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -28,6 +29,7 @@ from trainers.records.journal import (
 )
 from trainers.records.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.records.probe import Probe
+from trainers.records.search_state import SearchState
 from trainers.spec.recipe import Recipe
 
 LATER_START = {"cuda": 0.5, "cpu": 1.0}
@@ -63,8 +65,10 @@ class History:
         """Profiles of winners' steps, in the journal's order."""
         self.end: End | None = None
         """The last session's end; None while a session runs and after one that was killed."""
-        self.left_out = ""
-        """Final runs that the last completed session had no time for; a `Resume` keeps it."""
+        self.state = SearchState.EXPLORING
+        """State that asked for the last trial. A session that ended by itself left RESUMING where confirmation runs are
+        left out, else EXPLORING.
+        """
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
         self._steps_s: dict[str, tuple[float, LongestRung]] = {}
@@ -124,6 +128,7 @@ class History:
                 self.profiles.append(entry)
             case TrialStart():
                 self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
+                self.state = entry.state or (SearchState.CONFIRMING if entry.is_final else SearchState.EXPLORING)
                 self._starts_of[key_of_trial(entry)].append(entry)
                 self._count(entry.trial_id)
             case RungStart():
@@ -137,9 +142,9 @@ class History:
             case End():
                 self._close_session(entry.wall_s)
                 self.end = entry
-                # A session that was interrupted says nothing of them.
+                # A session that was interrupted says nothing of what it left out.
                 if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
-                    self.left_out = entry.left_out
+                    self.state = SearchState.RESUMING if entry.left_out else SearchState.EXPLORING
             case StudyCopy():
                 self.header = self.header or entry.study
             case Resume():
@@ -168,8 +173,7 @@ class History:
         self._count(end.trial_id)
 
     def _count(self, trial_id: str) -> None:
-        if trial_id[1:].isdecimal():
-            self._last_number = max(self._last_number, int(trial_id[1:]))
+        self._last_number = max(self._last_number, _number_of(trial_id))
 
     def _close_session(self, wall_s: float | None = None) -> None:
         """Closes a session that ended after `wall_s`, or was killed (None): sets its length and ends its open
@@ -190,6 +194,11 @@ class History:
         """Started trials, in order."""
         return tuple(self._starts.values())
 
+    def trials_since(self, number: int) -> tuple[TrialStart, ...]:
+        """Returns the started trials with higher numbers, in order."""
+        later = itertools.takewhile(lambda start: _number_of(start.trial_id) > number, reversed(self._starts.values()))
+        return tuple(later)[::-1]
+
     @property
     def last_trial_number(self) -> int:
         """The highest trial number in any line, 0 before the first."""
@@ -201,12 +210,6 @@ class History:
         return any(start.is_final for start in self._starts.values()) or any(
             measurement.repeat for measurement in self._measurements.values()
         )
-
-    @property
-    def ends_in_finals(self) -> bool:
-        """Whether the last trial that was started came after the search."""
-        last = next(reversed(self._starts.values()), None)
-        return last is not None and last.is_final
 
     @property
     def start_s(self) -> float:
@@ -263,6 +266,10 @@ class History:
             for end in self._ends.values()
             if end.state == "done"
         )
+
+    def trial_end(self, trial_id: str) -> TrialEnd | None:
+        """Returns the end of a trial; None while it runs and where it was killed."""
+        return self._ends.get(trial_id)
 
     def attempts(self, key: str) -> int:
         """Returns how many trials of the candidate were started."""
@@ -353,3 +360,7 @@ class History:
     def peak_tflops(self, precision: str) -> float | None:
         """Returns the device's matrix-product peak in `precision` that was measured last."""
         return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)
+
+
+def _number_of(trial_id: str) -> int:
+    return int(trial_id[1:]) if trial_id[1:].isdecimal() else 0

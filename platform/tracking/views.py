@@ -14,7 +14,7 @@ TAG = "mlflow.sharedViewState."
 
 LAYOUT_PARAMS = (
     *("outcome", "engine", "sharding", "dp", "tp", "pp", "cp", "micro_batch", "grad_accum"),
-    *("checkpointing", "attention", "mlp", "loss", "compile"),
+    *("checkpointing", "attention", "mlp", "experts", "loss", "compile"),
 )
 LAYOUT_METRICS = (
     *("tokens_per_s", "tokens_per_s_per_gpu", "step_s", "step_spread_pct", "days", "tflops_per_gpu"),

@@ -71,7 +71,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
         name=folder.name,
         folder=folder / "training",
         layout=winner.layout,
-        recipe=winner.trained_recipe,
+        recipe=winner.trained_recipe.as_trained,
         batch=winner.batch,
         tokens_per_s=winner.tokens_per_s,
         matmul_peak_tflops=winner.matmul_peak_tflops,
@@ -86,7 +86,7 @@ def _of_file(path: Path, *, trusted: bool) -> Target:
         name=path.stem,
         folder=path.absolute().parent / "training",
         layout=file.layout,
-        recipe=file.recipe,
+        recipe=file.recipe and file.recipe.as_trained,
         batch=file.batch,
         caveats=file.caveats,
     )
@@ -103,7 +103,7 @@ def _with_promise(target: Target, history: History) -> Target:
         target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
     for measurement in history.measurements:
         same = measurement.layout == target.layout and measurement.batch == target.batch and measurement.tokens_per_s
-        if same and target.recipe is not None and measurement.trained_recipe.id == target.recipe.id:
+        if same and target.recipe is not None and measurement.trained_recipe.as_trained.id == target.recipe.id:
             return dataclasses.replace(
                 target, tokens_per_s=measurement.tokens_per_s, matmul_peak_tflops=measurement.matmul_peak_tflops
             )

@@ -18,7 +18,13 @@ from trainers.spec.model import ModelSpec
 def model_of(row: Row) -> ModelSpec:
     """Returns the model of a row. The table has no columns for gate and tied table: of their four cases, this is the
     one nearest to `params_b`.
+
+    Raises:
+        ValueError: it has experts, whose published rows are cut in ways that are not predicted (tp, expert parallelism,
+            shared experts), or its parameters are not those stated.
     """
+    if experts := whole_number(row, "experts"):
+        raise ValueError(f"a mixture of {experts:g} experts: only dense models are read from tables")
     seq_len, hidden = positive_number(row, "seq_len"), positive_number(row, "hidden")
     stated = number(row, "params_b")
     cases: list[ModelSpec] = []

@@ -19,13 +19,15 @@ _TOP = """# Axes
 
 `--set NAME=VALUE[,VALUE]` replaces the values of any of these. An axis of the layout must not change the loss curve; a
 field of the recipe may, so each of its values has a winner of its own. *Engines* (and ZeRO stages) run a
-value other than the default with the recipe of `bloom7b`; blank means all.
+value other than the default with the recipe of `bloom7b`, or of `qwen3_30b_a3b` where experts are meant; blank means
+all.
 
 `micro_batch` (the ladder of micro-batches) and `point` (the names of a space's points) are taken by `--set` too.
 [degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
 """
 _EXAMPLE = "bloom7b"
-"""Space whose recipe the engines are asked about."""
+_EXAMPLES = dict.fromkeys(("experts", "routing"), "qwen3_30b_a3b")
+"""Space whose recipe the engines are asked about, by axis where it is another than `_EXAMPLE`."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
@@ -77,7 +79,7 @@ def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[
     """Yields the example's recipe with a layout of the engine at `stage`, and another value of the axis in one of
     them.
     """
-    recipe = _recipe()
+    recipe = _recipe(_EXAMPLES.get(name, _EXAMPLE))
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     plain: dict[str, Any] = {
         "engine": rules.name,
@@ -101,5 +103,5 @@ def _changed(rules: EngineRules, stage: int, kind: type, name: str) -> Iterator[
 
 
 @functools.cache
-def _recipe() -> Recipe:
-    return search_spaces.load(_EXAMPLE).recipe
+def _recipe(space: str) -> Recipe:
+    return search_spaces.load(space).recipe

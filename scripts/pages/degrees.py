@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainers.spec import architectures, engines
+from trainers.spec.architectures import architecture_of
 from trainers.spec.axis import axes_of, choices_of, defaults_of
 from trainers.spec.layout import Layout
 from trainers.spec.model import ModelSpec
@@ -107,7 +108,8 @@ def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: 
         return False
     refusals: Refusals = {}
     recipe = _recipe(architecture, axis, value)
-    for values in _layouts(axis, value):
+    usual = {**_USUAL, **({"experts": "grouped"} if recipe.model.num_experts else {})}
+    for values in _layouts(axis, value, usual):
         if _refusal(recipe, values, axis, value) is None:
             if (sentence := _refusal(recipe, {**values, **SPLIT_BY[degree]}, axis, value)) is None:
                 return True
@@ -126,13 +128,13 @@ def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -
     return standing_refusal(recipe, layout, layout.world_size) or schedule_refusal(layout, accumulation) or None
 
 
-def _layouts(axis: str, value: Any) -> Iterator[dict[str, Any]]:
-    """Yields the value with the usual other ones, for each engine at each stage, on four data-parallel ranks or with
+def _layouts(axis: str, value: Any, usual: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the value with the `usual` other ones, for each engine at each stage, on four data-parallel ranks or with
     its degree.
     """
     for rules in engines.registered():
         for stage in rules.stages:
-            values: dict[str, Any] = {"engine": rules.name, "zero_stage": stage, **_USUAL}
+            values: dict[str, Any] = {"engine": rules.name, "zero_stage": stage, **usual}
             values["grad_sync"] = rules.grad_syncs[stage][0]
             values["dp_shard" if stage else "dp_replicate"] = 4
             if str(value).startswith("budget"):
@@ -161,5 +163,10 @@ def _plain_recipe(architecture: str) -> Recipe:
         num_heads=4,
         vocab_size=256,
         max_positions=512,
+        **(
+            {"num_experts": 8, "experts_per_token": 2}
+            if "num_experts" in architecture_of(architecture).config_keys
+            else {}
+        ),
     )
     return Recipe(model=model, seq_len=256, global_batch=64)

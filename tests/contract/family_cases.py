@@ -1,5 +1,6 @@
 """Recent model families, each on layouts of four ranks that exercise its own features, and faults that must show."""
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Mapping
@@ -85,6 +86,11 @@ FAMILIES = {
         ),
     ),
     "phi3": _spec("phi3", window=WINDOW, window_layers=2),
+    "qwen3_moe": _spec(
+        "qwen3_moe", head_width=16, ffn_size=24, num_experts=8, experts_per_token=3, norm_topk_prob=True
+    ),
+    "mixtral": _spec("mixtral", head_width=16, ffn_size=40, num_experts=4, experts_per_token=2),
+    "olmoe": _spec("olmoe", ffn_size=24, num_experts=8, experts_per_token=2),
     "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
 }
 
@@ -126,6 +132,11 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("phi3", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "eager", "checkpointing": "every_2"}),
     ("gemma3_text", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
     ("gemma3_text", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "flex"}),
+    ("qwen3_moe", "fp32", {**_STAGE_3, "dp_shard": 4, "attention": "flex", "loss": "chunked", "experts": "grouped"}),
+    ("qwen3_moe", "fp32", {**_STAGE_2, "cp": 2, "dp_shard": 2, "attention": "sdpa", "experts": "grouped"}),
+    ("mixtral", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "sdpa", "experts": "grouped"}),
+    ("mixtral", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "sdpa", "checkpointing": "full"}),
+    ("olmoe", "fp32", {**_DDP, "dp_replicate": 4, "attention": "sdpa", "experts": "grouped"}),
     ("gemma3_text", "bf16", {**_STAGE_2, "dp_shard": 4, "attention": "sdpa", "checkpointing": "full"}),
 )
 
@@ -134,11 +145,16 @@ FAULTS: Mapping[str, str] = {
     "soft cap left out": "gemma3_text",
     "window one token longer": "mistral",
     "norms of queries and keys left out": "qwen3",
+    "router without a gradient": "mixtral",
+    "experts of the next token": "olmoe",
 }
 
 
 def _case(family: str, precision: str, layout: Mapping[str, Any], fault: str = "") -> MeshCase:
-    return MeshCase(recipe=recipe(FAMILIES[family], precision), layout=Layout(**layout), fault=fault)
+    chosen = recipe(FAMILIES[family], precision)
+    if chosen.model.num_experts and precision == "bf16":  # learned routes are not those of the dense model in fp32
+        chosen = dataclasses.replace(chosen, routing="balanced")
+    return MeshCase(recipe=chosen, layout=Layout(**layout), fault=fault)
 
 
 def quick() -> list[MeshCase]:

@@ -23,7 +23,7 @@ from trainers import data
 from trainers.distributed import collectives
 from trainers.engines.create import create_engine
 from trainers.engines.settings import plain_name
-from trainers.kernels import attention, compiled, head
+from trainers.kernels import attention, compiled, experts, head
 from trainers.marks.step import Unmarked
 from trainers.measuring.timed_steps import losses_of
 from trainers.mesh import context_parallel, tensor_parallel
@@ -207,6 +207,8 @@ def planted(fault: str) -> Generator[None, None, None]:
         "soft cap left out": lambda: _change(head, "softcapped", lambda _: lambda logits, _cap: logits),
         "window one token longer": _longer_window,
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
+        "router without a gradient": lambda: _change(experts, "_route", _without_gradient),
+        "experts of the next token": lambda: _change(experts, "_route", _of_next_token),
         "ALiBi by place": lambda: _change(context_parallel.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }
@@ -243,6 +245,22 @@ def _longer_window() -> Generator[None, None, None]:
 def _without_norm_of_heads(normed: Any) -> Any:
     # The weight stays in the graph: DDP waits for its gradient.
     return lambda self, hidden: hidden + 0 * normed(self, hidden) if hidden.ndim == 4 else normed(self, hidden)
+
+
+def _without_gradient(route: Any) -> Any:
+    def changed(self: Any, hidden: torch.Tensor) -> Any:
+        scores, weights, chosen = route(self, hidden)
+        return scores, weights.detach() + 0 * weights, chosen  # still in the graph: DDP waits for its gradient
+
+    return changed
+
+
+def _of_next_token(route: Any) -> Any:
+    def changed(self: Any, hidden: torch.Tensor) -> Any:
+        scores, weights, chosen = route(self, hidden)
+        return scores, weights, chosen.roll(1, 0)
+
+    return changed
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,10 @@ from tests.contract.cases import STEPS
 from tests.contract.masks import dense_logits, labels_of
 from trainers import data
 from trainers.data import Stream
+from trainers.kernels.experts import use_experts
 from trainers.models.weights import draw
+from trainers.spec.architectures import architecture_of
+from trainers.spec.architectures.experts import WithExperts
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import Recipe
 
@@ -71,7 +74,11 @@ def reference(recipe: Recipe) -> Run:
 
 def dense_model(recipe: Recipe) -> torch.nn.Module:
     """Returns the plain model with its first weights: in bf16 where the recipe's states are, in fp32 otherwise."""
-    model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
+    model = _model(recipe.model)
+    family = architecture_of(recipe.model.architecture)
+    if recipe.routing == "balanced" and isinstance(family, WithExperts):
+        use_experts(model.config, [*model.get_submodule(family.blocks)], family, "loop", recipe.seq_len)  # pyright: ignore
+    model = model.to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
         value = draw(
             name,
@@ -190,11 +197,17 @@ def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
             "sliding_window_pattern": spec.num_layers,
             "final_logit_softcapping": spec.logit_softcap or None,
         }
-    if spec.architecture not in ("stablelm", "phi3"):
+    if spec.architecture not in ("stablelm", "phi3", "olmoe"):
         settings |= {"head_dim": spec.head_dim}
+    if spec.num_experts:
+        settings |= {"num_experts_per_tok": spec.experts_per_token, "num_experts": spec.num_experts}
+        settings |= {"norm_topk_prob": spec.norm_topk_prob}
+        settings |= {"intermediate_size": spec.ffn_size, "moe_intermediate_size": spec.ffn_size}
     settings |= {key: value for key, value in spec.settings.items() if key != "model_type"}
     return AutoModelForCausalLM.from_config(
-        CONFIG_MAPPING[spec.architecture](**settings), attn_implementation="eager"
+        CONFIG_MAPPING[spec.architecture](**settings),
+        attn_implementation="eager",
+        **({"experts_implementation": "eager"} if spec.num_experts else {}),
     ).train()
 
 

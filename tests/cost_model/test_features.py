@@ -149,6 +149,7 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         ],
         "attention": [{"engine": "fsdp", "zero_stage": 3, "attention": word} for word in ("eager", "sdpa")],
         "bucket_mib": [{"engine": "ddp", "bucket_mib": size} for size in (0, 10, 25.5)],
+        "experts": [{"engine": "ddp", "experts": word} for word in ("loop", "grouped")],
         "cuda_graphs": [{"engine": "ddp", "cuda_graphs": word} for word in ("off", "on")],
         # An interleaved schedule goes with virtual stages: the two are told apart by the number of these.
         "schedule": [_PIPELINE, {**_PIPELINE, "schedule": "interleaved", "virtual": 2}],

@@ -117,7 +117,7 @@ def test_what_the_host_s_speed_moves_is_the_step_s_derivative(tp: int, monkeypat
     told_s = float(under_the_host_s(columns, step)[0])
     plain, more = host.host_layer_s, 1e-3
     monkeypatch.setattr(
-        steps, "host_layer_s", lambda these_columns: tuple((1 + more) * seconds for seconds in plain(these_columns))
+        steps, "host_layer_s", lambda *columns: tuple((1 + more) * seconds for seconds in plain(*columns))
     )
     moved_s = float((steps.step_time(columns).total_s - step.total_s)[0]) / more
     assert moved_s > 0.1 * float(step.total_s[0]), "the host weighs here"

@@ -163,9 +163,8 @@ def test_it_says_how_to_change_the_file_without_ending_a_search() -> None:
 def test_setup_goes_by_the_same_steps_as_the_makefile() -> None:
     commands = " ".join(_cluster()["setup_commands"])
     makefile = (ROOT / "Makefile").read_text()
-    for step in ("constraints-cuda.txt", "--no-build-isolation", "--editable"):
-        assert step in commands
-        assert step in makefile
+    assert "scripts/install.sh python requirements-cuda.lock" in commands
+    assert "scripts/install.sh $(BIN)/python $(LOCK)" in makefile
 
 
 def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_else_otherwise(tmp_path: Path) -> None:
@@ -195,7 +194,7 @@ def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_el
 
 
 @pytest.mark.parametrize(
-    ("smi", "file"), [("GPU 0: NVIDIA H100 (UUID: GPU-1)", "constraints-cuda.txt"), ("", "constraints.txt")]
+    ("smi", "file"), [("GPU 0: NVIDIA H100 (UUID: GPU-1)", "requirements-cuda.lock"), ("", "requirements.lock")]
 )
 def test_make_installs_beside_gpus_what_the_figures_were_measured_on(tmp_path: Path, smi: str, file: str) -> None:
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{smi}'\n")
@@ -203,7 +202,7 @@ def test_make_installs_beside_gpus_what_the_figures_were_measured_on(tmp_path: P
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = ["make", "--dry-run", "--always-make", "setup"]
     printed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"--constraint (\S+)", printed)) == {file}
+    assert re.findall(r"scripts/install.sh \S+ (\S+)", printed) == [file]
 
 
 def test_the_measured_versions_are_those_of_the_readme_and_the_rest_is_as_for_cpus() -> None:
@@ -211,7 +210,9 @@ def test_the_measured_versions_are_those_of_the_readme_and_the_rest_is_as_for_cp
     words = re.search(r"with torch (\S+) and transformers (\S+), which `make setup`", (ROOT / "README.md").read_text())
     assert words and (measured["torch"], measured["transformers"]) == words.groups()
     differ = {name for name in measured.keys() | others.keys() if measured.get(name) != others.get(name)}
-    assert differ == {"torch", "transformers", "setuptools", "huggingface_hub"}, "what the two need"
+    assert differ == {"torch", "transformers", "setuptools", "huggingface_hub", "httpx", "httpcore"}, (
+        "what the two need"
+    )
 
 
 @pytest.mark.parametrize(("file", "torch"), [("requirements.lock", "+cpu"), ("requirements-cuda.lock", "")])
@@ -224,6 +225,33 @@ def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
     pinned = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in pins.items()}
     assert {name: versions.get(name) for name in pinned} == {**pinned, "torch": pinned["torch"] + torch}
     assert any(name.startswith("nvidia-cudnn") for name in versions) == (not torch)
+
+
+def test_no_install_path_takes_a_file_by_its_name_alone(tmp_path: Path) -> None:
+    """Sees pip refuse a package that the lock does not hold, and a file with another hash."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    _write_wheel(wheels, "six", _pins()["six"])
+    _write_wheel(wheels, "unlocked", "1.0")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+        "--dry-run",
+    ]
+    pip += ["--ignore-installed", "--no-deps", "--constraint", str(ROOT / "requirements.lock")]
+    for package, sentence in (("six", "DO NOT MATCH THE HASHES"), ("unlocked", "versions pinned with ==")):
+        completed = subprocess.run([*pip, package], capture_output=True, text=True, check=False)
+        assert completed.returncode != 0 and sentence in completed.stderr
+    paths = [ROOT / "Makefile", ROOT / "cluster.yaml", ROOT / "deploy/docker/Dockerfile", *ROOT.glob("deploy/*/*.yaml")]
+    for path in paths:
+        assert not re.findall(r"^[^#\n]*pip install", path.read_text(), flags=re.MULTILINE), f"{path} has its own"
 
 
 def _pins(file: str = "constraints.txt") -> dict[str, str]:

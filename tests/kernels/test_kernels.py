@@ -40,6 +40,8 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     model = prepare(model, filled_layout)
     assert kernels_in_effect([model], filled_layout) == {
         "dropout": 0.0,
+        "experts": "loop",
+        "routing": "learned",
         **{name: getattr(filled_layout, name) for name in ("attention", "mlp", "loss", "compile", "checkpointing")},
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)

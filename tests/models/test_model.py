@@ -56,6 +56,20 @@ SPECS = {
     ),
     "cohere2": ModelSpec(name="cohere2", architecture="cohere2", num_kv_heads=2, window=8, window_layers=2, **SIZES),
     "ministral3": ModelSpec(name="ministral3", architecture="ministral3", num_kv_heads=2, head_width=16, **SIZES),
+    "qwen3_moe": ModelSpec(
+        name="qwen3_moe",
+        architecture="qwen3_moe",
+        num_kv_heads=2,
+        ffn_size=24,
+        num_experts=8,
+        experts_per_token=3,
+        norm_topk_prob=True,
+        **SIZES,
+    ),
+    "mixtral": ModelSpec(
+        name="mixtral", architecture="mixtral", num_kv_heads=2, num_experts=4, experts_per_token=2, **SIZES
+    ),
+    "olmoe": ModelSpec(name="olmoe", architecture="olmoe", ffn_size=24, num_experts=8, experts_per_token=2, **SIZES),
     "gemma3_text": ModelSpec(
         name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
     ),

@@ -31,6 +31,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # What engines, kernels and degrees can do, asked before a trial.
     "trainers/spec/engines/": SHARED,
     "trainers/spec/division.py": frozenset({"cp", "tp"}),
+    "trainers/spec/expert_rules.py": frozenset({"compile", "cp", "experts"}),
     "trainers/spec/float8.py": frozenset({"cp", "offload", "tp"}),
     "trainers/spec/kernel_rules.py": frozenset({"attention", "checkpointing", "compile", "loss", "mlp"}),
     "trainers/spec/mesh_rules.py": frozenset({"attention", "compile", "cp", "grad_sync", "pp", "tp", "virtual"}),
@@ -76,6 +77,7 @@ AXES: Mapping[str, frozenset[str]] = {
             "checkpointing",
             "compile",
             "engine",
+            "experts",
             "grad_sync",
             "loss",
             "mlp",
@@ -90,6 +92,8 @@ AXES: Mapping[str, frozenset[str]] = {
     # A command's own axes, and the loss that its steps tell.
     "trainers/spec/batch.py": frozenset({"flags"}),
     "trainers/commands/": frozenset({"loss"}),
+    # A kind of block has the axis's name.
+    "trainers/spec/blocks/experts.py": frozenset({"experts"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
     # whole tells kernels apart by their shapes.
     "platform/tracking/series.py": frozenset({"loss"}),
@@ -102,7 +106,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
     # The plain model is asked for.
-    "trainers/models/build_check.py": frozenset({"attention"}),
+    "trainers/models/build_check.py": frozenset({"attention", "experts"}),
     # Kinds of kernels, and exposed communication by mesh axis; a profile of compiled code is told apart by shapes.
     "trainers/marks/kinds.py": frozenset({"attention", "cp", "loss", "pp"}),
     "trainers/profiling/": frozenset({"compile"}),

@@ -31,7 +31,14 @@ RANKING = frozenset(
 RANKERS = ("study/result/", "search/confirmation/", "search/loop/", "search/setup/study_setup.py")
 """Places that may ask them: where they are, what decides by them which trial runs next, and the gate's size."""
 MAKERS = frozenset(
-    ("report/__main__.py", "report/follow.py", "report/group_report.py", "search/session/output.py", "train/target.py")
+    (
+        "api/studies.py",
+        "report/__main__.py",
+        "report/follow.py",
+        "report/group_report.py",
+        "search/session/output.py",
+        "train/target.py",
+    )
 )
 """Modules that compute a result: those of a command, and of a running search."""
 MIRRORED = frozenset(("tracking/mirror.py", "tracking/study_run.py"))

@@ -10,6 +10,7 @@ import pytest
 
 from platform.report.html.page import page
 from platform.report.json_report import as_json
+from platform.report.markdown import as_markdown, escaped
 from platform.report.result_files import write_results
 from platform.report.summary import verdicts
 from platform.study.layout_file import read_layout
@@ -20,6 +21,7 @@ from platform.train.exporting.formats import LAUNCH, write_caveats
 from platform.train.target import read_target
 from tests.samples import RECIPE, SMALL, layout, measurement, oom, result_of
 from trainers.records.journal import GateCurves, Line, Planned, PlannedLayout
+from trainers.spec.model import ModelSpec
 
 AT = "2026-01-01T00:00:00+00:00"
 BEST, PLAIN, UNTRIED = layout(checkpointing="full"), layout(), layout(zero_stage=2)
@@ -30,7 +32,7 @@ def planned(*of_plan: PlannedLayout) -> Line:
 
 
 def in_plan(on: object) -> PlannedLayout:
-    return PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1,), tokens_per_s=(1.0,))  # pyright: ignore
+    return PlannedLayout(recipe=RECIPE.id, layout=on, micro_batches=(1,), tokens_per_s=1.0)  # pyright: ignore
 
 
 def gate(on: object, *, is_reference: bool) -> Line:
@@ -47,9 +49,15 @@ SOUND = (
 )
 GATED = (gate(BEST, is_reference=False), gate(PLAIN, is_reference=True))
 SMALL_RECIPE = dataclasses.replace(RECIPE, model=SMALL)
+MOE = ModelSpec(
+    name="moe", architecture="mixtral", num_layers=2, hidden_size=64, num_heads=4, vocab_size=256, num_experts=4,
+    experts_per_token=2,
+)  # fmt: skip
+BALANCED = dataclasses.replace(RECIPE, model=MOE, routing="balanced")
 RESULTS: dict[str, Callable[[], StudyResult]] = {
     "not resolved": lambda: result_of(SOUND[:-1], *GATED),
     "miniature": lambda: result_of([measurement(recipe=SMALL_RECIPE)]),
+    "forced balance": lambda: result_of([measurement(recipe=BALANCED)]),
     "predicted": lambda: result_of([oom(on=BEST)], planned(in_plan(BEST), in_plan(UNTRIED))),
     "few tried": lambda: result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN), in_plan(UNTRIED)), *GATED),
     "not repeated": lambda: result_of([SOUND[0], SOUND[3]], *GATED),
@@ -64,7 +72,7 @@ RESULTS: dict[str, Callable[[], StudyResult]] = {
 def test_a_sound_result_has_no_caveat() -> None:
     result = result_of(SOUND, planned(in_plan(BEST), in_plan(PLAIN)), *GATED)
     assert result.of_study[0].caveats == ()
-    assert "Caveats" not in page([result])
+    assert "Caveats" not in page([result]) and "Caveats" not in as_markdown(result)
 
 
 def test_the_page_on_results_explains_every_caveat() -> None:
@@ -81,6 +89,7 @@ def test_every_view_shows_every_caveat(name: str, tmp_path: Path) -> None:
     assert caveat.sentence in html.unescape(page([result]))
     assert name in page([result]).partition("<nav>")[0]
     assert dataclasses.asdict(caveat) in as_json(result)["caveats"]
+    assert f"- **{name}**: {escaped(caveat.sentence)}" in as_markdown(result).partition("## Caveats")[2].splitlines()
     if result.of_study[0].winner is None:
         return
     assert name in first

@@ -29,6 +29,7 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 _LOCAL = {"sliding_window": 64}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 _VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 ACCEPTED: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -59,8 +60,15 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "granite": {"attention_multiplier": 0.25, "logits_scaling": 8.0},
     "cohere2": _LOCAL,
     "ministral3": {"head_dim": 16},
+    "qwen3_moe": {**_EXPERTS, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "olmoe": _EXPERTS,
 }
-REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
+REFUSED = {
+    "qwen2_moe": "shared_expert_intermediate_size",
+    "gpt_oss": "num_local_experts",
+    "deepseek_v3": "kv_lora_rank",
+}
 
 
 def config_of(kind: str) -> PreTrainedConfig:
@@ -100,10 +108,10 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -> None:
+def test_another_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -> None:
     config_of(kind).save_pretrained(tmp_path)
     with pytest.raises(
-        ValueError, match=f"^{REFUSED[kind]} of .* this project trains no mixtures of experts"
+        ValueError, match=f"^{REFUSED[kind]} of .* in models of mixtral, olmoe, qwen3_moe only"
     ) as raised:
         search_spaces.load(str(tmp_path))
     assert "\n" not in str(raised.value)
@@ -140,7 +148,18 @@ def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -
         ("qwen2", "dual_chunk_attention_config", {"chunk_size": 9}, "dual_chunk_attention_config of .* take the key"),
         ("qwen2", "layer_types", ["sliding_attention"], "layer_types must name"),
         ("mistral", "sliding_window", "wide", "sliding_window must be a whole number"),
-        ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains no mixtures of experts"),
+        ("llama", "num_experts", 128, "num_experts of .* is 128: this project trains experts in models of mixtral"),
+        ("mixtral", "num_experts_per_tok", 9, r"a token takes 1 or more \(num_experts_per_tok\), got 9 of 8"),
+        ("mixtral", "num_experts_per_tok", 0, r"at least 1 for experts_per_token \(num_experts_per_tok\), got 0"),
+        ("mixtral", "num_local_experts", True, r"a whole number for num_experts \(num_local_experts .*got True"),
+        ("mixtral", "sliding_window", 4096, "sliding_window of .* must be null or left out, got 4096"),
+        ("mixtral", "router_jitter_noise", 0.1, "router_jitter_noise of .* must be 0.0 or left out, got 0.1"),
+        ("mixtral", "output_router_logits", True, "output_router_logits of .* must be false or left out, got True"),
+        ("olmoe", "clip_qkv", 8.0, "clip_qkv of .* must be null or left out, got 8.0"),
+        ("qwen3_moe", "mlp_only_layers", [0], "mlp_only_layers of .* must be .* or left out, got .0."),
+        ("qwen3_moe", "decoder_sparse_step", 2, "decoder_sparse_step of .* must be 1 or left out, got 2"),
+        ("qwen3_moe", "use_sliding_window", True, "use_sliding_window of .* must be false or left out, got True"),
+        ("qwen3_moe", "norm_topk_prob", 1, r"true or false for norm_topk_prob \(norm_topk_prob\), got 1"),
         ("llama", "seq_length", "long", "seq_length of .* must be a whole number above 0"),
     ],
 )

@@ -51,6 +51,7 @@ def test_a_config_json_has_every_axis_and_value_of_the_built_in_spaces(model: Mo
                 lacking.setdefault(axis, set()).update(missing)
     if model.gated:  # a kernel of GELU
         assert lacking.pop("mlp") == {"plain", "quack"} - values_of_config["mlp"]
+    assert lacking.pop("experts") == {"grouped"}, "of experts, which the model has not"
     assert lacking.pop("offload") == {"none", "optimizer", "all"} and "offload" in NARROWED
     assert lacking == {}
 

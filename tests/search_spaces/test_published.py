@@ -12,6 +12,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from trainers.models import build_check
+from trainers.models.model import build
 from trainers.spec import architectures
 from trainers.spec.batch import BatchPoint
 from trainers.spec.model import ModelSpec
@@ -19,6 +20,8 @@ from trainers.spec.model import ModelSpec
 PUBLISHED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "published.json").read_text())
 """Models by name: `config`, and transformers' count of `parameters`, or the key by which it is `refused`."""
 PLANNED = {name: entry for name, entry in PUBLISHED.items() if "parameters" in entry}
+WITH_EXPERTS = {name: entry for name, entry in PLANNED.items() if "active" in entry}
+"""Those of which a token passes `active` parameters alone, by the shapes of transformers' modules."""
 REFUSED = {name: entry for name, entry in PUBLISHED.items() if "refused" in entry}
 
 
@@ -42,6 +45,21 @@ def test_it_is_planned_and_built_with_its_exact_parameters(name: str, tmp_path: 
     steps = predict(from_points(points, find_cluster("8xH100")))
     assert candidates and np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
     assert space.miniature is not None and space.miniature.recipe.model.num_parameters < 10e6
+
+
+def test_the_active_parameters_of_experts_are_counted_exactly() -> None:
+    """Checks shallow models too, whose modules are built here: a 3-D weight holds all experts."""
+    assert len(WITH_EXPERTS) >= 12
+    for name, entry in WITH_EXPERTS.items():
+        spec = ModelSpec.from_config(entry["config"], name=name)
+        assert spec.active_parameters == entry["active"] < spec.num_parameters
+        shallow = build_check.with_few_blocks(spec)
+        assert shallow.active_parameters == sum(
+            parameter.numel() * spec.experts_per_token // spec.num_experts
+            if parameter.dim() == 3
+            else parameter.numel()
+            for parameter in build(shallow, attention="sdpa").names
+        )
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -23,12 +23,18 @@ GPT2 = ModelSpec(
     name="gpt2", architecture="gpt2", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=64
 )
 BLOOM = ModelSpec(name="bloom", architecture="bloom", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97)
+MOE = ModelSpec(
+    name="moe", architecture="mixtral", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, num_experts=4,
+    experts_per_token=2,
+)  # fmt: skip
+EVEN_MOE = dataclasses.replace(MOE, vocab_size=96)
 LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
 RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
 GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
 DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 GRAPHS: dict[str, Any] = {**DDP, "cuda_graphs": "on"}
+GROUPED_BLOCKS: dict[str, Any] = {"experts": "grouped", "compile": "block"}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
@@ -280,6 +286,27 @@ def test_nothing_that_the_contract_runs_is_refused(monkeypatch: pytest.MonkeyPat
             GPUS,
             "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile block",
         ),
+        ({}, {"experts": "grouped"}, GPUS, "grouped is of a model with experts, gpt2 has none: choose experts loop"),
+        ({"model": MOE}, {"compile": "block"}, GPUS, "a loop over experts asks at each of them for its number of"),
+        ({"model": MOE, "compute_precision": "fp32"}, GROUPED_BLOCKS, GPUS, "compiles grouped products in bf16 alone"),
+        (
+            {"model": dataclasses.replace(MOE, ffn_size=20)},
+            {"experts": "grouped"},
+            GPUS,
+            "multiples of 8, hidden_size of moe is 32 and the width of an expert 20: choose experts loop",
+        ),
+        ({"model": MOE}, {**DDP, "experts": "grouped", "compile": "model"}, GPUS, "experts were tried with compiled"),
+        ({"model": MOE}, {**GRAPHS, "experts": "grouped"}, GPUS, "CUDA graphs were not tried with experts: choose"),
+        ({"model": MOE, "compression": "powersgd_4"}, DDP, GPUS, "the gradients of all experts of a block as one"),
+        ({"model": MOE, "routing": "balanced"}, {"dp_shard": 1, "cp": 2}, GPUS, "by a token's place in its sequence"),
+        (
+            {"model": EVEN_MOE},
+            {"dp_shard": 1, "tp": 2},
+            GPUS,
+            "cuts linear layers, and experts are none",
+        ),
+        ({"model": MOE, "compute_precision": "fp8_rowwise"}, {}, GPUS, "FP8 is for linear layers, and experts are"),
+        ({"model": MOE}, {"engine": "deepspeed", "grad_sync": "every"}, GPUS, "ZeRO-3 frees a gathered parameter"),
         ({}, {"compile": "model"}, GPUS, "FSDP2 gathers each block's parameters between blocks"),
         (
             {},

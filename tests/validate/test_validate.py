@@ -208,6 +208,7 @@ def _table(tmp_path: Path, **changes: str) -> Path:
         ({"micro_batch": "x"}, "micro_batch is 'x', not a number"),
         ({"strategy": "zero9"}, "strategy 'zero9' is not one of"),
         ({"notes": "nothing"}, "neither time, memory nor OOM printed"),
+        ({"experts": "8"}, "a mixture of 8 experts: only dense models are read from tables"),
         ({"params_b": "40"}, "1.65B parameters by its shape, 40B stated"),
         ({"status": "error"}, "status error"),
         ({"status": "", "outcome": "skipped"}, "status skipped"),

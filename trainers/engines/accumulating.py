@@ -59,9 +59,15 @@ class AccumulatingEngine(abc.ABC):
         return (self._whole_model(),)
 
     def _whole_model(self) -> Model:
-        recipe = self.recipe
-        attention, cp = self.layout.attention, self.layout.cp
-        return build(recipe.model, attention=attention, mask=recipe.attention_mask, cp=cp)
+        recipe, layout = self.recipe, self.layout
+        return build(
+            recipe.model,
+            attention=layout.attention,
+            mask=recipe.attention_mask,
+            cp=layout.cp,
+            experts=layout.experts,
+            balanced_tokens=recipe.seq_len if recipe.routing == "balanced" else 0,
+        )
 
     def fill_weights(self, unit: nn.Module, model: Model, dtype: torch.dtype | None = None) -> None:
         """Gives what is still on the meta device in `unit`, the module of `model` or one of its units, the recipe's

@@ -22,6 +22,7 @@ from trainers.kernels.compiled import (
     is_compiled,
     set_activation_budget,
 )
+from trainers.kernels.experts import experts_in_effect, routing_in_effect
 from trainers.kernels.family import family_kernels
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.kernels.mlp import FusedMlp
@@ -38,6 +39,7 @@ _SAVED = {
     _OPS.aten.addmm.default,
     _OPS.aten.linear.default,
     _OPS.aten._scaled_mm.default,
+    _OPS.aten._grouped_mm.default,
     _OPS.aten._scaled_dot_product_flash_attention.default,
     _OPS.aten._scaled_dot_product_efficient_attention.default,
     _OPS.aten._scaled_dot_product_cudnn_attention.default,
@@ -94,6 +96,8 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
     return {
         "attention": "+".join(attention),
         "mlp": _mlp_in_effect(models),
+        "experts": "+".join(sorted({_experts_in_effect(model) for model in models})),
+        "routing": routing_in_effect(module for model in models for module in model.module.modules()),
         "loss": loss_in_effect(heads[0]) if heads else None,
         "compile": _compile_in_effect(models, units),
         "checkpointing": _checkpointing_in_effect(models, layout),
@@ -188,6 +192,11 @@ def _mlp_in_effect(models: Sequence[Model]) -> str | None:
     if not fused or len(set(fused)) > 1:
         return f"quack in {sum(fused)} of {len(fused)} blocks" if fused else None
     return "quack" if all(fused) else "plain"
+
+
+def _experts_in_effect(model: Model) -> str:
+    """Returns the word of `experts`, which is that of the loop for models without any."""
+    return experts_in_effect(model.module.config) if model.spec.num_experts else "loop"
 
 
 def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> str | None:

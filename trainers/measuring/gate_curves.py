@@ -3,7 +3,8 @@
 import dataclasses
 
 from trainers import data
-from trainers.engines.stepper import HasTrainingState, Stepper, require
+from trainers.engines.stepper import HasModels, HasTrainingState, Stepper, require
+from trainers.kernels.experts import learned_routing
 from trainers.measuring import gate_steps
 from trainers.measuring.run_context import RunContext
 from trainers.measuring.runner import StepRunner
@@ -13,7 +14,7 @@ from trainers.spec.batch import BatchPoint
 
 
 def curves_of(context: RunContext, engine: Stepper, gate: GateSize, batch: BatchPoint) -> GateCurves:
-    """Runs the gate's steps on its own stream from the initial weights; see `gate_steps.run`.
+    """Runs the gate's steps on its own stream from the initial weights, with learned routing; see `gate_steps.run`.
 
     The engine then has the recipe's learning rate again.
 
@@ -31,9 +32,11 @@ def curves_of(context: RunContext, engine: Stepper, gate: GateSize, batch: Batch
 
     context.watchdog.beat("gate", allowed_s=job.first_step_s)
     is_reference = not job.is_winner_run
-    steps = gate_steps.run(
-        engine, recipe, gate, device=context.device, gather=context.gather, step=step, is_reference=is_reference
-    )
+    models = engine.models if isinstance(engine, HasModels) else ()
+    with learned_routing(module for model in models for module in model.module.modules()):
+        steps = gate_steps.run(
+            engine, recipe, gate, device=context.device, gather=context.gather, step=step, is_reference=is_reference
+        )
     fields = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
     return GateCurves(
         trial_id=job.trial_id,

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainers.spec import rotary
 from trainers.spec.codec import from_json, json_object, shortened
+from trainers.spec.expert_rules import has_grouped_sizes
 from trainers.spec.model import ModelSpec
 from trainers.startup import import_stubs
 
@@ -36,7 +37,8 @@ def reason_against(spec: ModelSpec) -> str:
     """
     shallow = with_few_blocks(spec)
     try:
-        built = model.build(shallow, attention="sdpa")
+        # A loop over experts looks at values, which are not there.
+        built = model.build(shallow, attention="sdpa", experts="grouped" if spec.num_experts else "loop")
     except (ImportError, MemoryError, OSError):
         raise  # of this machine, not of the model
     except Exception as error:  # whatever the library's code raises on odd values
@@ -58,12 +60,16 @@ def reason_against(spec: ModelSpec) -> str:
 
 def _run(built: model.Model, config: dict[str, Any]) -> None:
     """Runs the model on the meta device. Bloom's code asks for a device with autocast, and rotary positions of kind
-    dynamic look at values.
+    dynamic and a loop over experts look at values.
     """
     if built.spec.position == "alibi" or rotary.kind_by_length(config) == "dynamic":
         return
+    if built.spec.num_experts and not has_grouped_sizes(built.spec):
+        return
     tokens = torch.zeros(1, min(_TOKENS, built.spec.max_positions or _TOKENS), dtype=torch.long, device="meta")
     module: Any = built.module.to("meta")  # pyright: ignore[reportArgumentType]
+    if built.spec.num_experts:
+        module = module.to(torch.bfloat16)  # of grouped products those in bf16 alone can be on no device
     with torch.no_grad():
         # Without a mask transformers would look for documents in the positions.
         module(tokens, attention_mask=torch.ones_like(tokens, dtype=torch.bool))

@@ -19,10 +19,12 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers.kernels.attention import SHARE, Share, layout_name, transformers_name
+from trainers.kernels.experts import use_experts
 from trainers.kernels.family import family_kernels
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
-from trainers.spec.layout_axes import Attention
+from trainers.spec.architectures.experts import WithExperts
+from trainers.spec.layout_axes import Attention, Experts
 from trainers.spec.model import ModelSpec
 from trainers.spec.recipe import AttentionMask
 from trainers.spec.support import model_refusal
@@ -75,11 +77,20 @@ def load_code() -> None:
             importlib.import_module(f"transformers.models.{code}.modeling_{code}")
 
 
-def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causal", cp: int = 1) -> Model:
+def build(
+    spec: ModelSpec,
+    *,
+    attention: Attention,
+    mask: AttentionMask = "causal",
+    cp: int = 1,
+    experts: Experts = "loop",
+    balanced_tokens: int = 0,
+) -> Model:
     """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
     Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch, and on one of `cp`
-    context-parallel ranks one with its positions.
+    context-parallel ranks one with its positions. `balanced_tokens` is the length of sequences whose tokens are forced
+    to be balanced over experts; 0 where routers choose.
 
     Raises:
         ValueError: transformers has no such model, or the facts and the configuration disagree on the
@@ -104,6 +115,8 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
         )
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
+    if isinstance(architecture, WithExperts):
+        use_experts(module.config, blocks, architecture, experts, balanced_tokens)
     return Model(
         spec=spec,
         module=module,

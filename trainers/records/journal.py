@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 from trainers.records.data_content import DataContent
 from trainers.records.measurement import Measurement
 from trainers.records.probe import Probe
+from trainers.records.search_state import SearchState
 from trainers.records.sums import Sums
 from trainers.spec.batch import BatchPoint
 from trainers.spec.cluster import Cluster
@@ -160,11 +161,18 @@ class TrialStart:
     """Above 0 for a final run of one point."""
     profiles: BatchPoint | None = None
     """The point that the trial profiles instead of measuring."""
+    state: SearchState | None = None
+    """State of the search that asked for it; None in journals of older versions."""
 
     @property
     def is_final(self) -> bool:
         """Whether the trial comes after the search: a final run, a numerics gate alone or a profile."""
         return bool(self.repeat) or not self.micro_batches
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether the trial runs the numerics gate alone."""
+        return not self.micro_batches and self.profiles is None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

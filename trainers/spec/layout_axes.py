@@ -13,6 +13,7 @@ Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex", "flash4"]
 Overlap = Literal["default", "on", "off"]
 Mlp = Literal["plain", "quack"]
+Experts = Literal["loop", "grouped"]
 Loss = Literal["plain", "chunked", "quack"]
 Compile = Literal["none", "block", "model"]
 Schedule = Literal["1f1b", "interleaved"]
@@ -182,6 +183,16 @@ class LayoutAxes:
         note="{} MLP",
         read_back="if known",
         about="Feed-forward blocks of transformers, or with GELU inside their products (quack-kernels).",
+    )
+    experts: Experts = axis(
+        "loop",
+        later=True,
+        label="{} experts",
+        column="kernels",
+        note="{} experts",
+        read_back="if known",
+        about="Experts one after another, as transformers computes them, or all at once: one grouped product for gate"
+        " and up, one for down.",
     )
     loss: Loss = axis(
         "plain",

@@ -17,7 +17,8 @@ from trainers.spec.model_sizes import MULTIPLIERS, SWITCHES, ModelSizes
 Number = TypeVar("Number", int, float)
 FlopsConvention = Literal["products", "6n", "8n", "palm", "megatron_model", "megatron_hardware"]
 
-_OPTIONAL = ("max_positions", "logit_softcap", "head_width", *SWITCHES, *MULTIPLIERS)
+EXPERT_SIZES = ("num_experts", "experts_per_token")
+_OPTIONAL = ("max_positions", "logit_softcap", "head_width", *EXPERT_SIZES, *SWITCHES, *MULTIPLIERS)
 """Fields that are left out of a `config.json` where they are 0 or false."""
 LARGEST_SIZE = 10**9
 """Largest size of any model; above it products of sizes would exceed 64 bits."""
@@ -41,6 +42,7 @@ class ModelSpec(ModelSizes):
             "max_positions",
             "ffn_size",
             "num_kv_heads",
+            *EXPERT_SIZES,
         ):
             if type(getattr(self, field)) is not int:  # a space file is the user's, and nobody has checked its types
                 raise ValueError(
@@ -77,6 +79,7 @@ class ModelSpec(ModelSizes):
                 f"a window of {self.name} wants a length above 0 and 1 to {self.num_layers} blocks that have it, got"
                 f" {shortened(self.window)} tokens in {shortened(self.window_layers)} blocks"
             )
+        self._check_experts()
         if not 0 <= self.logit_softcap < math.inf:
             raise ValueError(
                 f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
@@ -103,6 +106,21 @@ class ModelSpec(ModelSizes):
             )
         if family.position == "learned" and self.max_positions < 1:
             raise ValueError(f"{self.name} has learned positions: max_positions must be at least 1")
+
+    def _check_experts(self) -> None:
+        num_experts, chosen = self.num_experts, self.experts_per_token
+        if "num_experts" not in architecture_of(self.architecture).config_keys:
+            if num_experts or chosen:
+                raise ValueError(
+                    f"{self.name}, a {self.architecture}, cannot have experts, got {shortened(num_experts)} of which a"
+                    f" token takes {shortened(chosen)}"
+                )
+        elif not 1 <= chosen <= num_experts <= LARGEST_SIZE:
+            keys = architecture_of(self.architecture).config_keys
+            raise ValueError(
+                f"{self.name} wants 1 to 10^9 experts ({keys['num_experts'][0]}), of which a token takes 1 or more"
+                f" ({keys['experts_per_token'][0]}), got {shortened(chosen)} of {shortened(num_experts)}"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -160,9 +178,14 @@ class ModelSpec(ModelSizes):
         return self.embedding_parameters + self.over_blocks(lambda kind: kind.parameters(self))
 
     @property
+    def active_parameters(self) -> int:
+        """Number of parameters that one token passes: all but those of experts that its router did not choose."""
+        return self.embedding_parameters + self.over_blocks(lambda kind: kind.active_parameters(self))
+
+    @property
     def product_parameters(self) -> int:
-        """Number of parameters that take part in matrix products: those of the blocks' linear layers and of the head.
-        Tables that are looked up, norms and biases do not.
+        """Number of parameters that take part in a token's matrix products: those of the blocks' linear layers, of the
+        experts that the token visits, and of the head. Tables that are looked up, norms and biases do not.
         """
         return self.over_blocks(lambda kind: kind.product_parameters(self)) + self.vocab_size * self.hidden_size
 
@@ -174,13 +197,14 @@ class ModelSpec(ModelSizes):
         - "products": 6 P + 6 L h s, the project's own: what matrix products take, P the parameters in them
           (`product_parameters`), h the width of all heads. Only the lower triangle of attention counts, and of it only
           what a sliding window leaves. `keys_per_query` stands for s / 2 where a recipe's mask leaves another number.
-        - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
+        - "6n": 6 N, N all parameters, of experts those that a token visits (Kaplan et al. 2020, arXiv 2001.08361,
+          section 2.1).
         - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
         - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "products".
         - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
         - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
         """
-        n, h, s = self.num_parameters, self.hidden_size, seq_len
+        n, h, s = self.active_parameters, self.hidden_size, seq_len
         layers, vocab, width = self.num_layers, self.vocab_size, self.attention_width
         match convention:
             case "products":

@@ -1,6 +1,7 @@
 """Reads what a transformers `config.json` states of a model, and checks it, for `ModelSpec.from_config`."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.spec import architectures, rotary
@@ -14,10 +15,25 @@ LARGEST_DEPTH = 10**5
 """Most blocks of a `config.json`: a list of them is made."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Keys of `config.json` with which models state a mixture of experts."""
+_BESIDE_EXPERTS = {
+    "full_attention_interval": "linear attention",
+    "kv_lora_rank": "keys and values made of a shorter vector",
+    "shared_expert_intermediate_size": "an expert that every token passes",
+    "n_shared_experts": "experts that every token passes",
+}
+"""Keys of `config.json` for what models with experts have beside them, and none that is trained here has."""
 _LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of a model with images or sound that have its language model's configuration."""
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
-_INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions")
+_INTEGERS = (
+    *_NEEDED,
+    "ffn_size",
+    "num_kv_heads",
+    "head_width",
+    "max_positions",
+    "num_experts",
+    "experts_per_token",
+)
 _SWITCHES = ("tied_embeddings", *SWITCHES)
 _ABOVE_ZERO = ("init_std", *MULTIPLIERS)
 
@@ -63,13 +79,9 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
     Raises:
         ValueError: one that this project does not train.
     """
-    for key in _EXPERTS:
-        if config.get(key):
-            raise ValueError(
-                f"{key} of {name} is {shortened(config[key])}: this project trains no mixtures of experts,"
-                " take a model without them"
-            )
     kind = config.get("model_type")
+    if kind not in (with_experts := _with_experts()):
+        _refuse_experts(config, name, with_experts)
     if kind not in architectures.names():
         family_names = ", ".join(architectures.names())
         lacks = f"{name} states no model_type"
@@ -77,6 +89,24 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
             lacks = f"model_type {shortened(kind)} of {name} is not known{_odd_blocks(config)}"
         raise ValueError(f"{lacks}: this project trains {family_names}")
     return architecture_of(kind)
+
+
+def _refuse_experts(config: Mapping[str, Any], name: str, with_experts: Sequence[str]) -> None:
+    experts = next((key for key in _EXPERTS if config.get(key)), None)
+    if experts is None:
+        return
+    key = next((key for key in _BESIDE_EXPERTS if config.get(key)), experts)
+    beside = f"no {_BESIDE_EXPERTS[key]} beside experts, and " if key in _BESIDE_EXPERTS else ""
+    raise ValueError(
+        f"{key} of {name} is {shortened(config[key])}: this project trains {beside}experts in models of"
+        f" {', '.join(with_experts)} only, take one of these or a model without experts"
+    )
+
+
+@functools.cache
+def _with_experts() -> tuple[str, ...]:
+    """Returns the architectures with experts."""
+    return tuple(name for name in architectures.names() if "num_experts" in architecture_of(name).config_keys)
 
 
 def _odd_blocks(config: Mapping[str, Any]) -> str:
@@ -96,11 +126,11 @@ def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dic
     check_values(config, name)
     rotary.check(config, name)
     keys = family.config_keys
-    complete = {**family.config_defaults, **config}
+    defaults = {key: value for key, value in family.config_defaults.items() if key not in config}
     values: dict[str, Any] = {}
     for field, spellings in keys.items():
-        value = next((complete[key] for key in spellings if complete.get(key) is not None), None)
-        if value is not None:
+        stated = (source[key] for source in (config, defaults) for key in spellings if source.get(key) is not None)
+        if (value := next(stated, None)) is not None:
             values[field] = value
     missing = [f"{field} ({' or '.join(keys[field])})" for field in _NEEDED if field not in values]
     if missing:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-SWITCHES = ("attention_bias", "mlp_bias", "head_norms", "parallel_residual")
+SWITCHES = ("attention_bias", "mlp_bias", "head_norms", "parallel_residual", "norm_topk_prob")
 """Fields of what a model may have or not have, whatever its family has by default."""
 MULTIPLIERS = (
     "embedding_multiplier",
@@ -27,7 +27,7 @@ class ModelSizes:
     num_heads: int
     vocab_size: int
     ffn_size: int = 0
-    """Width of the feed-forward block; 0 stands for 4 x hidden_size."""
+    """Width of the feed-forward block, of each expert where there are experts; 0 stands for 4 x hidden_size."""
     num_kv_heads: int = 0
     """Key/value heads; 0 stands for num_heads."""
     max_positions: int = 0
@@ -51,6 +51,12 @@ class ModelSizes:
     """Whether each head of queries and keys has a norm with a weight of its own."""
     parallel_residual: bool = dataclasses.field(default=False, metadata={"later": True})
     """Whether attention and feed-forward block take the output of one norm, so that a block has one norm less."""
+    num_experts: int = dataclasses.field(default=0, metadata={"later": True})
+    """Experts of a block, of which a router chooses `experts_per_token` for each token; 0 where blocks have none."""
+    experts_per_token: int = dataclasses.field(default=0, metadata={"later": True})
+    norm_topk_prob: bool = dataclasses.field(default=False, metadata={"later": True})
+    """Whether the router's probabilities of a token's experts are divided by their sum, where a family may or may not.
+    """
     embedding_multiplier: float = dataclasses.field(default=0.0, metadata={"later": True})
     """Factor of what is embedded."""
     attention_multiplier: float = dataclasses.field(default=0.0, metadata={"later": True})

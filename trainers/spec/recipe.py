@@ -19,6 +19,7 @@ Compression = Literal[
 DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
+Routing = Literal["learned", "balanced"]
 
 # A command's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
 # so that checkers see one there.
@@ -122,6 +123,14 @@ class Recipe:
     workload: Workload | None = dataclasses.field(default=None, metadata={"later": True})
     """The user's command that trains in place of a model of this project."""
 
+    routing: Routing = axis(
+        "learned",
+        later=True,
+        label="{} routing",
+        about="Experts of a token: those that its router chooses, or for measuring alone drawn ones, as many tokens for"
+        " each expert (forced balance); gates and trainings have learned routing.",
+    )
+
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
             if getattr(self, field) not in names:
@@ -154,6 +163,10 @@ class Recipe:
             )
         if self.has_model == (self.workload is not None):
             raise ValueError("a recipe trains either a model or a workload, got both or neither")
+        if self.routing != "learned" and not self.model.num_experts:
+            raise ValueError(
+                f"routing {self.routing} is of a model with experts, {self.model.name} has none: set routing to learned"
+            )
         if self.has_model and self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
@@ -207,6 +220,23 @@ class Recipe:
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
         return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
+
+    @property
+    def as_trained(self) -> "Recipe":
+        """The recipe without what serves measuring alone."""
+        return dataclasses.replace(self, routing="learned")
+
+    @property
+    def forced_balance(self) -> str:
+        """The words for forced balance, with the tokens of a sequence that an expert gets in each block; empty where
+        the router chooses.
+        """
+        if self.routing == "learned":
+            return ""
+        rows, num_experts = self.seq_len * self.model.experts_per_token, self.model.num_experts
+        most, empty = -(-rows // num_experts), max(0, num_experts - rows)
+        mean = f"{rows / num_experts:g} tokens of a sequence for each of {num_experts} experts in every block"
+        return f"{mean}, {most} at most, {empty} experts without any"
 
     @property
     def powersgd_rank(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from trainers.spec import architectures
 from trainers.spec.architectures import architecture_of
 from trainers.spec.cluster import Cluster
+from trainers.spec.expert_rules import expert_refusals
 from trainers.spec.kernel_rules import is_hopper, kernel_needs, kernel_refusals
 from trainers.spec.layout import Layout
 from trainers.spec.mesh_rules import mesh_refusals, pipeline_refusals
@@ -110,6 +111,7 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from layout.rules.refusals(recipe, layout)
     yield from layout.rules.depth_refusals(recipe, layout)
     yield from pipeline_refusals(recipe, layout)
+    yield from expert_refusals(recipe, layout)
     yield from kernel_refusals(recipe, layout)
     yield from mesh_refusals(recipe, layout)
 

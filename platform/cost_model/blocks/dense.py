@@ -75,6 +75,12 @@ class DenseCosts:
             (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value + 2 * ends,
         )
 
+    def further_launches(self, c: Columns) -> Array:
+        """Returns the kernels of a forward pass beyond those that every block launches; a backward pass has twice as
+        many.
+        """
+        return np.zeros(())
+
     def tensor_s(self, c: Columns, boundary: Array, full: Mask) -> Array:
         """Returns the seconds of tensor-parallel collectives."""
         return mesh.tensor_s(c, boundary, full)

@@ -2,7 +2,9 @@
 
 import dataclasses
 
+from search_spaces.candidate import Candidate
 from trainers.records.job import GateSize
+from trainers.records.search_state import SearchState
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -12,24 +14,27 @@ from trainers.spec.recipe import Recipe
 class ConfirmationTrial:
     """One trial after the search."""
 
+    state: SearchState
+    """CONFIRMING, BREAKING_TIES, MEASURING_WINNER, GATING or PROFILING."""
     recipe: Recipe
     layout: Layout
-    rungs: tuple[BatchPoint, ...]
-    """The one point to run; empty for a gate alone."""
+    rungs: tuple[BatchPoint, ...] = ()
+    """The one point to run; empty for a gate alone and for a profile."""
     repeat: int = 0
-    is_winner_run: bool = False
-    """Whether it is the winner's last run, or, without rungs, the winner's gate; without rungs it is the reference's
-    gate otherwise.
-    """
-    contends: bool = False
-    """Whether it is a run of the contenders after a disturbed search; otherwise a finalist's."""
+    """Number of the point's run; the winner's gate alone has that of its run at length, the reference's 0."""
     gate: GateSize | None = None
     leave_s: float = 0.0
     """Seconds of a budget that must be left when its rung begins, for the rung and for the gate's reference."""
     profile: BatchPoint | None = None
-    """The point to profile; then there are no rungs."""
+    """The point to profile."""
 
     @property
-    def key(self) -> tuple[str, str, tuple[BatchPoint, ...], int, BatchPoint | None]:
-        """The key that identifies the trial among the final ones."""
-        return self.recipe.id, self.layout.id, self.rungs, self.repeat, self.profile
+    def is_winner_run(self) -> bool:
+        """Whether it runs the winner at length, or without rungs the winner's gate."""
+        return self.state is SearchState.MEASURING_WINNER or (self.state is SearchState.GATING and self.repeat > 0)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The layout with the micro-batch of its rung."""
+        micro_batches = tuple(batch.micro_batch for batch in self.rungs)
+        return Candidate(recipe=self.recipe, layout=self.layout, micro_batches=micro_batches)

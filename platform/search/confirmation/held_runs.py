@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from platform.search.confirmation.run_order import AttemptedRuns, ConfirmationRun
-from platform.study.result.ranking import points, speed_of, winner
+from platform.study.result.ranking import PointRuns, speed_of
 from trainers.measuring.ladder import HEADROOM, with_headroom_gib
 from trainers.records.measurement import Measurement, Outcome
 
@@ -26,17 +26,18 @@ def held_gib(search: Measurement | None, limit_gib: float) -> float | None:
     return with_headroom_gib(limit_gib - outside_gib, outside_gib)
 
 
-def held_run(measurements: Sequence[Measurement], *, attempted: AttemptedRuns) -> ConfirmationRun | None:
-    """Returns the run of the fastest point of one recipe that ran without head-room, may be held, and was faster than
-    the winner; None where there is none that did not run again.
+def held_run(
+    of_recipe: Sequence[PointRuns], best: Measurement | None, *, attempted: AttemptedRuns
+) -> ConfirmationRun | None:
+    """Returns the run of the fastest of one recipe's points that has not run again, may be held, and was faster than
+    the winner `best`; None where there is none.
     """
-    best = winner(measurements)
     faster = [
         point.search
-        for point in points(measurements)
+        for point in of_recipe
         if point.search and not point.runs and may_be_held(point.search)
         if best is None or speed_of(point.search) > speed_of(best)
-        if (point.search.layout.id, point.search.batch, 1) not in attempted
+        if (point.search.layout.id, point.search.batch.micro_batch, 1) not in attempted
     ]
     search = max(faster, key=speed_of, default=None)
     return None if search is None else ConfirmationRun(point=search, repeat=1)

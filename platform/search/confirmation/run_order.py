@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.setup.confirmation_rules import FINALISTS
 from platform.study.result.beside_others import beside_others
 from platform.study.result.ranking import PointRuns, points, speed_of
+from trainers.records.job import GateSize
 from trainers.records.measurement import Measurement, Outcome
-from trainers.spec.batch import BatchPoint
+from trainers.records.search_state import SearchState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,12 +18,17 @@ class ConfirmationRun:
 
     point: Measurement
     repeat: int
-    is_winner_run: bool = False
-    """Whether it is the winner's last run: long, at the largest accumulation."""
+
+    def trial(self, state: SearchState, gate: GateSize | None = None) -> ConfirmationTrial:
+        """Returns the run as the trial that `state` asks for."""
+        point = self.point
+        return ConfirmationTrial(
+            state=state, recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=self.repeat, gate=gate
+        )
 
 
-AttemptedRuns = frozenset[tuple[str, BatchPoint, int]]
-"""(layout id, batch point, repeat) of runs without a result, which are not repeated."""
+AttemptedRuns = frozenset[tuple[str, int, int]]
+"""(layout id, micro-batch, repeat) of runs that this session has tried, which are not tried again."""
 
 
 def repeats_left(
@@ -52,7 +59,7 @@ def repeats_left(
             search = _search(point)
             has_lost_run = any(run.outcome is not Outcome.OK for run in point.runs)
             is_done = has_lost_run or any(run.repeat == repeat for run in point.runs)
-            if not is_done and (search.layout.id, search.batch, repeat) not in attempted:
+            if not is_done and (search.layout.id, search.batch.micro_batch, repeat) not in attempted:
                 remaining_runs.append(ConfirmationRun(point=search, repeat=repeat))
     return remaining_runs
 
@@ -72,7 +79,7 @@ def contenders_run(
         for point in contenders if repeat % 2 else reversed(contenders):
             measurement = point.search or point.main_run
             had = any(run.repeat == repeat for run in point.runs)
-            if not had and (measurement.layout.id, measurement.batch, repeat) not in attempted:
+            if not had and (measurement.layout.id, measurement.batch.micro_batch, repeat) not in attempted:
                 return ConfirmationRun(point=measurement, repeat=repeat)
     return None
 
@@ -82,8 +89,10 @@ def last_run(best: PointRuns | None, *, repeats: int, attempted: AttemptedRuns =
     if best is None or best.search is None:
         return None
     search, last = best.search, repeats + 1
-    had = any(run.repeat == last for run in best.runs) or (search.layout.id, search.batch, last) in attempted
-    return None if had else ConfirmationRun(point=search, repeat=last, is_winner_run=True)
+    had = (
+        any(run.repeat == last for run in best.runs) or (search.layout.id, search.batch.micro_batch, last) in attempted
+    )
+    return None if had else ConfirmationRun(point=search, repeat=last)
 
 
 def _search(point: PointRuns) -> Measurement:

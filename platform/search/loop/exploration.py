@@ -1,10 +1,15 @@
 """The searching phase: what the searcher runs next, what it learns, and which layouts are suspected to fail."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
+from platform.search.loop.budget import Spending
 from platform.search.loop.jobs import TrialSettings, make_job, misfits_of_layout
 from platform.search.loop.study_log import StudyLog
+from platform.search.loop.time_plan import TimePlan
+from platform.search.loop.transitions import ExplorationTrial
+from platform.search.loop.trial_time import least_trial_s
 from platform.searchers import RungSearcher, Searcher
 from platform.study.keys import key_of
 from platform.study.result.ranking import winner
@@ -13,10 +18,17 @@ from trainers.records.measurement import Measurement, Outcome
 from trainers.records.probe import Probe
 from trainers.spec.batch import BatchPoint
 
-Work = tuple[Candidate, tuple[BatchPoint, ...]]
-"""A candidate with the rungs that its trial is to climb."""
 Relearn = Callable[[Probe], Searcher[Candidate]]
 """Returns a new searcher whose predictions have the figures of a probe."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchEnd:
+    """The reason why the search is over."""
+
+    reason: str
+    tried_all: bool
+    """Whether the searcher had nothing more to try; otherwise a budget ended it."""
 
 
 class Exploration:
@@ -67,34 +79,50 @@ class Exploration:
         self._begin(relearn(probe))
         return True
 
-    @property
-    def stopped_reason(self) -> str:
-        """Reason why `next` returns nothing more."""
-        return self._searcher.stopped_reason
+    def next_in_time(
+        self, time: TimePlan, spending: Spending, *, may_pass_over: bool
+    ) -> tuple[ExplorationTrial | None, SearchEnd | None]:
+        """Returns what the search runs next, or why it ends: for lack of work before any budget.
 
-    @property
-    def has_passed_over(self) -> bool:
-        """Whether candidates were passed over."""
-        return bool(self._passed_over)
+        Where trials are not equally long, one that is too long for the time that is left is passed over for a shorter
+        one. That is final in a session, which `may_pass_over` some once it is certain what time is reserved.
+        """
+        history, timing = self._log.history, self._settings.timing
+        while (trial := self._next()) is not None:
+            recipe = trial.candidate.recipe
+            is_compared = time.is_compared(recipe)
+            kept_s = time.reserve_s if is_compared else 0.0
+            trial_s = least_trial_s(trial.candidate, trial.rungs, history, timing)
+            reason = spending.over_reason(trial_s=trial_s, reserve_s=kept_s)
+            if not reason:
+                return dataclasses.replace(trial, runs_one=not is_compared, leave_s=time.leave_s(recipe)), None
+            has_time = not spending.over_reason(trial_s=history.start_s, reserve_s=kept_s)
+            if not (may_pass_over and has_time and timing.fixes_steps):
+                return None, SearchEnd(reason=reason, tried_all=False)
+            self._pass_over(trial.candidate)
+        if self._passed_over:
+            reason = spending.over_reason(trial_s=math.inf, reserve_s=time.reserve_s)
+            return None, SearchEnd(reason=reason, tried_all=False)
+        return None, SearchEnd(reason=self._searcher.stopped_reason, tried_all=True)
 
-    def next(self) -> Work | None:
-        """Returns what to run next: the searcher's suggestion, after its end further rungs of the best layouts; None
-        for nothing.
+    def _next(self) -> ExplorationTrial | None:
+        """Returns the searcher's suggestion. Once it has none, returns untested rungs next to each best layout's; None
+        when nothing is left.
         """
         while (candidate := self._searcher.suggest()) is not None:
             if self._rung_searcher:
                 candidate = dataclasses.replace(candidate, refine=False)
             if missing := self._log.history.missing(candidate):
                 self._suggested = candidate
-                return candidate, _points(candidate, missing)
+                return _trial(candidate, missing)
             self._update(candidate)
         self.blame_suspects()
         for candidate in self._aside.values():
             if missing := self._log.history.missing(candidate):
-                return candidate, _points(candidate, missing)
+                return _trial(candidate, missing)
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
 
-    def pass_over(self, candidate: Candidate) -> None:
+    def _pass_over(self, candidate: Candidate) -> None:
         """Makes the searcher go on without the candidate for the rest of the session, which has no time for its
         trial.
         """
@@ -103,9 +131,9 @@ class Exploration:
         self._searcher.update(planned, self._log.history.measured(candidate.key))
 
     def trial_ended(self, key: str, *, interrupted: bool) -> None:
-        """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
-        asked again, it returns these, those between the largest that ran and the first that did not. A searcher of
-        whole ladders goes on with others after one that was `interrupted`.
+        """Updates the searcher with what a trial of the candidate measured. Skipped while rungs are missing that it
+        asked for: the searcher suggests these again. A searcher of whole ladders goes on with others after a trial that
+        was `interrupted`.
         """
         is_new = self._takes_probe()
         candidate, suggested = self._candidates.get(key), self._suggested
@@ -148,7 +176,7 @@ class Exploration:
             settled_candidate = dataclasses.replace(candidate, micro_batches=settled)
             self._searcher.update(settled_candidate, history.measured(candidate.key))
 
-    def _refinement(self, searcher: RungSearcher[Candidate]) -> Work | None:
+    def _refinement(self, searcher: RungSearcher[Candidate]) -> ExplorationTrial | None:
         """Returns further rungs of the best layout of each recipe, once a searcher of single rungs has ended."""
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
@@ -157,7 +185,7 @@ class Exploration:
                 continue
             if rungs := self._further_rungs(candidate, searcher.deferred(candidate), best.batch.micro_batch):
                 self._suggested = None
-                return candidate, _points(candidate, rungs)
+                return _trial(candidate, rungs)
         return None
 
     def _further_rungs(self, candidate: Candidate, deferred: tuple[int, ...], best: int) -> tuple[int, ...]:
@@ -177,6 +205,10 @@ class Exploration:
         skipped = {measurement.batch.micro_batch for measurement in measured if measurement.outcome is Outcome.SKIPPED}
         rungs = {measurement.batch.micro_batch for measurement in measured}.union(further) - skipped
         return history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(rungs))))
+
+
+def _trial(candidate: Candidate, rungs: Sequence[int]) -> ExplorationTrial:
+    return ExplorationTrial(candidate=candidate, rungs=_points(candidate, rungs))
 
 
 def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:

@@ -66,7 +66,6 @@ def make_job(
     """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it begins no rung after
     `stop_at_s` by the driver's monotonic clock (None: no limit), except its first where it `runs_one`.
     """
-    repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
     best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
@@ -74,12 +73,8 @@ def make_job(
     ladder = dataclasses.replace(
         candidate, micro_batches=tuple(sorted({point.micro_batch for point in (*memory_measurements, *rungs)}))
     )
-    search = next((m for m in history.measured(candidate.key) if final and rungs and m.batch == rungs[0]), None)
-    held = held_gib(search, settings.limit_gib)
-    timing = settings.timing
-    if held is not None and final is not None and not final.is_winner_run:
-        timing = dataclasses.replace(timing, window_s=timing.winner_s / timing.max_windows, rung_s=timing.winner_s)
-    # Not their count: a trial whose first line was lost still has its later ones in the journal.
+    held = _held_gib(candidate, rungs, history, settings) if final else None
+    # The highest number, not the count: a trial's first line may be missing.
     number = history.last_trial_number + 1
     return Job(
         trial_id=f"t{number:04d}",
@@ -91,7 +86,7 @@ def make_job(
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
         nodes=settings.nodes,
-        repeat=repeat,
+        repeat=final.repeat if final else 0,
         is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,
         gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,
@@ -111,10 +106,23 @@ def make_job(
         environment=users_environment() if candidate.recipe.workload else {},
         stop_at_s=stop_at_s,
         commit=settings.commit,
-        timing=timing,
+        timing=settings.timing if held is None or (final and final.is_winner_run) else _long(settings.timing),
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )
+
+
+def _held_gib(
+    candidate: Candidate, rungs: Sequence[BatchPoint], history: History, settings: TrialSettings
+) -> float | None:
+    """Returns the GiB to which a confirmation run holds its allocator; None for no hold."""
+    search = next((m for m in history.measured(candidate.key) if m.batch in rungs), None)
+    return held_gib(search, settings.limit_gib)
+
+
+def _long(timing: Timing) -> Timing:
+    """Returns the timing with windows as long as those of a winner's run at length."""
+    return dataclasses.replace(timing, window_s=timing.winner_s / timing.max_windows, rung_s=timing.winner_s)
 
 
 def gate_micro_batch_of(candidate: Candidate, history: History, settings: TrialSettings) -> int:

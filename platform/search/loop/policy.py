@@ -17,9 +17,10 @@ import dataclasses
 import enum
 import itertools
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from trainers.records.journal import TrialState
+from platform.study.history import History
+from trainers.records.journal import TrialStart, TrialState
 from trainers.records.measurement import Measurement, Outcome
 
 
@@ -72,6 +73,16 @@ class Ended:
     reason: str = ""
 
 
+def ends_of(trials: Iterable[TrialStart], history: History) -> list[Ended]:
+    """Returns how the trials ended that have an end in the journal."""
+    ended = ((trial, history.trial_end(trial.trial_id)) for trial in trials)
+    return [
+        Ended(key=(end.key, trial.repeat), kind=Kind(end.fault or Kind.RAN), node=end.node, reason=end.reason)
+        for trial, end in ended
+        if end is not None
+    ]
+
+
 def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, node_lost: bool, measures: bool) -> Kind:
     """Returns the kind of a trial's end.
 
@@ -107,7 +118,7 @@ def end_of(
     """
     kind = kind_of(state, verdict and verdict.outcome, started=started, node_lost=bool(lost_nodes), measures=measures)
     if state == "failed" and verdict is not None:
-        # What follows a verdict, such as the end of its processes, is not the cause.
+        # A process that ends after the verdict is a consequence: the verdict's reason stays.
         reason, rank = verdict.reason, verdict.rank
     reason = reason or ("" if started else "its workers did not start")
     node = next(iter(lost_nodes), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")

@@ -1,149 +1,153 @@
-"""The division of a session's budget: two layouts of each recipe come first, then final runs, then more layouts."""
+"""The division of a session's budget: two layouts of each recipe come first, then confirmation, then more layouts."""
 
+import functools
 import math
-from collections import Counter
-from collections.abc import Sequence
 
 from platform.common.text import duration, plural
+from platform.search.confirmation.confirmation import RESERVE_MARGIN, Confirmation
 from platform.search.confirmation.confirmation_costs import ConfirmationCosts
-from platform.search.confirmation.scheduler import RESERVE_MARGIN, ConfirmationScheduler
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
 from platform.search.loop.budget import Spending
 from platform.search.setup.forecast import Forecast
-from platform.study.history import History
-from search_spaces.candidate import Candidate
 from trainers.records.job import Timing
-from trainers.records.measurement import TIMED
 from trainers.spec.recipe import Recipe
 
 FIRST_SHARE = 1 / 3
-"""Share of a budget in which the first layout may begin rungs: the rest is for others, without which there is nothing
-to compare it with, and for final runs. Several recipes share it.
+"""Share of a budget in which the first layout may begin rungs. The rest is for others, without which there is nothing
+to compare it with, and for confirmation. Several recipes share it.
 """
 
 
 class TimePlan:
-    """The times of a session's trials, as far as they are known: predicted before the first, then measured."""
+    """The times of a session's trials at one moment: predicted before the first, then measured."""
 
     def __init__(
         self,
         spending: Spending,
-        confirmation: ConfirmationScheduler,
-        candidates: Sequence[Candidate],
+        confirmation: Confirmation,
         timing: Timing,
         forecast: Forecast,
+        *,
+        begins: bool,
+        for_new_winner: bool,
     ) -> None:
-        self._spending = spending
-        self._confirmation = confirmation
-        self._num_layouts = Counter(candidate.recipe for candidate in candidates)
-        self._timing = timing
-        self._forecast = forecast
+        """Takes whether the session `begins`, so that the next trial is its first, and whether time is reserved for all
+        trials of another winner (`for_new_winner`).
+        """
+        self.confirmation, self._history = confirmation, confirmation.history
+        self._spending, self._timing, self._forecast = spending, timing, forecast
+        self._begins, self._for_new_winner = begins, for_new_winner
+        self._num_timed = confirmation.num_timed
+        self._num_lacking = {
+            recipe: max(0, min(2, num_layouts) - self._num_timed[recipe.id])
+            for recipe, num_layouts in confirmation.plan.num_layouts.items()
+        }
+        """By recipe: layouts that must still be timed for a comparison."""
 
-    def costs(self, history: History, *, begins: bool) -> ConfirmationCosts:
+    @functools.cached_property
+    def costs(self) -> ConfirmationCosts:
+        """The seconds of trials."""
+        return self._costs(begins=self._begins)
+
+    def _costs(self, *, begins: bool) -> ConfirmationCosts:
         """Returns the seconds of trials, of which the next one is its session's first where it `begins`."""
-        forecast = self._forecast
-        if not history.longest_rungs and forecast.winners:
-            cold_s = forecast.first_start_s - forecast.start_s if begins else 0.0
-            return ConfirmationCosts(
-                start_s=forecast.start_s, trial_s=forecast.trial_s, cold_s=cold_s, timing=self._timing
-            )
-        cold_s = history.first_start_s - history.start_s if begins else 0.0
-        return ConfirmationCosts(start_s=history.start_s, trial_s=history.trial_s, cold_s=cold_s, timing=self._timing)
+        history, forecast = self._history, self._forecast
+        times = forecast if not history.longest_rungs and forecast.winners else history
+        cold_s = times.first_start_s - times.start_s if begins else 0.0
+        return ConfirmationCosts(start_s=times.start_s, trial_s=times.trial_s, cold_s=cold_s, timing=self._timing)
 
-    def lacks_comparison(self, history: History) -> bool:
-        """Returns whether some recipe has neither two timed layouts nor all: nothing is worth more than a second."""
-        return any(self._num_lacking(recipe, history) for recipe in self._num_layouts)
+    @property
+    def may_confirm(self) -> bool:
+        """Whether confirmation may come before further candidates: it waits for none, each recipe has two timed layouts
+        or all, and the time that is left holds the winners' runs at length with their gates, of which a part is worth
+        less than another layout.
+        """
+        if self.confirmation.waits or any(self._num_lacking.values()):
+            return False
+        run_s, gate_s, _ = self.confirmation.closing_s(self.costs, for_new_winner=False)
+        return run_s + gate_s <= self._spending.time_left_s()
 
-    def is_compared(self, recipe: Recipe, history: History) -> bool:
-        """Returns whether two of the recipe's layouts were timed, or all, or time is no matter."""
-        return math.isinf(self._spending.whole_s) or not self._num_lacking(recipe, history)
+    @functools.cached_property
+    def confirmation_trial(self) -> ConfirmationTrial | None:
+        """The next confirmation trial that the time that is left holds."""
+        left_s = self._spending.time_left_s()
+        return self.confirmation.next(left_s, self.costs, for_new_winner=self._for_new_winner)
 
-    def reserve_s(self, history: History, *, begins: bool, for_new_winner: bool) -> float:
-        """Returns the seconds of the budget that are kept for final runs, after two layouts of each recipe."""
+    @property
+    def profile(self) -> ConfirmationTrial | None:
+        """The next winner's profiling trial that the time that is left holds."""
+        return self.confirmation.profile(self._spending.time_left_s(), self.costs)
+
+    def is_compared(self, recipe: Recipe) -> bool:
+        """Returns whether two of the recipe's layouts were timed, or all, or there is no budget."""
+        return math.isinf(self._spending.whole_s) or not self._num_lacking[recipe]
+
+    @functools.cached_property
+    def reserve_s(self) -> float:
+        """The seconds of the budget that are kept for confirmation, after two layouts of each recipe."""
         whole_s = self._spending.whole_s
         if math.isinf(whole_s):
             return 0.0
-        costs = self.costs(history, begins=begins)
-        free_s = self._spending.time_left_s() - self._comparing_s(history, costs)
-        return self._confirmation.reserve_s(history, costs, free_s, whole_s, for_new_winner=for_new_winner)
+        free_s = self._spending.time_left_s() - self._comparing_s(self.costs)
+        return self.confirmation.reserve_s(self.costs, free_s, whole_s, for_new_winner=self._for_new_winner)
 
-    def leave_s(self, recipe: Recipe, history: History, reserve_s: float) -> float:
+    def leave_s(self, recipe: Recipe) -> float:
         """Returns the seconds of the budget that must be left when a trial of the recipe begins a rung: `reserve_s`,
         what other trials take until two layouts of each recipe are timed, and after its first layout the others' share.
         """
         whole_s = self._spending.whole_s
         if math.isinf(whole_s):
             return 0.0
-        costs = self.costs(history, begins=False)
-        its_own_s = costs.trial_s if self._num_lacking(recipe, history) else 0.0
-        leave_s = reserve_s + max(0.0, self._comparing_s(history, costs) - its_own_s)
-        if self._num_layouts[recipe] < 2 or self._num_timed(recipe, history):
+        costs = self._costs(begins=False)
+        its_own_s = costs.trial_s if self._num_lacking[recipe] else 0.0
+        leave_s = self.reserve_s + max(0.0, self._comparing_s(costs) - its_own_s)
+        num_layouts = self.confirmation.plan.num_layouts
+        if num_layouts[recipe] < 2 or self._num_timed[recipe.id]:
             return leave_s
-        return max(leave_s, self._spending.time_left_s() - FIRST_SHARE * whole_s / len(self._num_layouts))
+        return max(leave_s, self._spending.time_left_s() - FIRST_SHARE * whole_s / len(num_layouts))
 
-    def gated_s(self, history: History) -> float:
-        """Returns the least seconds of a session with the winners' last runs and gates; 0 where no gate is to run, or
-        nothing is known of its time.
+    @property
+    def sentence(self) -> str:
+        """The sentence on what the budget has time for, before a session's first trial; "" without a budget, and where
+        no gate is to run or nothing is known of its time.
         """
-        costs = self.costs(history, begins=True)
-        run_s, gate_s, profile_s = self._confirmation.closing_s(history, costs, for_new_winner=False)
-        return self._comparing_s(history, costs) + run_s + RESERVE_MARGIN * gate_s + profile_s if gate_s else 0.0
-
-    def holds_closing(self, history: History, *, begins: bool) -> bool:
-        """Returns whether the time that is left holds the missing last runs of winners with their gates: a part of them
-        is worth less than another layout.
-        """
-        costs = self.costs(history, begins=begins)
-        run_s, gate_s, _ = self._confirmation.closing_s(history, costs, for_new_winner=False)
-        return run_s + gate_s <= self._spending.time_left_s()
-
-    def sentence(self, history: History) -> str:
-        """Returns what the budget has time for, before a session's first trial; "" without a budget, and where no gate
-        is to run or nothing is known of its time.
-        """
-        budget, whole_s, gated_s = self._spending.budget, self._spending.whole_s, self.gated_s(history)
-        costs = self.costs(history, begins=True)
-        if math.isinf(whole_s) or not gated_s or not costs.trial_s:
+        whole_s, costs = self._spending.whole_s, self.costs
+        run_s, gate_s, profile_s = self.confirmation.closing_s(costs, for_new_winner=False)
+        if math.isinf(whole_s) or not gate_s or not costs.trial_s:
             return ""
-        num_devices = self._spending.num_devices
-        origin = "from the study's trials" if history.longest_rungs else "predicted"
-        lacking = sum(self._num_lacking(recipe, history) for recipe in self._num_layouts)
-        last_run = "the winner's last run" if len(self._num_layouts) == 1 else "the winners' last runs"
+        gated_s = self._comparing_s(costs) + run_s + RESERVE_MARGIN * gate_s + profile_s
+        last_run = "the winner's last run" if len(self._num_lacking) == 1 else "the winners' last runs"
+        origin = "from the study's trials" if self._history.longest_rungs else "predicted"
         if whole_s < gated_s:
-            least_s = 10 * math.ceil(gated_s / 10)
-            least = {"--time-budget": (budget.time_s, least_s), "--gpu-s": (budget.gpu_s, least_s * num_devices)}
-            raised = " and ".join(
-                f"{option} {value}" for option, (limit, value) in least.items() if limit is not None and limit < value
-            )
-            before = f"{plural(lacking, 'layout')} and {last_run}" if lacking else last_run
-            return (
-                f"{duration(whole_s)} may be too short for the numerics gate: with {before} it takes about"
-                f" {duration(least_s)} ({origin}), which {raised} would hold."
-            )
-        reserve_s = self.reserve_s(history, begins=True, for_new_winner=False)
-        more = int((whole_s - self._comparing_s(history, costs) - reserve_s) / costs.trial_s)
-        untried = sum(self._num_layouts.values()) - self._num_tried(history)
+            return self._too_short(gated_s, last_run, origin)
+        lacking, budget = sum(self._num_lacking.values()), self._spending.budget
+        more = int((whole_s - self._comparing_s(costs) - self.reserve_s) / costs.trial_s)
+        untried = self.confirmation.plan.num_layouts.total() - self._num_timed.total()
         most = untried if budget.max_trials is None else min(untried, budget.max_trials)
-        num_layouts = min(most, max(0, more) + lacking)
+        layouts = plural(min(most, max(0, more) + lacking), "layout")
         return (
-            f"{duration(whole_s)} allow about {plural(num_layouts, 'layout')} of one rung beside {last_run} and the"
-            f" numerics gate ({origin})."
+            f"{duration(whole_s)} allow about {layouts} of one rung beside {last_run} and the numerics gate ({origin})."
         )
 
-    def _comparing_s(self, history: History, costs: ConfirmationCosts) -> float:
+    def _too_short(self, gated_s: float, last_run: str, origin: str) -> str:
+        """Returns the sentence on a budget below the `gated_s` that a session with gates takes at the least."""
+        budget, least_s = self._spending.budget, 10 * math.ceil(gated_s / 10)
+        least = {
+            "--time-budget": (budget.time_s, least_s),
+            "--gpu-s": (budget.gpu_s, least_s * self._spending.num_devices),
+        }
+        raised = " and ".join(
+            f"{option} {value}" for option, (limit, value) in least.items() if limit is not None and limit < value
+        )
+        lacking = sum(self._num_lacking.values())
+        before = f"{plural(lacking, 'layout')} and {last_run}" if lacking else last_run
+        return (
+            f"{duration(self._spending.whole_s)} may be too short for the numerics gate: with {before} it takes about"
+            f" {duration(least_s)} ({origin}), which {raised} would hold."
+        )
+
+    def _comparing_s(self, costs: ConfirmationCosts) -> float:
         """Returns the seconds of the trials that are missing until two layouts of each recipe are timed, and of the
         session's slow first start.
         """
-        lacking = sum(self._num_lacking(recipe, history) for recipe in self._num_layouts)
-        return costs.cold_s + lacking * costs.trial_s
-
-    def _num_tried(self, history: History) -> int:
-        """Returns the number of layouts that were timed, of all recipes."""
-        return sum(self._num_timed(recipe, history) for recipe in self._num_layouts)
-
-    def _num_lacking(self, recipe: Recipe, history: History) -> int:
-        """Returns how many of the recipe's layouts must still be timed for a comparison."""
-        return max(0, min(2, self._num_layouts[recipe]) - self._num_timed(recipe, history))
-
-    def _num_timed(self, recipe: Recipe, history: History) -> int:
-        """Returns the number of the recipe's layouts that were timed."""
-        return len({m.layout for m in history.measurements if m.recipe == recipe and m.outcome in TIMED})
+        return costs.cold_s + sum(self._num_lacking.values()) * costs.trial_s

@@ -129,7 +129,7 @@ class _Bridge(TuneSearcher):
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
-    # Tune asks for FINISHED, a str, where its own annotation has no room for one.
+    # Ray's annotation omits FINISHED, a str.
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.fault is not None:
             return TuneSearcher.FINISHED

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from platform.common.text import duration, plural
-from platform.search.confirmation.scheduler import ConfirmationScheduler
+from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.loop.budget import Budget, Spending
 from platform.search.loop.time_plan import TimePlan
 from platform.search.setup.forecast import forecast_of
@@ -32,10 +32,10 @@ def show_dry_run(setup: StudySetup, budget: Budget, history: History, *, as_obje
             whose = budget.time_words if budget.of_space else f"({option})"
             print(f"The budget ends it after {duration(limit_s)} {whose}.")
     forecast = forecast_of(setup.plan, setup.timing)
-    confirmation = ConfirmationScheduler(setup.plan.candidates, setup.rules, forecast.winners)
+    confirmation = ConfirmationPlan(setup.plan.candidates, setup.rules, forecast.winners).at(history)
     spending = Spending(budget, num_devices=setup.cluster.num_devices)
-    time_plan = TimePlan(spending, confirmation, setup.plan.candidates, setup.timing, forecast)
-    if sentence := time_plan.sentence(history):
+    time_plan = TimePlan(spending, confirmation, setup.timing, forecast, begins=True, for_new_winner=False)
+    if sentence := time_plan.sentence:
         print(sentence)
 
 

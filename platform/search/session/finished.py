@@ -44,6 +44,6 @@ def finished_reason(study: Study, request: SearchRequest) -> str:
             rules=setup.rules,
         ),
     )
-    if not loop.decide().phase.is_terminal or loop.has_unwritten:
+    if not loop.decide().state.is_terminal or loop.has_unwritten:
         return ""
     return f"on {setup.cluster.label}: {loop.ended_reason}"

@@ -123,7 +123,7 @@ class SessionRun:
             with (
                 sampled(study.path),
                 followed(*study.follow(), loop.spending, total=num_layouts),
-                start_timeout.starts(loop.running_id, state, self._leave_lost_cluster),
+                start_timeout.starts(lambda: loop.running and loop.running.trial_id, state, self._leave_lost_cluster),
             ):
                 tune.run(loop, driver_ip=handle.driver_ip, scratch=scratch)
         return loop

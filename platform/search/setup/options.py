@@ -77,7 +77,7 @@ class StudyOptions:
         read=whole_number(1),
         metavar="N",
         group=_SUBJECT,
-        about="tokens of its sequences (default: a first run tells)",
+        about="tokens of its sequences",
     )
     step_line: str | None = option(
         None,
@@ -212,12 +212,12 @@ class SearchOptions:
         read=duration,
         metavar="T",
         group=_PLACES,
-        about="time for GPU nodes that the cluster is still starting to join (default: %(default)g)",
+        about="time for GPU nodes that are still starting to join (default: %(default)g)",
     )
     exclude_slow: bool = option(
         False,
         group=_PLACES,
-        about="probe all devices first (under a minute) and leave out nodes that lag",
+        about="probe all devices first and leave out nodes that lag",
     )
     studies: Path = studies_field(read=_folder, then=user_path, group=_PLACES)
     name: str | None = option(None, group=_PLACES, about="name of the study (default: the space's, with a number)")

@@ -58,6 +58,11 @@ def _miniature(evidence: Evidence) -> str:
     return f"{recipe.name} stands in for {recipe.miniature_of}, its speed says nothing of the model itself"
 
 
+def _forced_balance(evidence: Evidence) -> str:
+    words = evidence.recipe.forced_balance
+    return f"tokens were sent to drawn experts ({words}), and learned routing is less even" if words else ""
+
+
 def _predicted(evidence: Evidence) -> str:
     if any(measurement.outcome in TIMED for measurement in evidence.measurements) or evidence.coverage is None:
         return ""
@@ -103,6 +108,7 @@ def _disturbed(evidence: Evidence) -> str:
 DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     _OPEN: _not_resolved,
     "miniature": _miniature,
+    "forced balance": _forced_balance,
     "predicted": _predicted,
     "few tried": _few_tried,
     "not repeated": _not_repeated,

@@ -249,7 +249,7 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     """
     all_of = tuple(measurements)
     confirmed = {(measurement.layout, measurement.batch) for measurement in all_of if measurement.repeat}
-    # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
+    # Called once a trial, for up to ten thousand. Of points that were not run again only the fastest can win.
     judged = [
         measurement for measurement in all_of if confirmed and (measurement.layout, measurement.batch) in confirmed
     ]

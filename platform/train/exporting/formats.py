@@ -24,7 +24,7 @@ Device = Literal["cuda", "cpu"]
 FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed")
 """Programs that an export can be written for."""
 LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[__name__.count(".")]
 _STREAM_TOKENS = 2**22
 """Tokens of the seeded stream, which other programs read repeatedly from a file."""
 _MOST_EPOCHS = 10

@@ -14,6 +14,7 @@ Program = Literal["accelerate", "deepspeed"]
 _IN_ITS_PLACE = {
     "attention": "transformers' own {attention} attention",
     "mlp": "feed-forward blocks as transformers has them",
+    "experts": "experts as transformers computes them by default",
     "loss": "a loss over all logits at once, which takes more memory",
     "compile": "nothing is compiled",
     "checkpointing": "every block is checkpointed, which takes more time",

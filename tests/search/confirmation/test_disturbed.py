@@ -11,7 +11,7 @@ from platform.report.endings import verdict
 from platform.report.json_report import as_json
 from platform.report.result_files import write_results
 from platform.report.summary import verdicts
-from platform.search.confirmation.scheduler import MOST_ROUNDS, SURE_ROUNDS
+from platform.search.confirmation.recipe_confirmation import MOST_ROUNDS, SURE_ROUNDS
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.result.result import StudyResult
 from platform.study.result.tie_break import named_winner, unresolved

@@ -29,7 +29,7 @@ def sequence(
     letters = {A: "A", B: "B", C: "C", D: "D"}
     measurements, order = list(SEARCH), list[tuple[str, int, bool]]()
     while (run := next_run(measurements, repeats=repeats, max_finalists=max_finalists)) is not None:
-        order.append((letters[run.point.layout], run.repeat, run.is_winner_run))
+        order.append((letters[run.point.layout], run.repeat, run.repeat > repeats))
         gone = (run.point.layout, run.repeat) in lost
         measurements.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
         assert len(order) < 30
@@ -57,19 +57,19 @@ def test_a_finalist_that_is_lost_has_no_further_run() -> None:
 
 def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None:
     measurements = list(SEARCH)
-    while (run := next_run(measurements, repeats=1)) is not None and not run.is_winner_run:
+    while (run := next_run(measurements, repeats=1)) is not None and run.repeat == 1:
         measurements.append(ran(run))
     assert run is not None and run.point.layout == A
     measurements.append(ran(run, 850.0))
     run = next_run(measurements, repeats=1)
-    assert run is not None and (run.point.layout, run.is_winner_run) == (B, True)
+    assert run is not None and (run.point.layout, run.repeat) == (B, 2)
 
 
 def test_what_left_nothing_is_not_tried_again() -> None:
     first, second, *_ = repeats_left(SEARCH, repeats=1)
-    tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
+    tried = frozenset({(first.point.layout.id, first.point.batch.micro_batch, first.repeat)})
     assert repeats_left(SEARCH, repeats=1, attempted=tried)[0] == second
     last = last_run(ranked(SEARCH)[0], repeats=0)
-    assert last is not None and last.is_winner_run
-    tried = frozenset({(last.point.layout.id, last.point.batch, last.repeat)})
+    assert last is not None and last.repeat == 1
+    tried = frozenset({(last.point.layout.id, last.point.batch.micro_batch, last.repeat)})
     assert last_run(ranked(SEARCH)[0], repeats=0, attempted=tried) is None

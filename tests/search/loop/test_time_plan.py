@@ -13,7 +13,6 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.search.loop.budget import Budget
 from platform.search.loop.jobs import TrialSettings
 from platform.search.loop.loop import SearchLoop
-from platform.search.loop.phase import SessionPhase
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.search.setup.forecast import NO_FORECAST, Forecast
 from platform.searchers.problem import Problem
@@ -26,6 +25,7 @@ from trainers.measuring.ladder import may_begin
 from trainers.records.job import GateSize, Job, Timing
 from trainers.records.journal import Resume
 from trainers.records.measurement import TIMED, Measurement, Outcome
+from trainers.records.search_state import SearchState
 from trainers.spec.batch import BatchPoint
 
 BUDGETS_S = (20.0, 45.0, 75.0, 110.0, 150.0, 200.0, 240.0, 330.0, 500.0, 900.0, 7200.0)
@@ -116,7 +116,7 @@ class Session:
             began_s = self.clock.now_s
             while (job := self.loop.next_job()) is not None:
                 kept_s = self.loop.spending.kept_s()
-                assert bool(kept_s) <= (self.loop.phase is SessionPhase.SEARCHING)
+                assert bool(kept_s) <= (self.loop.state is SearchState.EXPLORING)
                 self.most_kept_s, self.before = max(self.most_kept_s, kept_s), None
                 self.clock.now_s += (takes.first_start_s - takes.start_s) * (not self.backend.jobs)
                 self.backend.gate_s = self.gate_s(job)

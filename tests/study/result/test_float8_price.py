@@ -7,7 +7,7 @@ import pytest
 
 from platform.report.json_report import as_json
 from platform.report.summary import verdicts
-from platform.search.confirmation.winner_run import WinnerRuns
+from platform.search.confirmation.confirmation import ConfirmationPlan
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
 from platform.study.result.result import StudyResult
@@ -96,5 +96,5 @@ def test_the_plainest_winner_has_its_curves_taken_where_a_price_is_read_from_the
     history = History(
         [header(at=AT, recipes=recipes), Measured(at=AT, measurement=measurement(on=PLAIN, recipe=RECIPE))]
     )
-    trial = WinnerRuns(candidates, rules, {}, {}).next(RECIPE, history)
+    trial = ConfirmationPlan(candidates, rules).at(history).next()
     assert (trial is not None and trial.gate is not None) == expected

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainers.spec.architectures.architecture import Architecture
 
-_SHARED = ("__init__", "architecture", "llama_like", "windows")
+_SHARED = ("__init__", "architecture", "experts", "llama_like", "windows")
 """Files that are no family's."""
 
 

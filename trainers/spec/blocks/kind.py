@@ -45,6 +45,10 @@ class BlockKind:
         """Returns the exact number of parameters of one block."""
         return architecture_of(spec.architecture).parameters_per_layer(spec)
 
+    def active_parameters(self, spec: ModelSizes) -> int:
+        """Returns the number of parameters that one token passes."""
+        return self.parameters(spec)
+
     def product_parameters(self, spec: ModelSizes) -> int:
         """Returns the number of parameters that take part in a token's products: no norms and no biases."""
         return architecture_of(spec.architecture).matrices_per_layer(spec)

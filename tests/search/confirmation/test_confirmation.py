@@ -1,19 +1,21 @@
 """Final trials that fit the time that is left, and the time that a search leaves for them."""
 
 import dataclasses
+import math
 
 import pytest
 
+from platform.search.confirmation.confirmation import Confirmation, ConfirmationPlan
 from platform.search.confirmation.confirmation_costs import PROFILED_STEPS, ConfirmationCosts
 from platform.search.confirmation.confirmation_trial import ConfirmationTrial
-from platform.search.confirmation.scheduler import ConfirmationScheduler
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.history import History
 from search_spaces.candidate import Candidate
 from tests.samples import CONDITIONS, RECIPE, header, layout, measurement
+from tests.wording import Wording
 from trainers.profiling import profiled_steps as profiling
 from trainers.records.job import GateSize, Timing
-from trainers.records.journal import GateCurves, Measured
+from trainers.records.journal import GateCurves, Measured, TrialEnd, TrialStart
 from trainers.records.measurement import TRAINING_STATE, Measurement
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
@@ -57,6 +59,13 @@ def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
     )  # fmt: skip
 
 
+def gate_without_curves() -> tuple[TrialStart, TrialEnd]:
+    """Returns the lines of a trial that ran the winner's gate alone, and left nothing."""
+    key, at = f"{RECIPE.id}-{FUSED.id}", "2026-11-22T08:00:00+00:00"
+    start = TrialStart(at=at, trial_id="t0001", key=key, recipe=RECIPE, layout=FUSED, micro_batches=(), repeat=1)
+    return start, TrialEnd(at=at, trial_id="t0001", key=key, state="done", wall_s=9.0, gpu_s=9.0, fault="died")
+
+
 def after(*entries: Measurement | GateCurves) -> History:
     """Returns the history of a study that has these measurements and curves."""
     lines = [Measured(measurement=entry) if isinstance(entry, Measurement) else entry for entry in entries]
@@ -64,15 +73,18 @@ def after(*entries: Measurement | GateCurves) -> History:
 
 
 def confirmation(
-    rules: ConfirmationRules = RULES, candidates: tuple[Candidate, ...] = CANDIDATES
-) -> ConfirmationScheduler:
-    """Returns the final trials of a session that has not begun any."""
-    return ConfirmationScheduler(candidates, rules)
+    history: History,
+    rules: ConfirmationRules = RULES,
+    candidates: tuple[Candidate, ...] = CANDIDATES,
+    **expected: Measurement,
+) -> Confirmation:
+    """Returns what is left to confirm in a session that has not begun any of it; `expected` are predicted winners."""
+    return ConfirmationPlan(candidates, rules, expected).at(history)
 
 
-def reserve_of(session: ConfirmationScheduler, history: History, free_s: float) -> float:
+def reserve_of(left: Confirmation, free_s: float) -> float:
     """Returns what is reserved where the whole budget of `free_s` is free."""
-    return session.reserve_s(history, COSTS, free_s, free_s)
+    return left.reserve_s(COSTS, free_s, free_s)
 
 
 def kind(trial: ConfirmationTrial | None) -> str:
@@ -94,57 +106,58 @@ def kind(trial: ConfirmationTrial | None) -> str:
     ],
 )
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, expected: str) -> None:
-    assert kind(confirmation().next(after(ran()), left_s, COSTS)) == expected
-    assert kind(confirmation().next(after(ran()))) == "run with gate", "without a budget always"
+    assert kind(confirmation(after(ran())).next(left_s, COSTS)) == expected
+    assert kind(confirmation(after(ran())).next()) == "run with gate", "without a budget always"
 
 
 def test_a_winner_whose_engine_has_no_training_state_has_no_gate() -> None:
     conditions = dataclasses.replace(CONDITIONS, engine_lacks=(TRAINING_STATE,))
     history = after(dataclasses.replace(ran(), conditions=conditions))
-    assert kind(confirmation().next(history)) == "run"
+    assert kind(confirmation(history).next()) == "run"
 
 
 def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:
     """Checks a winner whose time was not derived, so that nothing but the gate asks for another run."""
     history = after(dataclasses.replace(ran(), step_time_derived=False))
-    assert kind(confirmation().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
-    assert kind(confirmation().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
-    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
-    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
+    assert kind(confirmation(history).next(1.1 * ALL_S, COSTS)) == "run with gate"
+    assert kind(confirmation(history).next(1.1 * ALL_S - 1, COSTS)) == " with gate"
+    assert kind(confirmation(history).next(1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
+    assert kind(confirmation(history).next(1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
 
 
 def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
-    leave_s = [trial.leave_s for s in (ENOUGH_S, RUN_S) if (trial := confirmation().next(after(ran()), s, COSTS))]
+    leave_s = [trial.leave_s for s in (ENOUGH_S, RUN_S) if (trial := confirmation(after(ran())).next(s, COSTS))]
     assert leave_s == pytest.approx([80.0 + 1.1 * REFERENCE_S, 80.0])
 
 
 def test_a_reference_is_given_only_where_it_fits() -> None:
     history = after(ran(), curves(), ran(repeat=1))
-    assert kind(confirmation().next(history, REFERENCE_S, COSTS)) == "the reference", "its time is spent in part"
-    assert kind(confirmation().next(history, REFERENCE_S - 1, COSTS)) == "nothing"
+    assert kind(confirmation(history).next(REFERENCE_S, COSTS)) == "the reference", "its time is spent in part"
+    assert kind(confirmation(history).next(REFERENCE_S - 1, COSTS)) == "nothing"
     cut = after(ran(), curves())
-    assert kind(confirmation().next(cut, REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
-    assert kind(confirmation().next(cut, REFERENCE_S - 1, COSTS)) == "run"
+    assert kind(confirmation(cut).next(REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
+    assert kind(confirmation(cut).next(REFERENCE_S - 1, COSTS)) == "run"
 
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     history = after(ran(), ran(PLAIN, speed=SPEED / 2))
-    assert kind(confirmation().next(history, ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
-    assert kind(confirmation().next(history, ENOUGH_S - 1.1 * 26, COSTS)) == "run"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
+    assert kind(confirmation(history).next(ENOUGH_S - 1.1 * 26, COSTS)) == "run"
 
 
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
     history = after(ran(), ran(repeat=1))
-    assert kind(confirmation().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
-    session = confirmation()
-    trial = session.next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)
+    assert kind(confirmation(history).next(1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
+    trial = confirmation(history).next(1.1 * (ALONE_S + REFERENCE_S), COSTS)
     assert trial and (kind(trial), trial.layout) == (" with gate", FUSED)
-    session.started(trial)
-    assert session.next(history) is None, "what leaves nothing is not given for ever"
+    history.extend(gate_without_curves())
+    session = ConfirmationPlan(CANDIDATES, RULES, since=0)
+    assert session.at(history).next() is None, "what leaves nothing is not given for ever"
+    assert kind(confirmation(history).next()) == " with gate", "though a later session tries again"
     history = after(ran(), ran(repeat=1), curves())
-    trial = session.next(history)
+    trial = session.at(history).next()
     assert trial and (kind(trial), trial.layout) == ("the reference", PLAIN)
-    assert session.next(after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))) is None
+    assert session.at(after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))).next() is None
 
 
 @pytest.mark.parametrize(
@@ -158,51 +171,50 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
 )
 def test_a_search_leaves_time_for_what_fits_into_the_budget(free_s: float, reserve_s: float) -> None:
     """Checks a winner that ran, and one that is only expected."""
-    assert reserve_of(confirmation(candidates=ALONE), after(ran()), free_s) == pytest.approx(reserve_s)
-    assert reserve_of(confirmation(candidates=ALONE), after(), free_s) == 0.0, "nothing is known"
-    expecting = ConfirmationScheduler(ALONE, RULES, {RECIPE.id: ran()})
-    assert reserve_of(expecting, after(), free_s) == pytest.approx(reserve_s)
+    assert reserve_of(confirmation(after(ran()), candidates=ALONE), free_s) == pytest.approx(reserve_s)
+    assert reserve_of(confirmation(after(), candidates=ALONE), free_s) == 0.0, "nothing is known"
+    expecting = confirmation(after(), candidates=ALONE, **{RECIPE.id: ran()})
+    assert reserve_of(expecting, free_s) == pytest.approx(reserve_s)
 
 
 def test_no_gate_is_reserved_for_an_expected_winner_that_is_alone() -> None:
-    expecting = ConfirmationScheduler(ALONE[:1], RULES, {RECIPE.id: ran()})
-    assert reserve_of(expecting, after(), 3000.0) == pytest.approx(RUN_S)
+    expecting = confirmation(after(), candidates=ALONE[:1], **{RECIPE.id: ran()})
+    assert reserve_of(expecting, 3000.0) == pytest.approx(RUN_S)
 
 
 def test_a_profile_is_reserved_for_an_expected_winner() -> None:
     rules = dataclasses.replace(RULES, profile=True)
-    expecting = ConfirmationScheduler(ALONE, rules, {RECIPE.id: ran()})
-    assert expecting.closing_s(after(), COSTS) == pytest.approx((RUN_S, GATE_S + REFERENCE_S, 70.0))
+    expecting = confirmation(after(), rules, ALONE, **{RECIPE.id: ran()})
+    assert expecting.closing_s(COSTS) == pytest.approx((RUN_S, GATE_S + REFERENCE_S, 70.0))
 
 
 def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
-    assert reserve_of(confirmation(), after(ran()), 3000.0) == 0.0
-    assert reserve_of(confirmation(), after(ran(), ran(recipe=OTHER)), 3000.0) > RUN_S
-    expecting = ConfirmationScheduler(CANDIDATES, RULES, {OTHER.id: ran(recipe=OTHER)})
-    assert reserve_of(expecting, after(ran()), 3000.0) > RUN_S, "unless its winner's time is predicted"
+    assert reserve_of(confirmation(after(ran())), 3000.0) == 0.0
+    assert reserve_of(confirmation(after(ran(), ran(recipe=OTHER))), 3000.0) > RUN_S
+    expecting = confirmation(after(ran()), **{OTHER.id: ran(recipe=OTHER)})
+    assert reserve_of(expecting, 3000.0) > RUN_S, "unless its winner's time is predicted"
 
 
 def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_tried() -> None:
-    every = confirmation(dataclasses.replace(RULES, finalists=None), ALONE)
-    assert reserve_of(every, after(ran()), 3000.0) == 0.0
-    assert reserve_of(every, after(ran(), ran(PLAIN, speed=SPEED / 2)), 3000.0) > RUN_S
+    rules = dataclasses.replace(RULES, finalists=None)
+    assert reserve_of(confirmation(after(ran()), rules, ALONE), 3000.0) == 0.0
+    assert reserve_of(confirmation(after(ran(), ran(PLAIN, speed=SPEED / 2)), rules, ALONE), 3000.0) > RUN_S
 
 
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
     """Checks a study whose reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
-    assert confirmation(candidates=ALONE).next(passed) is None
-    assert reserve_of(confirmation(candidates=ALONE), passed, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+    assert confirmation(passed, candidates=ALONE).next() is None
+    assert reserve_of(confirmation(passed, candidates=ALONE), 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
 
 
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
-    assert reserve_of(confirmation(rules, ALONE), after(ran()), 3000.0) == pytest.approx(closing_s + again_s)
-    assert reserve_of(confirmation(rules, ALONE), after(ran()), 3 * closing_s + 30) == pytest.approx(closing_s + 10)
-    assert reserve_of(confirmation(rules, ALONE), after(ran()), RUN_S - 1) == 0.0, (
-        "none begins before the last run's time"
-    )
+    left = confirmation(after(ran()), rules, ALONE)
+    assert reserve_of(left, 3000.0) == pytest.approx(closing_s + again_s)
+    assert reserve_of(left, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+    assert reserve_of(left, RUN_S - 1) == 0.0, "none begins before the last run's time"
 
 
 @pytest.mark.parametrize(
@@ -219,40 +231,48 @@ def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float
     """Checks that, where there is no time for the gate anyway, only the winner's last run has to fit after a
     finalist's.
     """
-    assert kind(confirmation(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == expected
+    assert kind(confirmation(after(ran()), dataclasses.replace(RULES, repeats=1)).next(left_s, COSTS)) == expected
 
 
 def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
     history = after(ran(), ran(recipe=OTHER))
-    assert kind(confirmation().next(history, ENOUGH_S + RUN_S, COSTS)) == "run with gate"
-    assert kind(confirmation().next(history, ENOUGH_S + RUN_S - 1, COSTS)) == "run"
+    assert kind(confirmation(history).next(ENOUGH_S + RUN_S, COSTS)) == "run with gate"
+    assert kind(confirmation(history).next(ENOUGH_S + RUN_S - 1, COSTS)) == "run"
 
 
-def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
-    confirmation_of_two = confirmation(candidates=CANDIDATES[:2])
-    assert confirmation_of_two.left_out(after(ran()), COSTS, 14.0) == (
-        "the winner's last run with the numerics gate (about 410 s more)"  # 14 + 128 + 1.2 x 223
-    )
-    sentence = confirmation_of_two.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
-    assert sentence == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
-    sentence = confirmation_of_two.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
-    assert sentence == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
-    cut = confirmation_of_two.left_out(after(ran(), curves()), COSTS, 14.0)
-    assert cut == "the reference of the numerics gate and the winner's last run (about 350 s more)"  # and 128
-    bare = confirmation(ConfirmationRules(repeats=0), CANDIDATES[:2])
-    assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
-    assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
-    behind = after(ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
-    sentence = bare.left_out(behind, COSTS, 14.0)
-    assert sentence == "the last run of a point that was faster than the winner's (about 150 s more)"
+BARE = ConfirmationRules(repeats=0)
+OVERTAKEN = (ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
+
+
+@pytest.mark.parametrize(
+    ("rules", "entries", "seconds"),
+    [
+        (RULES, (ran(),), 14 + RUN_S + 1.2 * (GATE_S + REFERENCE_S)),
+        (RULES, (ran(), ran(repeat=1)), 14 + 1.2 * (ALONE_S + REFERENCE_S)),
+        (RULES, (ran(), ran(repeat=1), curves()), 14 + 1.2 * REFERENCE_S),
+        (RULES, (ran(), curves()), 14 + RUN_S + 1.2 * REFERENCE_S),
+        (BARE, (ran(),), 14 + RUN_S),
+        (BARE, OVERTAKEN, 14 + RUN_S),
+    ],
+)
+def test_what_is_left_out_is_told_with_the_seconds_that_it_takes(
+    rules: ConfirmationRules, entries: tuple[Measurement | GateCurves, ...], seconds: float, wording: Wording
+) -> None:
+    left_out = confirmation(after(*entries), rules, ALONE).left_out(COSTS, 14.0)
+    assert f"about {10 * math.ceil(seconds / 10)} s" in left_out
+    wording(left_out)
+
+
+def test_nothing_is_left_out_after_the_last_run() -> None:
+    assert not confirmation(after(ran(), ran(repeat=1)), BARE, ALONE).left_out(COSTS, 14.0)
 
 
 def test_no_winner_is_profiled_before_its_gate() -> None:
     rules = dataclasses.replace(RULES, profile=True)
-    assert confirmation(rules).profile(after(ran(), ran(repeat=1))) is None
+    assert confirmation(after(ran(), ran(repeat=1)), rules).profile() is None
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
-    assert confirmation(rules).profile(passed) is not None
-    assert confirmation(ConfirmationRules(repeats=0, profile=True)).profile(after(ran())) is not None, (
+    assert confirmation(passed, rules).profile() is not None
+    assert confirmation(after(ran()), ConfirmationRules(repeats=0, profile=True)).profile() is not None, (
         "without a gate it needs none"
     )
 

@@ -1,0 +1,33 @@
+"""The options of a call as a command's arguments, so that both are read and refused by the same code."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def arguments(*positional: Any, **options: Any) -> list[str]:
+    """Returns a command's arguments: a mapping becomes `KEY=VALUE`s, as `set` takes them, and a list of one axis'
+    values is joined by commas; None and False leave an option out.
+    """
+    words = [str(value) for value in positional]
+    for name, value in options.items():
+        words += _option("--" + name.replace("_", "-"), value)
+    return words
+
+
+def _option(option: str, value: Any) -> Iterator[str]:
+    if value is None or value is False:
+        return
+    if value is True:
+        yield option
+    elif isinstance(value, Mapping):
+        for key, item in value.items():  # type: ignore[reportUnknownVariableType]
+            yield from (option, f"{key}={_joined(item)}")
+    elif option == "--set" and isinstance(value, list | tuple):
+        for item in value:  # type: ignore[reportUnknownVariableType]
+            yield from (option, str(item))  # type: ignore[reportUnknownArgumentType]
+    else:
+        yield f"{option}={_joined(value)}"
+
+
+def _joined(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)  # type: ignore[reportUnknownArgumentType]

@@ -1,0 +1,76 @@
+"""A plan as a value."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from platform.api.arguments import arguments
+from platform.common.options import CommandParser
+from platform.plan.answered import answered
+from platform.plan.plan_options import PlanOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LISTS = ("gpus", "sweep", "batch_rampup", "max_model", "points")
+"""Names of the rows of the answers but that by layout; an answer has one of them."""
+PARSER = CommandParser(PlanOptions, prog="layout_search.plan", description=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """An answer of `plan`, predicted and not measured."""
+
+    answer: Mapping[str, Any]
+    """The object that `python -m platform.plan --json` prints."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The answer's rows: layouts, the best first, or a row for each number of devices, network or phase."""
+        if "recipes" in self.answer:
+            return [
+                {"recipe": recipe["recipe"], **layout}
+                for recipe in self.answer["recipes"]
+                for layout in recipe["layouts"]
+            ]
+        if fewest := self.answer.get("min_nodes"):
+            return [dict(row) for row in fewest["against_nodes"]]
+        return [dict(row) for name in _LISTS for row in self.answer.get(name, ())]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The first row."""
+        return self.rows[0]
+
+    def frame(self) -> "pd.DataFrame":
+        """Returns the rows as a pandas frame, a column for each key of the command's JSON."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def _repr_html_(self) -> str:
+        return self.frame().to_html(max_rows=20)
+
+
+def plan(space: str | os.PathLike[str], cluster: str | None = None, *, verbose: bool = False, **options: Any) -> Plan:
+    """Returns what is predicted of the layouts of a space, a `config.json` or a model of the hub on a cluster.
+
+    `options` are those of `python -m platform.plan`: `tokens="100B"`, `set={"seq_len": 1024}`, `gpus=[4, 8]`.
+    `verbose` prints the tables of the command too.
+
+    Raises:
+        InputError: a mistake in the arguments; `NothingFits` where no layout fits.
+        ClusterError: Ray fails, where it is asked for its cluster.
+    """
+    read = PARSER.read(arguments(Path(space) if isinstance(space, os.PathLike) else space, cluster=cluster, **options))
+    with contextlib.ExitStack() as stack:
+        nowhere = None if verbose else stack.enter_context(Path(os.devnull).open("w"))
+        if nowhere is not None:
+            stack.enter_context(contextlib.redirect_stderr(nowhere))
+        console = Console(file=nowhere, highlight=False, markup=False, emoji=False)
+        return Plan(answer=answered(read, console)[0])

@@ -1,0 +1,106 @@
+"""A search in a process of its own: it leaves a Ray of the caller's alone, and ends in order at an interrupt."""
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import platform.search as command  # pyright takes `from platform import` for the standard module
+from platform.api.arguments import arguments
+from platform.api.studies import Study, open
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, NothingFits
+from platform.common.signals import INTERRUPTED
+from trainers.spec.codec import json_object
+
+_LAST_LINES = 20
+"""Lines of the search's standard error that are kept: the last one says why it ended."""
+
+
+class Search:
+    """A search that runs."""
+
+    def __init__(self, words: Sequence[str], studies: Path | None, *, verbose: bool) -> None:
+        self._studies = studies
+        self._lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", command.__name__, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt of the caller's reaches it by `stop` alone, once
+        )
+        self._relay = threading.Thread(target=self._read_lines, args=(verbose,), daemon=True)
+        self._relay.start()
+
+    def _read_lines(self, verbose: bool) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line)
+            if verbose:
+                print(line, end="", file=sys.stderr, flush=True)
+
+    def wait(self) -> Study:
+        """Returns the study when the search has ended; `best` is None where nothing fits, or nothing is resolved.
+
+        An interrupt, such as a notebook's, ends the search in order; what was measured is kept.
+
+        Raises:
+            InputError: the search refused its options.
+            ClusterError: the cluster is at fault.
+            KeyboardInterrupt: it was interrupted.
+        """
+        assert self.process.stdout is not None
+        try:
+            output = self.process.stdout.read()
+            code = self.process.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        self._relay.join()
+        last = self._lines[-1].strip() if self._lines else f"the search ended with exit code {code} and no word"
+        if code == InputError.exit_code:
+            raise InputError(last.removeprefix("error: "))
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        if code in (0, NothingFits.exit_code, NOT_RESOLVED):
+            return open(json_object(output)["study"], self._studies)
+        raise ClusterError(last.removeprefix("cluster fault: "))
+
+    def stop(self) -> None:
+        """Ends the search as an interrupt does, and waits for it."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+
+def search(
+    space: str | os.PathLike[str] | None = None, *, wait: bool = True, verbose: bool = False, **options: Any
+) -> Study | Search:
+    """Measures which layout trains a model fastest; returns its study, or without `wait` the search that runs.
+
+    `options` are those of `python -m platform.search`: `gpus=4`, `set={"engine": ["fsdp", "ddp"]}`, `resume="NAME"`.
+    A Ray that this process is connected to is joined and left running. `verbose` prints the search's progress.
+
+    Raises:
+        InputError: the search refused its options.
+        ClusterError: the cluster is at fault.
+        KeyboardInterrupt: it was interrupted; the study keeps what was measured.
+    """
+    if isinstance(options.get("gpus"), list | tuple):
+        raise InputError("a search of one number of devices is a study, got several: search each, or use the command")
+    ray: Any = sys.modules.get("ray")
+    if "address" not in options and ray is not None and ray.is_initialized():
+        options["address"] = ray.get_runtime_context().gcs_address
+    positional = [] if space is None else [os.fspath(space)]
+    studies = options.get("studies")
+    running = Search(
+        arguments(*positional, json=True, **options), None if studies is None else Path(studies), verbose=verbose
+    )
+    return running.wait() if wait else running

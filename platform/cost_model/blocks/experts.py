@@ -1,0 +1,84 @@
+"""Costs of blocks with experts: a dense block's, as wide as a token's experts together, but for the products of its
+feed-forward part, whose weights are those of all experts, and the rows that are sorted for them and back.
+
+Every expert is taken to have as many tokens, as under forced balance.
+"""
+
+import dataclasses
+import functools
+import operator
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.blocks.dense import DenseCosts
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.compute import backward_matmul_s, matmul_s
+from platform.cost_model.hardware import BANDWIDTH_SHARE
+
+LAUNCHES = constants.words("experts", "LAUNCHES")
+ROW_ACCESSES = constants.words("experts", "ROW_ACCESSES")
+ROUTER_BYTES = constants.number("experts", "ROUTER_BYTES")
+
+
+class _ExpertsCosts(DenseCosts):
+    def products_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        h, heads, chosen = c.hidden, c.attention_width, c.blocks["experts_per_token"]
+        shapes = ((heads + 2 * c.kv_width, h), (h, heads), (c.blocks["num_experts"], h))
+        rows, groups = tokens * chosen, np.maximum(np.minimum(c.blocks["num_experts"], tokens * chosen), 1.0)
+        ffn = c.blocks["ffn"]
+        forward = [matmul_s(c, tokens, *shape) for shape in shapes]
+        backward = [backward_matmul_s(c, tokens, *shape) for shape in shapes]
+        for width, depth in ((2 * ffn, h), (h, ffn)):
+            forward.append(_of_experts_s(c, rows, width, depth, groups))
+            backward.append(_of_experts_s(c, rows, depth, width, groups))
+            backward.append(_of_experts_s(c, groups * depth, width, rows / groups, groups))
+        return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
+
+    def last_product_s(self, c: Columns, tokens: Array) -> Array:
+        """Returns 0: the router's gradient needs the output of the experts."""
+        return np.zeros(())
+
+    def passes_s(self, c: Columns, tokens: Array) -> tuple[Array, Array]:
+        forward, backward = super().passes_s(_as_wide(c), tokens)
+        per_row = tokens * c.blocks["experts_per_token"] * c.hidden * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+        accesses = np.where(c.fused > 0, ROW_ACCESSES["compiled"], ROW_ACCESSES["eager"])
+        return forward + accesses * per_row, backward + (accesses + 1) * per_row
+
+    def further_launches(self, c: Columns) -> Array:
+        """Returns the kernels of routing and sorting, or of the loop over experts."""
+        loop = LAUNCHES["expert"] * np.minimum(c.blocks["num_experts"], _rows(c))
+        sorting = np.where(c.fused > 0, LAUNCHES["compiled"], LAUNCHES["grouped"])
+        return np.where(c.grouped_experts > 0, sorting, loop)
+
+    def saved_bytes(self, c: Columns, held: Array) -> tuple[Array, Array]:
+        """Returns the bytes (saved for the backward pass, transient in it): the rows that experts read and those that
+        they write are saved too, and the router's fp32 scores and probabilities.
+        """
+        saved, transient = super().saved_bytes(_as_wide(c), held)
+        rows = _rows(c) * c.hidden * c.compute_bytes
+        # Selective checkpointing saves outputs of products alone: the sorted rows are made again.
+        kept = np.where(c.selective_checkpointing > 0, rows, 2 * rows)
+        router = c.micro_batch * c.seq_len / c.cp * c.blocks["num_experts"] * ROUTER_BYTES
+        return saved + kept + router, transient + 2 * rows
+
+
+def _rows(c: Columns) -> Array:
+    """Returns the rows of a micro-batch that all experts of a block multiply."""
+    return c.micro_batch * c.seq_len / c.cp * c.blocks["experts_per_token"]
+
+
+def _as_wide(c: Columns) -> Columns:
+    """Returns the columns of dense blocks as wide as the experts of a token together."""
+    return dataclasses.replace(c, blocks={**c.blocks, "ffn": c.blocks["ffn"] * c.blocks["experts_per_token"]})
+
+
+def _of_experts_s(c: Columns, rows: Array, width: Array, depth: Array, groups: Array) -> Array:
+    """Returns the seconds of one product of all experts: grouped, or one after the other."""
+    if not np.any(c.grouped_experts == 0):
+        return matmul_s(c, rows, width, depth, groups)
+    alone = groups * matmul_s(c, rows / groups, width, depth)
+    return np.where(c.grouped_experts > 0, matmul_s(c, rows, width, depth, groups), alone)
+
+
+COSTS = _ExpertsCosts()

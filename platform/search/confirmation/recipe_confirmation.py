@@ -1,0 +1,233 @@
+"""All that is left to confirm of one recipe: runs of its fastest points, the winner's run at length, and its gate."""
+
+import functools
+import math
+import sys
+from collections.abc import Collection, Sequence
+
+from platform.search.confirmation.confirmation_costs import ConfirmationCosts
+from platform.search.confirmation.confirmation_trial import ConfirmationTrial
+from platform.search.confirmation.held_runs import held_run
+from platform.search.confirmation.run_order import ConfirmationRun, contenders_run, last_run, repeats_left
+from platform.search.setup.confirmation_rules import ConfirmationRules
+from platform.study.history import History
+from platform.study.result import gate as gates
+from platform.study.result.ranking import PointRuns, by_speed, points, rank, ranked, winner
+from platform.study.result.tie_break import contenders_of, unresolved_of
+from search_spaces.candidate import Candidate
+from trainers.records.journal import TrialStart
+from trainers.records.measurement import TRAINING_STATE, Measurement
+from trainers.records.search_state import SearchState
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+
+MOST_REFERENCES = 3
+"""Layouts tried as the numerics gate's reference before a winner goes without one."""
+MOST_ROUNDS = 6
+"""Rounds of the contenders' runs in a session without a budget. Another session has as many."""
+SURE_ROUNDS = 3
+"""Rounds that only a budget cuts short: it takes three or four before intervals over pairs are narrow enough to tell
+layouts 10 % apart. Without a budget a further round begins only where all rounds together take no longer than the
+search's own trials did.
+"""
+
+
+class RecipeConfirmation:
+    """All that is left to confirm of one recipe, by a study's history at one moment. Each answer is computed once."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        measured: Sequence[Measurement],
+        history: History,
+        *,
+        candidates: Sequence[Candidate],
+        rules: ConfirmationRules,
+        attempted: Sequence[TrialStart],
+        expected: Measurement | None,
+        is_compared: bool,
+    ) -> None:
+        """Takes the recipe's measurements and its confirmation trials that are not to be `attempted` again. `expected`
+        is the predicted winner. A recipe that `is_compared` has a gate that shows what FP8 costs in loss.
+        """
+        self.recipe, self.measured, self.expected = recipe, measured, expected
+        self._history, self._candidates, self._rules = history, candidates, rules
+        self._attempted, self._is_compared = attempted, is_compared
+        self._attempted_runs = frozenset(
+            (trial.layout.id, micro_batch, trial.repeat) for trial in attempted for micro_batch in trial.micro_batches
+        )
+
+    @functools.cached_property
+    def best(self) -> Measurement | None:
+        """The fastest point; None before any ran."""
+        return winner(self.measured)
+
+    @functools.cached_property
+    def contenders(self) -> list[PointRuns]:
+        """The points that may each be the fastest because the machine was disturbed."""
+        return contenders_of(rank(self._points))
+
+    @functools.cached_property
+    def unresolved(self) -> list[PointRuns]:
+        """The contenders whose order is open; empty where the winner is known."""
+        return unresolved_of(self.contenders)
+
+    @functools.cached_property
+    def repeats_left(self) -> list[ConfirmationRun]:
+        """The remaining runs of the finalists, the next one first."""
+        rules = self._rules
+        return repeats_left(self.measured, repeats=rules.repeats, limit=rules.finalists, attempted=self._attempted_runs)
+
+    @functools.cached_property
+    def held(self) -> ConfirmationRun | None:
+        """The run of a faster point that ran without head-room, with its allocator held."""
+        return held_run(self._points, self.best, attempted=self._attempted_runs)
+
+    @functools.cached_property
+    def unprofiled(self) -> Measurement | None:
+        """The winner whose profile is asked for and missing."""
+        best = self.best if self._rules.profile and not self.unresolved else None
+        return best if best and self._history.profile_of(best) is None else None
+
+    @functools.cached_property
+    def _points(self) -> list[PointRuns]:
+        return points(self.measured)
+
+    def next_repeats(self) -> list[ConfirmationRun]:
+        """Returns the next of the finalists' runs, and where it is the first of its round the one after it too: one run
+        alone compares nothing. Empty where none is left.
+        """
+        if not self.repeats_left:
+            return []
+        number = self.repeats_left[0].repeat
+        has_begun = any(measurement.repeat == number for measurement in self.measured)
+        return [run for run in self.repeats_left if run.repeat == number][: 1 if has_begun else 2]
+
+    def tie_break(
+        self, left_s: float, costs: ConfirmationCosts, new_trials: Collection[str]
+    ) -> ConfirmationTrial | None:
+        """Returns the contenders' next run, where `left_s` holds it. Without a budget, `left_s` infinite, the rounds of
+        this session's `new_trials` (ids) are few, and take no longer than the search did.
+        """
+        after = self._rules.repeats + 1  # the number of the winner's run at length
+        runs = [run for point in self.contenders for run in point.runs]
+        before = max((run.repeat for run in runs if run.trial_id not in new_trials), default=0)
+        is_unlimited = math.isinf(left_s)
+        most_rounds = MOST_ROUNDS + max(0, before - after) if is_unlimited else sys.maxsize - after - 1
+        run = contenders_run(self.contenders, after=after, most_rounds=most_rounds, attempted=self._attempted_runs)
+        if run is None or left_s < costs.repeat_s(run.point):
+            return None
+        rounds = range(max(before, after) + 1, run.repeat)
+        begins = all(other.repeat != run.repeat for other in runs)
+        if begins and is_unlimited and len(rounds) >= SURE_ROUNDS:
+            round_s = sum(costs.repeat_s(point.search or point.main_run) for point in self.contenders)
+            if self._history.trials_s(self.recipe, rounds) + round_s > self.searched_s:
+                return None
+        return run.trial(SearchState.BREAKING_TIES)
+
+    @property
+    def searched_s(self) -> float:
+        """Seconds of the search's trials."""
+        return self._history.trials_s(self.recipe, range(1))
+
+    @property
+    def tie_breaks_s(self) -> float:
+        """Seconds of the contenders' runs of all sessions."""
+        return self._history.trials_s(self.recipe, range(self._rules.repeats + 2, sys.maxsize))
+
+    def closing_trial(self, *, gated: bool = True, run: bool = True) -> ConfirmationTrial | None:
+        """Returns the winner's next trial: its run at length with its gate, then the gate's reference; without gates
+        where not `gated`, without the run where not `run`.
+
+        Without repeats no other point has run again. So where this run puts the winner behind another point's figure of
+        the search, that point runs at length too.
+        """
+        best, gate, recipe = self.best, self._rules.gate if gated else None, self.recipe
+        if best is None:
+            return None
+        if gate and gates.has_curves(best, self._history.gates) and (layout := self._next_reference(best)) is not None:
+            return ConfirmationTrial(state=SearchState.GATING, recipe=recipe, layout=layout, gate=gate)
+        leading = [*rank(self._points)[:1], *(by_speed(self.measured)[:1] if not self._rules.repeats else ())]
+        for point in leading if run else ():
+            last = last_run(point, repeats=self._rules.repeats, attempted=self._attempted_runs)
+            needed_gate = gate if gate and self._needs_gate(point.main_run) else None
+            if last is not None and (needed_gate or self._needs_timing(point.main_run)):
+                return last.trial(SearchState.MEASURING_WINNER, gate=needed_gate)
+        if gate is None or not self._needs_gate(best) or self._was_gated_alone(best):
+            return None
+        repeat = self._rules.repeats + 1
+        return ConfirmationTrial(state=SearchState.GATING, recipe=recipe, layout=best.layout, repeat=repeat, gate=gate)
+
+    def need_s(self, costs: ConfirmationCosts, *, for_new_winner: bool = False) -> tuple[float, float]:
+        """Returns the estimated seconds of the winner's remaining trials: of its run at length, and of what its gate
+        and the reference's add. `for_new_winner`, and where the winner is only expected, all of them are counted.
+        """
+        best = self.best or self.expected
+        if best is None:
+            return 0.0, 0.0
+        if for_new_winner or self.best is None:
+            closing, runs = None, self._needs_timing(best)
+            gate = self._rules.gate if self._can_have_gate(best) else None
+        else:
+            closing, runs = self.closing_trial(), self.closing_trial(gated=False) is not None
+            gate = closing and closing.gate
+        run_s = costs.run_s(best) if runs else 0.0
+        if not gate:
+            return run_s, 0.0
+        reference_s = self.reference_s(best, costs)
+        if closing and not closing.is_winner_run:
+            return run_s, reference_s
+        winner_gate_s = costs.winner_gate_s(gate, best)
+        if not runs:  # its trial is counted nowhere else
+            winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
+        return run_s, winner_gate_s + reference_s
+
+    def reference_s(self, best: Measurement, costs: ConfirmationCosts) -> float:
+        """Returns the estimated seconds of the reference's gate, 0 where none is to run."""
+        layout = self._next_reference(best)
+        if self._rules.gate is None or layout is None:
+            return 0.0
+        reference_points = ranked(measurement for measurement in self.measured if measurement.layout == layout)
+        reference_run = reference_points[0].main_run if reference_points else None
+        return costs.ready_s(reference_run or best) + costs.gate_s(self._rules.gate, best, measurement=reference_run)
+
+    def _needs_timing(self, best: Measurement) -> bool:
+        """Returns whether a winner is timed once more, leaving gates aside."""
+        return self._rules.repeats > 0 or best.step_time_derived
+
+    def _needs_gate(self, best: Measurement) -> bool:
+        """Returns whether the winner's curves are missing, and there is something to hold them to."""
+        return not gates.has_curves(best, self._history.gates) and self._can_have_gate(best)
+
+    def _can_have_gate(self, best: Measurement) -> bool:
+        if best.conditions is not None and TRAINING_STATE in best.conditions.engine_lacks:
+            return False
+        return self._is_compared or bool(self._references(best))
+
+    def _was_gated_alone(self, best: Measurement) -> bool:
+        return any(trial.repeat and trial.layout == best.layout for trial in self._attempted if trial.is_gate)
+
+    def _references(self, best: Measurement) -> list[Layout]:
+        """Returns the layouts that may be the winner's reference, the plainest first. The winner is none, nor one that
+        failed a gate.
+        """
+        failed = {measurement.layout for measurement in self.measured if measurement.phase == "gate"}
+        return [layout for layout in self._plainest if layout != best.layout and layout not in failed]
+
+    @functools.cached_property
+    def _plainest(self) -> list[Layout]:
+        return gates.references(self.recipe, self._candidates, self.measured)
+
+    def _next_reference(self, best: Measurement) -> Layout | None:
+        """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
+        gate = self._rules.gate
+        finished_gates = {
+            (curves.steps, curves.sequences)
+            for curves in self._history.gates
+            if curves.recipe == self.recipe and curves.is_reference and curves.layout != best.layout
+        }
+        if gate is None or (gate.steps, gate.sequences) in finished_gates:
+            return None
+        tried = {trial.layout for trial in self._attempted if trial.is_gate and not trial.repeat}
+        untried = [layout for layout in self._references(best) if layout not in tried]
+        return untried[0] if untried and len(tried) < MOST_REFERENCES else None

@@ -1,0 +1,109 @@
+"""The wheel of `layout-search`: the trees below one package, which leaves the names of its user alone."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from platform.common.errors import NOT_RESOLVED
+from scripts.package import TREES, make_wheel, rewritten
+from tests.whole_searches.session import ROOT
+
+MODULES = frozenset(
+    {"trainers.spec.layout", "trainers.engines.ddp", "platform.plan", "platform.searchers", "search_spaces"}
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder that holds the installed package."""
+    folder = tmp_path_factory.mktemp("package")
+    zipfile.ZipFile(make_wheel(folder)).extractall(folder / "site")
+    return folder / "site"
+
+
+def _python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("import platform", "import platform"),
+        ("import platform.searchers as searchers", "import layout_search.platform.searchers as searchers"),
+        ("import search_spaces  # ours", "from layout_search import search_spaces  # ours"),
+        ("    from trainers.spec.layout import Layout", "    from layout_search.trainers.spec.layout import Layout"),
+        ("from torch import nn", "from torch import nn"),
+        ('x = "trainers.engines.ddp:Engine"', 'x = "layout_search.trainers.engines.ddp:Engine"'),
+        ('x = f"é {1} python -m platform.plan é"', 'x = f"é {1} layout-search plan é"'),
+        ('x = "which platform.plan made"', 'x = "which layout-search plan made"'),
+        ('x = "-m trainers.engines.ddp $PWD"', 'x = "-m layout_search.trainers.engines.ddp $PWD"'),
+        ('x = "my trainers.toml, my platform.plans"', 'x = "my trainers.toml, my platform.plans"'),
+    ],
+)
+def test_a_line_is_rewritten(line: str, expected: str) -> None:
+    source = f"if True:\n{line}\n" if line.startswith(" ") else line
+    assert rewritten(source, MODULES).splitlines()[-1] == expected
+
+
+def test_an_import_that_binds_the_name_of_a_tree_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"line 1: `import trainers.spec.layout` has to be"):
+        rewritten("import trainers.spec.layout", MODULES)
+
+
+def test_nothing_in_the_package_names_a_tree_of_the_checkout(site: Path) -> None:
+    files = list((site / "layout_search").rglob("*.py"))
+    trees = [path.relative_to(site / "layout_search").with_suffix("") for path in files]
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in trees if path.parts[1:]}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert (node.module or "").partition(".")[0] not in TREES, (path, node.lineno)
+            elif isinstance(node, ast.Import):
+                assert not [a.name for a in node.names if a.name in modules or a.name in ("trainers", "search_spaces")]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert "python -m platform." not in node.value, (path, node.lineno)
+                module = node.value.partition(":")[0]
+                assert "." not in module or module not in modules, (path, node.lineno)
+
+
+def test_it_is_imported_without_packages_and_beside_the_user_s_own_names(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers" / "__init__.py").write_text("raise SystemExit('the own trainers of the user')")
+    code = (
+        "import sys, json, layout_search, platform; heavy = {'numpy', 'ray', 'torch'} & set(sys.modules);"
+        "print(json.dumps([layout_search.__version__, sorted(heavy), hasattr(platform, 'node'), platform.__file__]))"
+    )
+    completed = _python(site, tmp_path, "-c", code)
+    assert completed.returncode == 0, completed.stderr
+    version, heavy, is_standard, file = json.loads(completed.stdout)
+    assert version == re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[reportOptionalSubscript]
+    assert not heavy and is_standard and Path(file).parent == Path(os.__file__).parent
+    planned = _python(site, tmp_path, "-m", "layout_search", "plan", "gpt2", "--cluster", "8xH100")
+    assert planned.returncode == 0 and "tok/s" in planned.stdout, planned.stderr
+
+
+def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Path, tmp_path: Path) -> None:
+    assert _python(site, tmp_path, "-m", "layout_search", "--version").stdout.startswith("layout-search 0.")
+    refused = _python(site, tmp_path, "-m", "layout_search", "serach")
+    assert refused.returncode == 2 and "knows search, plan," in refused.stderr and "got 'serach'" in refused.stderr
+    wrong = _python(site, tmp_path, "-m", "layout_search", "plan", "gpt2", "--cluster", "8xH1000")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: "), wrong.stderr
+
+
+@pytest.mark.heavy
+@pytest.mark.search
+def test_ray_s_workers_find_its_code(site: Path, tmp_path: Path) -> None:
+    arguments = ["gpt2", "--max-trials=1", "--repeats=0", "--studies", str(tmp_path)]
+    completed = _python(site, tmp_path, "-m", "layout_search", "search", *arguments)
+    assert completed.returncode in (0, NOT_RESOLVED), completed.stderr  # one layout has nothing to be compared with
+    assert "tokens/s" in completed.stdout and "python -m platform" not in completed.stdout + completed.stderr

@@ -1,0 +1,147 @@
+"""Experts of transformers' models: the products of their rows, grouped or expert by expert, and which token goes where.
+
+A family's own loop (`eager`) stays the plain way. The grouped way sorts a micro-batch's rows by expert and multiplies
+all of them at once (`torch.nn.functional.grouped_mm`), which knows no autocast, so its inputs are cast here.
+"""
+
+import contextlib
+import types
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainers.spec.architectures.experts import WithExperts
+from trainers.spec.layout_axes import Experts
+
+_NAMES: dict[Experts, str] = {"loop": "eager", "grouped": "grouped_rows"}
+"""The name of each way in transformers' registry."""
+_BALANCED = "balanced_experts"
+
+
+def use_experts(
+    config: Any, blocks: Sequence[nn.Module], family: WithExperts, experts: Experts, balanced_tokens: int
+) -> None:
+    """Makes the blocks compute their experts by `experts`, and their routers in fp32; all in place.
+
+    With `balanced_tokens`, the tokens of a sequence, every expert gets the same number of them, or one more: which, is
+    drawn once for each block and place in a sequence, so that neither micro-batch nor ranks change it. The weights stay
+    those that the router gives its own choice.
+    """
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # measuring imports this module without the library
+
+    ALL_EXPERTS_FUNCTIONS.register(_NAMES["grouped"], _grouped)
+    config._experts_implementation = _NAMES[experts]  # the one object that every block's experts read
+    for index, block in enumerate(blocks):
+        router: Any = block.get_submodule(family.router)
+        router.forward = types.MethodType(_route, router)
+        router.is_balanced = balanced_tokens > 0
+        if router.is_balanced:
+            table = _balanced(balanced_tokens, router.num_experts, router.top_k, seed=index)
+            router.register_buffer(_BALANCED, table, persistent=False)
+
+
+def experts_in_effect(config: Any) -> str:
+    """Returns the layout's word for the way that a model of `config` computes its experts."""
+    name: str = config._experts_implementation
+    return {theirs: ours for ours, theirs in _NAMES.items()}.get(name, name)
+
+
+def routing_in_effect(modules: Iterable[nn.Module]) -> str:
+    """Returns the recipe's word for the routing of all routers among `modules`."""
+    routers = list(_routers(modules))
+    balanced = sum(router.is_balanced for router in routers)
+    if balanced not in (0, len(routers)):
+        return f"balanced in {balanced} of {len(routers)} blocks"
+    return "balanced" if balanced else "learned"
+
+
+@contextlib.contextmanager
+def learned_routing(modules: Iterable[nn.Module]) -> Generator[None, None, None]:
+    """Lets the routers among `modules` choose, whatever the recipe says."""
+    balanced = [router for router in _routers(modules) if router.is_balanced]
+    try:
+        for router in balanced:
+            router.is_balanced = False
+        yield
+    finally:
+        for router in balanced:
+            router.is_balanced = True
+
+
+def _routers(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    return (module for module in modules if hasattr(module, "is_balanced"))
+
+
+def _balanced(num_tokens: int, num_experts: int, chosen: int, *, seed: int) -> Tensor:
+    """Returns the experts [num_tokens, chosen] of a sequence's tokens: different ones for a token, as many for each
+    expert.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randperm(num_tokens, generator=generator)
+    experts = torch.randperm(num_experts, generator=generator)
+    places = tokens[:, None] * chosen + torch.arange(chosen)
+    return experts[places % num_experts]
+
+
+def _route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns scores [tokens, experts], and weights and indices [tokens, chosen] of each token's experts."""
+    rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+    with contextlib.nullcontext() if _autocast_dtype(rows) is None else torch.autocast(rows.device.type, enabled=False):
+        scores = F.linear(rows.float(), self.weight.float())
+    weights, chosen = torch.topk(scores.softmax(dim=-1), self.top_k, dim=-1)
+    if getattr(self, "norm_topk_prob", True):
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    if self.is_balanced:
+        table = getattr(self, _BALANCED)
+        chosen = table.repeat(-(-len(rows) // len(table)), 1)[: len(rows)]
+    return scores, weights, chosen
+
+
+def _grouped(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Returns the weighted sum [tokens, hidden] of what each token's experts make of it."""
+    dtype = _autocast_dtype(hidden_states) or hidden_states.dtype
+    num_tokens, chosen = top_k_index.shape
+    of_rows, order = top_k_index.flatten().sort(stable=True)
+    places = order.argsort()
+    every = torch.arange(self.num_experts, device=order.device)
+    ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)
+    rows = _permuted(hidden_states.to(dtype), order, places, chosen)
+    gate, up = F.grouped_mm(rows, self.gate_up_proj.to(dtype).transpose(1, 2), offs=ends).chunk(2, dim=-1)
+    inner = self.act_fn(gate) * up
+    outputs = F.grouped_mm(inner, self.down_proj.to(dtype).transpose(1, 2), offs=ends)
+    own = _permuted(outputs, places, order, 1).view(num_tokens, chosen, -1)
+    return (own * top_k_weights.to(dtype)[..., None]).sum(dim=1).to(hidden_states.dtype)
+
+
+def _autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """Returns the type that autocast gives products on the tensor's device; None where it is off."""
+    device = tensor.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):  # there is no autocast of what holds no values
+        return None
+    return torch.get_autocast_dtype(device)
+
+
+def _permuted(rows: Tensor, order: Tensor, places: Tensor, copies: int) -> Tensor:
+    """Returns the rows [n x copies, width] in `order`, which counts each of the n rows `copies` times.
+
+    `places` is the inverse of `order`. Its gradient is a sum in a fixed order, which that of indexing is not.
+    """
+    apply: Any = _Permuted.apply
+    return apply(rows, order, places, copies)
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, places: Tensor, copies: int) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.copies = copies
+        return rows[order // copies]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (places,) = ctx.saved_tensors
+        of_copies = gradients[0][places]
+        return of_copies.view(-1, ctx.copies, of_copies.shape[-1]).sum(dim=1), None, None, None

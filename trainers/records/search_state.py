@@ -1,0 +1,23 @@
+"""The states of a search. The journal names with each trial the state that asked for it."""
+
+import enum
+
+
+class SearchState(enum.StrEnum):
+    """The activity of a search. `platform/search/loop/transitions.py` says what each state runs and what follows."""
+
+    RESUMING = "resuming"
+    """An earlier session left confirmation open: it goes on before the search does."""
+    EXPLORING = "exploring"
+    CONFIRMING = "confirming"
+    BREAKING_TIES = "breaking ties"
+    MEASURING_WINNER = "measuring the winner"
+    GATING = "gating"
+    PROFILING = "profiling"
+    DONE = "done"
+    FAULTED = "faulted"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the session runs no further trial."""
+        return self in (SearchState.DONE, SearchState.FAULTED)

@@ -1,0 +1,20 @@
+"""Families whose feed-forward blocks are experts, of which a router chooses some for each token."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from trainers.spec.architectures.architecture import Cutting
+from trainers.spec.architectures.llama_like import ATTENTION_CUT, LlamaLike
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WithExperts(LlamaLike):
+    """A family all of whose blocks have experts of one width, `ModelSizes.ffn_size`, and nothing that every token
+    passes beside them. The router's probabilities, a softmax over all experts, are computed in fp32.
+    """
+
+    router: str = "mlp.gate"
+    """Path of the router in a block."""
+    tensor_parallel: Mapping[str, Cutting] = dataclasses.field(default_factory=lambda: ATTENTION_CUT)
+    tensor_parallel_refusal: str = "tensor parallelism cuts linear layers, and experts are none"
+    float8_refusal: str = "FP8 is for linear layers, and experts are none"

@@ -1,0 +1,66 @@
+"""Blocks with experts: a router chooses for each token some of many feed-forward blocks of one width."""
+
+from typing import ClassVar
+
+from trainers.spec.blocks.kind import BlockKind, Matrix
+from trainers.spec.model_sizes import ModelSizes
+
+
+class _Experts(BlockKind):
+    name = "experts"
+    costs = "experts"
+    sizes: ClassVar = {
+        **BlockKind.sizes,
+        "num_experts": lambda spec: spec.num_experts,
+        "experts_per_token": lambda spec: spec.experts_per_token,
+    }
+
+    def count(self, spec: ModelSizes) -> int:
+        return spec.num_layers if spec.num_experts else 0
+
+    def parameters(self, spec: ModelSizes) -> int:
+        others = (spec.num_experts - 1) * self._expert(spec)
+        return super().parameters(spec) + others + self._router(spec).values
+
+    def active_parameters(self, spec: ModelSizes) -> int:
+        return self.parameters(spec) - (spec.num_experts - spec.experts_per_token) * self._expert(spec)
+
+    def product_parameters(self, spec: ModelSizes) -> int:
+        others = (spec.experts_per_token - 1) * self._expert(spec)
+        return super().product_parameters(spec) + others + self._router(spec).values
+
+    def last_product(self, spec: ModelSizes) -> int:
+        """Returns none: the router's gradient needs the outputs of the experts."""
+        return 0
+
+    def saved_weights(self, spec: ModelSizes) -> int:
+        """Returns none: experts are not computed in FP8."""
+        return 0
+
+    def inner_width(self, spec: ModelSizes) -> int:
+        """Returns the width of all experts of a token together."""
+        return spec.experts_per_token * spec.ffn_size
+
+    def matrices(self, spec: ModelSizes) -> tuple[Matrix, ...]:
+        """Returns the linear layers of attention and the router; experts are no matrices, but stacks of them."""
+        queries, output, _ = super().matrices(spec)
+        return (queries, output, self._router(spec))
+
+    def divided_sizes(self, spec: ModelSizes) -> tuple[tuple[int, str], ...]:
+        """Returns those of attention alone."""
+        return ((spec.num_heads, "heads"), (spec.num_kv_heads, "key/value heads"))
+
+    def linear_sizes(self, spec: ModelSizes) -> dict[str, int]:
+        """Returns those of attention and the router."""
+        sizes = {name: size for name, size in super().linear_sizes(spec).items() if name != "ffn_size"}
+        return {**sizes, "num_experts": spec.num_experts}
+
+    def _expert(self, spec: ModelSizes) -> int:
+        """Returns the parameters of one expert: gate, up and down."""
+        return 3 * spec.hidden_size * spec.ffn_size
+
+    def _router(self, spec: ModelSizes) -> Matrix:
+        return Matrix(rows=spec.num_experts, width=spec.hidden_size)
+
+
+KIND = _Experts()

@@ -1,0 +1,57 @@
+"""Refusals of what a model with experts cannot do, and of what only such a model can, in one sentence each."""
+
+from collections.abc import Iterator
+
+from trainers.spec.layout import Layout
+from trainers.spec.model import ModelSpec
+from trainers.spec.recipe import Recipe
+
+MULTIPLE = 8
+"""Factor that divides the sizes of a grouped product: its rows begin at multiples of 16 bytes."""
+
+
+def has_grouped_sizes(model: ModelSpec) -> bool:
+    """Returns whether grouped products can multiply the experts of `model`."""
+    return not model.hidden_size % MULTIPLE and not model.ffn_size % MULTIPLE
+
+
+def expert_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Yields why the experts of `recipe` cannot run on `layout`, whatever the engine."""
+    model = recipe.model
+    if not model.num_experts:
+        if layout.experts != "loop":
+            yield f"experts {layout.experts} is of a model with experts, {model.name} has none: choose experts loop"
+        return
+    if layout.experts == "grouped":
+        yield from _grouped_refusals(recipe, layout)
+    elif layout.compile != "none":
+        yield (
+            f"a loop over experts asks at each of them for its number of tokens and cannot be compiled, got compile"
+            f" {layout.compile}: choose compile none or experts grouped"
+        )
+    if layout.compile == "model":
+        yield "experts were tried with compiled blocks and without, got compile model: choose compile block or none"
+    if recipe.powersgd_rank:
+        yield (
+            "PowerSGD would factor the gradients of all experts of a block as one matrix, got compression"
+            f" {recipe.compression}: choose bf16 or none"
+        )
+    if recipe.routing == "balanced" and layout.cp > 1:
+        yield (
+            "forced balance is by a token's place in its sequence, of which a rank has a part alone, got cp"
+            f" {layout.cp}: choose cp 1 or routing learned"
+        )
+
+
+def _grouped_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    model = recipe.model
+    if not has_grouped_sizes(model):
+        yield (
+            f"grouped products have sizes that are multiples of {MULTIPLE}, hidden_size of {model.name} is"
+            f" {model.hidden_size} and the width of an expert {model.ffn_size}: choose experts loop"
+        )
+    if layout.compile != "none" and recipe.activation_precision != "bf16":
+        yield (
+            f"torch compiles grouped products in bf16 alone, got compile {layout.compile} and"
+            f" {recipe.compute_precision}: choose compile none or compute_precision bf16"
+        )
