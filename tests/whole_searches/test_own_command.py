@@ -26,6 +26,8 @@ parser.add_argument("--mode")
 parser.add_argument("--out")
 options = parser.parse_args()
 assert os.listdir(options.out) == []
+with open(os.path.dirname(__file__) + "/out", "a") as file:
+    file.write(options.out + "\\n")
 if options.mode == "broken":
     raise ValueError("no such mode")
 for number in range(10**6):
@@ -47,7 +49,6 @@ def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
     that nothing of a run is left.
     """
     (tmp_path / "loop.py").write_text(LOOP)
-    before = set(Path("/tmp").glob("layout-search-run-*"))
     words = ("--batch", "{micro_batch=1,2}", "--accum", "{grad_accum}", "--out", "{out}")
     command = ("--", sys.executable, str(tmp_path / "loop.py"), *words, "--mode", "{mode=plain,broken}")
     options = ("--name", "own", "--searcher", "sweep", "--steps", "5", "--repeats", "1", "--tokens-per-step", "128")
@@ -78,7 +79,9 @@ def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
         assert "not gated" in resumed.out and "first losses" in resumed.out
     assert report.main(["own", "--studies", str(run.path.parent), "--no-mlflow"]) in ANSWERED
     assert "mode=plain" in capsys.readouterr().out
-    assert set(Path("/tmp").glob("layout-search-run-*")) <= before
+    folders = (tmp_path / "out").read_text().split()
+    assert len(set(folders)) == len(folders) > len(run.measured)
+    assert not [folder for folder in folders if Path(folder).parent.exists()]
 
 
 def _outcomes(run: Run) -> dict[str, set[Outcome]]:
