@@ -1,6 +1,7 @@
 """`Candidate`: one (recipe, layout) of a space with its ladder, and `Rejected`: one that cannot run."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from search_spaces.degrees import reason_against
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
+from trainers.spec.workload import flags_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +41,11 @@ class Candidate:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """Value by axis: the layout's fields, and the recipe, of which a study may have several."""
+        """Value by axis: the layout's fields, and the recipe, of which a study may have several; of a command its own
+        axes, numbers as such.
+        """
+        if self.recipe.workload:
+            return {"recipe": self.recipe.id, **{n: _number(v) for n, v in flags_of(self.layout.flags).items()}}
         fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
         return {"recipe": self.recipe.id, **fields}
 
@@ -61,6 +67,10 @@ class RejectedLayout:
     layout: Layout
     reason: str
     name: str = ""
+
+
+def _number(text: str) -> float | str:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else text
 
 
 def joined(first: Candidate, second: Candidate) -> Candidate:

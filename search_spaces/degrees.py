@@ -122,6 +122,8 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
     if layout.world_size != num_devices:
         degrees = layout.in_words(layout.above_one(DEGREES))
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
+    if not recipe.has_model:
+        return None
     return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
 
 

@@ -123,7 +123,7 @@ class SpaceFields:
     @property
     def assumption(self) -> str:
         """The sentence on the recipe's assumed values; "" where all were stated."""
-        if self.recipe.model.miniature_of:
+        if self.recipe.miniature_of:
             return ""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default: change with --set" if values else ""

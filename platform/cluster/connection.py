@@ -21,6 +21,7 @@ from platform.common.errors import ClusterError, InputError
 from platform.common.output import print_line
 from platform.common.signals import ends_when_interrupted, sigterm_restored, skip_exit_hooks
 from trainers import startup
+from trainers.commands.processes import environment_at_start
 from trainers.host.node import error_of
 
 ANSWER_S = 20
@@ -225,6 +226,14 @@ def _start(address: str) -> None:
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+
+
+def users_environment() -> dict[str, str | None]:
+    """Returns the user's own values of the variables that `connected` sets, None for those that the user did not set:
+    what is good for this project's workers is not for a command of the user's.
+    """
+    environment = environment_at_start()
+    return {name: environment.get(name) for name in (*_SETTINGS, *_DRIVER_SETTINGS)}
 
 
 def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:

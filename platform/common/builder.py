@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import IO
 
+from platform.common import user_cache
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
 from trainers.records.plain_files import read_plain
@@ -28,6 +28,8 @@ _LONGEST_S = 180.0
 """Longest wait for an answer; a machine that takes longer gets none."""
 ALONE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """Environment in which no device is touched and nothing is downloaded."""
+_KIND = "built"
+"""The kind of files in the user's cache that hold answers."""
 _answers: dict[str, str] = {}
 """Reasons by key, of this process."""
 
@@ -113,16 +115,9 @@ def _reason(line: bytes) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def _folder() -> Path:
-    """Returns the folder of answers in the user's cache."""
-    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = stated if stated.is_absolute() else Path("~/.cache").expanduser()
-    return cache / "layout-search" / "built"
-
-
 def _read(key: str) -> str | None:
     try:
-        return _reason(read_plain(_folder() / f"{key}.json", links=True))
+        return _reason(read_plain(user_cache.folder_of(_KIND) / f"{key}.json", links=True))
     except (InputError, RuntimeError):  # RuntimeError: there is no home
         return None
 
@@ -130,7 +125,7 @@ def _read(key: str) -> str | None:
 def _write(key: str, reason: str) -> None:
     """Keeps the answer, or does not where the folder cannot be written."""
     with contextlib.suppress(OSError, RuntimeError):
-        folder = _folder()
+        folder = user_cache.folder_of(_KIND)
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f"{key}.{os.getpid()}"
         part.write_text(json.dumps({"reason": reason}), encoding="utf-8")

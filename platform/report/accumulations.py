@@ -81,7 +81,7 @@ def _derived(row: RecipeRow) -> bool:
 
 
 _DECLARED: tuple[Column[RecipeRow], ...] = (
-    Column(key="model", value=lambda row: row.result.recipe.model.name),
+    Column(key="model", value=lambda row: row.result.recipe.name),
     Column(key="seq_len", value=lambda row: row.result.recipe.seq_len),
     Column(key="number", title="{number}", value=lambda row: row.number, shown="{:,}".format),
     Column(key="grad_accum", value=lambda row: row.number),

@@ -165,7 +165,7 @@ def batch_rows(result: StudyResult) -> list[dict[str, Any]]:
     """Returns the same as plain rows, one for each global batch and layout."""
     return [
         {
-            "model": cell.recipe.model.name,
+            "model": cell.recipe.name,
             "seq_len": cell.recipe.seq_len,
             "global_batch": size,
             "layout": layout.label,

@@ -1,7 +1,8 @@
 """The columns of measurements, each declared once for the terminal, the page and MLflow's tables."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from platform.common import text
 from platform.report.summary import cost_of, days_of, head_room_gib, spread_pct
@@ -46,20 +47,41 @@ class MeasuredRow:
         return f"{self.run.outcome.value}{run}{STAR * self.is_best}"
 
 
+def _of_recipe(name: str) -> Callable[[MeasuredRow], Any]:
+    """Returns the cell of a recipe's field; empty where it is not known."""
+    return lambda row: None if name in row.run.recipe.unknown else getattr(row.run.recipe, name)
+
+
+def _of_layout(name: str) -> Callable[[MeasuredRow], Any]:
+    """Returns the cell of a layout's axis; empty where it is not known."""
+    return lambda row: None if name in row.run.layout.unknown else getattr(row.run.layout, name)
+
+
 def _derived(row: MeasuredRow) -> bool:
     return row.run.step_time_derived
+
+
+def _engine(row: MeasuredRow) -> str | None:
+    """Returns the engine; empty where a command runs, of which none is known."""
+    return None if row.run.layout.unknown else row.run.layout.engine
+
+
+def _held_gib(row: MeasuredRow) -> float | None:
+    """Returns what a command's processes held: nothing of what its allocator used within is known."""
+    return row.run.peak_device_gib if row.run.recipe.workload else None
 
 
 _DECLARED: tuple[Column[MeasuredRow], ...] = (
     # What was run.
     Column(key="num_devices", title="{device}s", value=lambda row: row.run.num_devices, drop=4, point=True),
-    Column(key="engine", title="engine", value=lambda row: row.run.layout.engine, point=True, left=True),
-    Column(key="sharding", title="sharding", value=lambda row: row.run.layout.rules.sharding(row.run.layout),
+    Column(key="engine", title="engine", value=_engine, point=True, left=True),
+    Column(key="sharding", title="sharding", value=lambda row: row.run.layout.rules.sharding(row.run.layout) or None,
            point=True, left=True),
-    Column(key="degrees", title="degrees", value=lambda row: row.run.layout.degrees, drop=9, point=True, left=True),
-    Column(key="compute_precision", title="precision", value=lambda row: row.run.recipe.compute_precision, drop=1,
+    Column(key="degrees", title="degrees", value=lambda row: row.run.layout.degrees or None, drop=9, point=True,
+           left=True),
+    Column(key="compute_precision", title="precision", value=_of_recipe("compute_precision"), drop=1,
            point=True, left=True),
-    Column(key="checkpointing", title="checkp.", value=lambda row: row.run.layout.checkpointing, point=True, left=True),
+    Column(key="checkpointing", title="checkp.", value=_of_layout("checkpointing"), point=True, left=True),
     Column(key="options", title="options", value=lambda row: text.options(row.run.layout), point=True, left=True),
     Column(key="layout", title="layout", value=lambda row: row.run.layout.label, point=True, left=True, fold=24),
     Column(key="seq_len", title="seq.", value=lambda row: row.run.recipe.seq_len, drop=1, point=True),
@@ -91,6 +113,8 @@ _DECLARED: tuple[Column[MeasuredRow], ...] = (
     Column(key="utilization_pct", title="util.\n%", value=lambda row: row.run.utilization_pct, drop=2),
     Column(key="peak_allocated_gib", title="GiB", value=lambda row: row.run.peak_allocated_gib,
            note="GiB: most allocated, on the fullest device."),
+    Column(key="peak_device_gib", title="GiB\nheld", value=_held_gib,
+           note="GiB held: by the command's processes on the fullest GPU, or for each CPU worker."),
     Column(key="head_room_gib", title="head-room\nGiB", value=lambda row: head_room_gib(row.run, row.header)),
     Column(key="fullest_rank", value=lambda row: row.run.memory_rank),
     Column(key="fullest_stage", value=lambda row: text.stages(row.run.memory_stages)),
@@ -123,7 +147,7 @@ TERMINAL = (
     *("num_devices", "engine", "sharding", "degrees", "compute_precision", "checkpointing", "options", "seq_len"),
     *("micro_batch", "grad_accum", "global_batch", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
     *("spread_pct", "runs", "std_share", "model_tflops_per_gpu", "share_of_matmul_peak", "utilization_pct"),
-    *("peak_allocated_gib", "fullest_stages", "days", "cost", "ended"),
+    *("peak_allocated_gib", "peak_device_gib", "fullest_stages", "days", "cost", "ended"),
 )
 """Keys of the terminal's table."""
 CHOICES = (

@@ -30,7 +30,7 @@ def unresolved_sentence(result: RecipeResult) -> str:
     them.
     """
     order, recipe = result.unresolved, result.recipe
-    mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
+    mark = f"miniature of {recipe.miniature_of}, " if recipe.miniature_of else ""
     between = " and ".join(map(_name, order))
     figures = " ".join(f"{_name(point)}: {_figures(point)}." for point in order)
     return (

@@ -17,6 +17,8 @@ def end_sentences(best: Measurement, history: History) -> list[str]:
     beyond is not refused and is predicted to fit; none where the journal does not state what was planned.
     """
     header, recipe = history.header, best.recipe
+    if recipe.workload:  # whose micro-batches the command lists, and nothing else has an order
+        return []
     if header is None or history.planned is None:
         return []
     listed = {

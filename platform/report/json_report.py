@@ -111,12 +111,14 @@ def _runs_json(point: PointRuns) -> dict[str, Any]:
 
 
 def _recipe_json(recipe: Recipe) -> dict[str, Any]:
-    return {"id": recipe.id, "label": recipe.label, "dropout": 0.0, **to_json(recipe)}
+    fields = {name: value for name, value in to_json(recipe).items() if name not in recipe.unknown}
+    return {"id": recipe.id, "label": recipe.label, **({"dropout": 0.0} if recipe.has_model else {}), **fields}
 
 
 def _layout_json(measurement: Measurement) -> dict[str, Any]:
     layout = measurement.layout
-    return {"id": layout.id, "label": layout.label, **to_json(layout)}
+    fields = {name: value for name, value in to_json(layout).items() if name not in layout.unknown}
+    return {"id": layout.id, "label": layout.label, **fields}
 
 
 def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:

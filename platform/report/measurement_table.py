@@ -58,7 +58,7 @@ def _peak_mem_gb(row: MeasuredRow) -> float | None:
 def _notes(measurement: Measurement) -> Iterable[str]:
     """Yields notes on what has no column."""
     if measurement.miniature:
-        yield f"miniature of {measurement.recipe.model.miniature_of}"
+        yield f"miniature of {measurement.recipe.miniature_of}"
     if balance := measurement.recipe.forced_balance:
         yield f"forced balance: {balance}"
     if measurement.repeat:
@@ -73,39 +73,49 @@ def _notes(measurement: Measurement) -> Iterable[str]:
     for name, declared in axes_of(Layout).items():
         if declared.note and layout.is_set(name):
             yield declared.note.format(getattr(layout, name))
+    if measurement.remark:
+        yield measurement.remark
     if measurement.reason:
         yield " ".join(measurement.reason.split())
 
 
 def _axis(name: str) -> Callable[[MeasuredRow], Any]:
-    return lambda row: getattr(row.run.layout, name)
+    return lambda row: None if name in row.run.layout.unknown else getattr(row.run.layout, name)
+
+
+def _recipe(name: str) -> Callable[[MeasuredRow], Any]:
+    return lambda row: None if name in row.run.recipe.unknown else getattr(row.run.recipe, name)
+
+
+def _model(name: str) -> Callable[[MeasuredRow], Any]:
+    return lambda row: getattr(row.run.recipe.model, name) if row.run.recipe.has_model else None
 
 
 _AXES = {declared.table or name: _axis(name) for name, declared in axes_of(Layout).items()}
 """Cell of each layout axis, by the name of its column."""
 _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "source": lambda row: f"study {row.header.name}",
-    "model": lambda row: row.run.recipe.model.name,
-    "params_b": lambda row: row.run.recipe.model.num_parameters / 1e9,
-    "layers": lambda row: row.run.recipe.model.num_layers,
-    "hidden": lambda row: row.run.recipe.model.hidden_size,
-    "heads": lambda row: row.run.recipe.model.num_heads,
-    "kv_heads": lambda row: row.run.recipe.model.num_kv_heads,
-    "ffn": lambda row: row.run.recipe.model.ffn_size,
-    "vocab": lambda row: row.run.recipe.model.vocab_size,
+    "model": lambda row: row.run.recipe.name,
+    "params_b": lambda row: row.run.recipe.model.num_parameters / 1e9 if row.run.recipe.has_model else None,
+    "layers": _model("num_layers"),
+    "hidden": _model("hidden_size"),
+    "heads": _model("num_heads"),
+    "kv_heads": _model("num_kv_heads"),
+    "ffn": _model("ffn_size"),
+    "vocab": _model("vocab_size"),
     "seq_len": lambda row: row.run.recipe.seq_len,
     "gpu": lambda row: (row.run.conditions or row.header.cluster).device,
     "gpu_mem_gb": _gpu_mem_gb,
     "nodes": _nodes,
     "gpus": lambda row: row.run.layout.world_size,
-    "dp": lambda row: row.run.layout.data_parallel,
-    "strategy": lambda row: strategy(row.run.layout),
+    "dp": lambda row: None if row.run.layout.unknown else row.run.layout.data_parallel,
+    "strategy": lambda row: strategy(row.run.layout) or None,
     "micro_batch": lambda row: row.run.batch.micro_batch,
     "grad_accum": lambda row: row.run.batch.grad_accum,
     "global_batch": lambda row: row.run.global_batch,
-    "precision": lambda row: row.run.recipe.compute_precision,
+    "precision": _recipe("compute_precision"),
     # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
-    "flash_attention": lambda row: "no" if row.run.layout.attention == "eager" else None,
+    "flash_attention": lambda row: "no" if _axis("attention")(row) == "eager" else None,
     "iter_time_s": lambda row: row.run.step_time_s,
     "tokens_per_s_per_gpu": lambda row: row.run.tokens_per_s_per_gpu,
     "tflops_per_gpu": lambda row: row.run.model_tflops_per_gpu,
@@ -117,9 +127,9 @@ _CELLS: dict[str, Callable[[MeasuredRow], Any]] = {
     "derived": lambda row: ";".join(_DERIVED) if row.run.step_time_derived else None,
     "notes": lambda row: "; ".join(_notes(row.run)) or None,
     "recipe": lambda row: row.run.trained_recipe.id,
-    "optimizer": lambda row: row.run.recipe.optimizer,
-    "state_precision": lambda row: row.run.recipe.state_precision,
-    "compression": lambda row: row.run.recipe.compression,
+    "optimizer": _recipe("optimizer"),
+    "state_precision": _recipe("state_precision"),
+    "compression": _recipe("compression"),
     "cap_gib": lambda row: row.run.cap_gib,
     "outcome": lambda row: row.run.outcome.value,
     "peak_reserved_gib": lambda row: row.run.peak_reserved_gib,

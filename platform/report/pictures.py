@@ -64,7 +64,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
     row_ids = {layout.id for layout in rows}
     cells = [measurement for measurement in points if measurement.layout.id in row_ids]
     best, recipe = result.winner, result.recipe
-    mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
+    mark = f"MINIATURE of {recipe.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
     draws: tuple[tuple[str, tuple[float, float], str, Callable[[Axes], None]], ...] = (
         ("Speed against memory", (9.0, 5.6), "", lambda axes: _speed_memory(axes, points, best, cluster)),

@@ -8,6 +8,8 @@ from pathlib import Path
 from platform.report.image_formats import FORMATS
 from platform.report.measurement_table import write_table
 from platform.report.pictures import draw
+from platform.report.summary import command_of
+from platform.study.atomic_write import replacing
 from platform.study.journal import JOURNAL
 from platform.study.layout_file import write_json, write_layout
 from platform.study.parquet import PARQUET, write_parquet
@@ -49,10 +51,15 @@ def _write_winners(folder: Path, result: StudyResult) -> list[Path]:
     written: list[Path] = []
     for number, recipe_result in enumerate(result.of_study):
         suffix = _suffix(number, recipe_result.recipe)
-        layout = folder / f"layout{suffix}.json"
+        layout, command = folder / f"layout{suffix}.json", folder / f"command{suffix}.txt"
         winner = recipe_result.winner
         if winner is None:
             layout.unlink(missing_ok=True)
+            command.unlink(missing_ok=True)
+        elif words := command_of(winner):
+            with replacing(command) as part:
+                part.write_text(f"{words}\n", encoding="utf-8", errors="surrogateescape")
+            written.append(command)
         else:
             about = {"measurement": winner.id, "caveats": [caveat.sentence for caveat in recipe_result.caveats]}
             written.append(write_layout(layout, winner.trained_recipe, winner.layout, winner.batch, about))

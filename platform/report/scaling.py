@@ -26,7 +26,7 @@ def print_table(rows: Sequence[ScalingRow], device: str, console: Console) -> No
     """Prints one table for each recipe. `device` is the name of a device."""
     for group in by_recipe(rows):
         recipe = group[0].recipe
-        mark = f"MINIATURE of {recipe.model.miniature_of}: " if recipe.model.miniature_of else ""
+        mark = f"MINIATURE of {recipe.miniature_of}: " if recipe.miniature_of else ""
         console.print(f"{mark}{recipe.label}", style="bold")
         wide, table = console.width >= _WIDE, scaling_table(group, device)
         if not wide:

@@ -1,6 +1,7 @@
 """The winner's sentence, or the point that came nearest where nothing fits, and the verdicts."""
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from platform.common.text import count, figure, stages
@@ -12,6 +13,7 @@ from platform.study.result.ranking import speed_of
 from platform.study.result.result import RecipeResult, StudyResult
 from trainers.records.journal import Peak, StudyHeader
 from trainers.records.measurement import SETTINGS, TRAINING_STATE, Measurement, Outcome, days_for_tokens
+from trainers.spec.batch import values_of
 from trainers.spec.cluster import Cluster
 from trainers.spec.float8 import float8_sentence
 from trainers.spec.recipe import Recipe
@@ -92,7 +94,7 @@ def winner_sentence(
     days, paid = days_of(best, tokens), cost_of(best, tokens, price_per_gpu_h)
     budget = "" if days is None else f"; {figure(days)} days for {count(tokens)} tokens"
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
-    mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
+    mark = f"miniature of {best.recipe.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     of_tried = f"of {coverage.words} tried " if coverage else ""
     named = f" ({names_of(caveats)})" if caveats else ""
@@ -205,7 +207,7 @@ def _uncompared_sentence(result: RecipeResult) -> str:
     """Returns a sentence for a recipe of which one layout ran of several that can."""
     assert result.leader is not None and result.coverage is not None
     point = result.leader.main_run
-    mark = f"miniature of {result.recipe.model.miniature_of}, " if result.recipe.model.miniature_of else ""
+    mark = f"miniature of {result.recipe.miniature_of}, " if result.recipe.miniature_of else ""
     return (
         f"Measured one layout of {result.coverage.num_layouts} for {mark}{result.recipe.label}: no comparison, so no"
         f" winner is named. {point.layout.label}, micro-batch {point.batch.micro_batch}:"
@@ -244,6 +246,8 @@ def evidence(result: RecipeResult) -> list[str]:
     resolved = [comparison for comparison in result.comparisons if comparison.resolution != "not resolved"]
     sentences += [comparison.sentence for comparison in resolved[:2]]  # a caveat names the others
     sentences += disturbance_sentences(result)
+    if words := command_of(best):
+        return [*sentences, f"Its command: {words}"]
     lacks, trains = best.conditions.engine_lacks if best.conditions else (), best.layout.rules.title
     if SETTINGS in lacks:
         sentences.append(f"Not read back: {trains} tells no settings in effect to compare with the layout's.")
@@ -271,6 +275,14 @@ def evidence(result: RecipeResult) -> list[str]:
     if best.idle_devices:
         sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
     return sentences
+
+
+def command_of(best: Measurement) -> str:
+    """Returns the command at the measured point as a line for a shell; "" where a model of this project trained."""
+    if best.recipe.workload is None:
+        return ""
+    values = {**values_of(best.layout, best.batch), "out": "OUT"}
+    return shlex.join(best.recipe.workload.filled(values))
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:

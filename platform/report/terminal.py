@@ -48,7 +48,7 @@ def render(result: StudyResult, *, width: int, color: bool = False) -> str:
 
 
 def _print_title(screen: Console, recipe: Recipe, header: StudyHeader, cap_gib: float | None) -> None:
-    if original := recipe.model.miniature_of:
+    if original := recipe.miniature_of:
         screen.print(f"MINIATURE of {original}, its speed says nothing of the model itself", style="bold")
     screen.print(f"{recipe.label}, on {header.cluster.label_under(cap_gib)}", style="bold")
 
@@ -116,7 +116,8 @@ def _print_recipe(screen: Console, result: RecipeResult, header: StudyHeader) ->
         screen.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     winner = best and best.typical
     remarks = notes([row.run for row in shown], winner, omitted, columns)
-    for line in (*not_tried_lines(result.coverage), *skipped_lines(skipped), *remarks, recipe.regularization):
+    lines = (*not_tried_lines(result.coverage), *skipped_lines(skipped), *remarks, recipe.regularization)
+    for line in filter(None, lines):
         screen.print(line)
     screen.print()
 

@@ -1,4 +1,4 @@
-"""Measures which layout trains the space's model fastest here.
+"""Measures which layout trains the space's model, or which values of a command's holes train it, fastest here.
 
 Exit codes: 0 found, 1 nothing fits (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4 not
 resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted and
@@ -6,19 +6,22 @@ resumable.
 """
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 
 import search_spaces
 from platform.common.command import exit_code_of
+from platform.common.errors import InputError
 from platform.common.options import CommandParser
 from platform.common.signals import exit_with
-from platform.search.setup.options import SearchOptions
+from platform.search.setup.options import SearchOptions, with_command
 
 PARSER = CommandParser(
     SearchOptions,
     prog="python -m platform.search",
-    description="Measures which training layout of a model is fastest on this cluster.",
+    description="Measures which training layout of a model, or which form of a command behind --, is fastest on this"
+    " cluster.",
     epilog="Exit codes: 0 found, 1 nothing fits or --safe refuses the winner, 2 bad input, 3 the cluster is at"
     " fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
     " python -m platform.search bloom7b --set seq_len=1024",
@@ -31,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    options = PARSER.read(argv)
+    options = _read(sys.argv[1:] if argv is None else argv)
     if options.list:
         spaces = search_spaces.built_in_spaces()
         width = max(len(space.name) for space in spaces)
@@ -46,13 +49,21 @@ def _run(argv: Sequence[str] | None) -> int:
     return device_counts.search(options) if device_counts.is_asked(options) else session.search(options)
 
 
+def _read(argv: Sequence[str]) -> SearchOptions:
+    """Returns the options of these arguments; behind `--` stands a command."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    if end == len(argv) - 1:
+        raise InputError("behind -- stands the command to search, as in -- torchrun train.py, got nothing")
+    return with_command(PARSER.read(argv[:end]), argv[end + 1 :])
+
+
 def parse(argv: Sequence[str]) -> SearchOptions:
     """Returns the options of these arguments.
 
     Raises:
         InputError: an argument is unknown, or a value is not one.
     """
-    return PARSER.read(argv).located()
+    return _read(argv).located()
 
 
 if __name__ == "__main__":

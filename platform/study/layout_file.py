@@ -51,9 +51,12 @@ def read_layout(path: Path) -> LayoutFile:
     keys = ("layout", "recipe", "batch", "caveats")
     parts: dict[str, Any] = {key: data[key] for key in keys if data.get(key) is not None}
     try:
-        return from_json(LayoutFile, parts)
+        file = from_json(LayoutFile, parts)
     except ValueError as error:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
+    if file.recipe is not None and not file.recipe.has_model:
+        raise InputError(f"the layout file {path} is of a command, which no layout file runs: search it behind --")
+    return file
 
 
 def write_layout(path: Path, recipe: Recipe, layout: Layout, batch: BatchPoint, about: Mapping[str, Any]) -> Path:

@@ -33,7 +33,7 @@ def model_difference(recorded: ModelSpec, present: ModelSpec) -> str:
 
 def nearest_difference(recorded: Recipe, present: tuple[Recipe, ...]) -> str:
     """Returns in what the model of `recorded` differs from that of the same name in `present`; "" where none has it."""
-    models = (recipe.model for recipe in present if recipe.model.name == recorded.model.name)
+    models = (recipe.model for recipe in present if recipe.has_model and recipe.name == recorded.name)
     return next((difference for model in models if (difference := model_difference(recorded.model, model))), "")
 
 

@@ -32,6 +32,10 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "ffn_size"): "ffn",
     ("recipe", "model", "vocab_size"): "vocab",
     ("recipe", "model", "config"): "model_config",
+    ("recipe", "workload", "name"): "workload",
+    ("recipe", "workload", "command"): "workload_command",
+    ("recipe", "workload", "digest"): "workload_digest",
+    ("recipe", "workload", "folder"): "workload_folder",
     **{("recipe", name): declared.table for name, declared in axes_of(Recipe).items() if declared.table},
     **{("layout", name): declared.table for name, declared in axes_of(Layout).items() if declared.table},
     ("conditions", "device"): "gpu",
@@ -44,10 +48,10 @@ _DERIVED: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "recipe": ("recipe", str, lambda recipe: recipe.id),
     "layout_id": ("layout", str, lambda layout: layout.id),
     "layout_label": ("layout", str, lambda layout: layout.label),
-    "params_b": ("recipe", float, lambda recipe: recipe.model.num_parameters / 1e9),
+    "params_b": ("recipe", float, lambda recipe: recipe.model.num_parameters / 1e9 if recipe.has_model else None),
     "gpus": ("layout", int, lambda layout: layout.world_size),
-    "dp": ("layout", int, lambda layout: layout.data_parallel),
-    "miniature": ("recipe", bool, lambda recipe: recipe.model.miniature_of is not None),
+    "dp": ("layout", int, lambda layout: None if layout.unknown else layout.data_parallel),
+    "miniature": ("recipe", bool, lambda recipe: recipe.miniature_of is not None),
 }
 """Extra columns for readers' convenience: the field that each is computed from, or "" for all, its type and value."""
 
@@ -143,8 +147,10 @@ def _distinct(values: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 
 def _cell(value: Any, path: Sequence[str]) -> Any:
-    """Returns the value at `path` of fields in a form that Arrow takes; None where it or what it is in is None."""
+    """Returns the value at `path` of fields in a form that Arrow takes; None where it or what it is in is None or not
+    known.
+    """
     for step in path:
-        value = None if value is None else getattr(value, step)
+        value = None if value is None or step in getattr(value, "unknown", ()) else getattr(value, step)
     json = to_json(value)
     return list(json.items()) if isinstance(json, dict) else json  # type: ignore[reportUnknownVariableType]

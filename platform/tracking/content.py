@@ -18,6 +18,7 @@ from trainers.spec.axis import axes_of
 from trainers.spec.codec import identity, to_json
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
+from trainers.spec.workload import flags_of
 
 Entry = Measurement | GateCurves | Profile
 Role = Literal["measurement", "repeat", "gate", "profile"]
@@ -109,7 +110,7 @@ def content_of(
         role=_role(entry),
         tags={
             "study": header.name,
-            "miniature": yes(entry.recipe.model.miniature_of is not None),
+            "miniature": yes(entry.recipe.miniature_of is not None),
             "layout": entry.layout.label,
             "layout_id": entry.layout.id,
             "recipe": entry.recipe.id,
@@ -141,7 +142,10 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
     figure.
     """
     declared = axes_of(Layout)
-    fields = {name: value for name, value in to_json(layout).items() if declared[name].parameter}
+    unknown = layout.unknown
+    fields = {n: v for n, v in to_json(layout).items() if declared[n].parameter and n not in unknown}
+    if unknown:
+        return {**fields, **flags_of(layout.flags), "num_devices": layout.world_size}
     return {"sharding": layout.rules.sharding(layout), "dp": layout.data_parallel, **fields}
 
 
@@ -150,7 +154,11 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     `model_`.
     """
     recipe_json: dict[str, Any] = to_json(recipe)
-    fields = {name: recipe_json[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
+    unknown = recipe.unknown
+    fields = {n: recipe_json[n] for n, declared in axes_of(Recipe).items() if declared.parameter and n not in unknown}
+    if recipe.workload:
+        workload: dict[str, Any] = recipe_json["workload"]
+        return {f"workload_{name}": value for name, value in workload.items()} | fields
     model: dict[str, Any] = recipe_json["model"]
     del model["config"]
     return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}

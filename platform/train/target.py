@@ -62,6 +62,11 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
             f" {folder.name}{studies_option(folder.parent)}), or give a layout.json"
         )
     result, winner = won
+    if not winner.recipe.has_model:
+        raise InputError(
+            f"study {folder.name} searched a command of your own, which trains by itself: run the one in"
+            f" {folder / 'command.txt'}"
+        )
     return Target(
         name=folder.name,
         folder=folder / "training",

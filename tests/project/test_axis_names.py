@@ -85,8 +85,11 @@ AXES: Mapping[str, frozenset[str]] = {
     ),
     # Definitions of views: names of columns.
     "platform/tracking/views.py": SHARED,
-    "platform/tracking/content.py": frozenset({"checkpointing"}),
+    "platform/tracking/content.py": frozenset({"checkpointing", "flags"}),
     "platform/report/columns.py": frozenset({"engine", "checkpointing"}),
+    # A command's own axes, and the loss that its steps tell.
+    "trainers/spec/batch.py": frozenset({"flags"}),
+    "trainers/commands/": frozenset({"loss"}),
     # A kind of block has the axis's name.
     "trainers/spec/blocks/experts.py": frozenset({"experts"}),
     # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
@@ -106,6 +109,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "trainers/marks/kinds.py": frozenset({"attention", "loss"}),
     "trainers/profiling/": frozenset({"compile"}),
     "trainers/records/sums.py": frozenset({"attention", "loss"}),
+    "trainers/text/make_text.py": frozenset({"flags"}),  # those of a regular expression
     "trainers/marks/step.py": frozenset({"schedule"}),  # all micro-batches of a step
 }
 """Axes that a file, or a folder with a slash, names, beside those of engines in their own files."""

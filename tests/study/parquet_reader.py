@@ -33,7 +33,10 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
         branch[column.path[-1]] = value
     if data["recipe"].get("grad_accum"):
         data["recipe"]["global_batch"] = 0
-    conditions = data.get("conditions")
-    if conditions is not None and all(value is None for value in conditions.values()):
-        data["conditions"] = None
+    for part, name in ((data, "conditions"), (data["recipe"], "workload"), (data["recipe"], "model")):
+        if part.get(name) is not None and all(value is None for value in part[name].values()):
+            part[name] = None
+    if data["recipe"].get("workload"):  # what a command decides has no value in the table
+        for name in ("recipe", "layout"):
+            data[name] = {key: value for key, value in data[name].items() if value is not None or key == "model"}
     return data

@@ -124,7 +124,7 @@ def start(folder: Path, name: str, number: int, *argv: str, address: str = "loca
     """Starts one more session of the study `name` in `folder`; `how` as in `Session`."""
     places = ("--studies", str(folder / "studies"), "--address", address)
     log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
-    return Session(log, journal, *argv, *places, **options)
+    return Session(log, journal, *places, *argv, **options)  # a command's words end the line
 
 
 def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:

@@ -1,6 +1,7 @@
 """`Job`: everything that one trial needs, as the JSON that passes through Tune and Train to the workers."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from trainers.records.measurement import Measurement, Outcome
@@ -135,6 +136,8 @@ class Job:
     """The `trainers.spec.engines.source_hash` with which the study began, for an engine outside this project: workers
     must have the same.
     """
+    environment: Mapping[str, str | None] = dataclasses.field(default_factory=dict[str, str | None])
+    """Values of environment variables of a command, where its node has others; None for one that is not set."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""

@@ -62,12 +62,13 @@ class StudyHeader:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The study's options as a command's arguments, defaults included."""
+        command = self.options.get("command") or ()
         return tuple(
             word
             for name, value in self.options.items()
-            if value is not None and value is not False and value != []
+            if value is not None and value is not False and value != [] and name not in ("command", "folder")
             for word in _arguments(name, value)
-        )
+        ) + (("--", *command) if command else ())
 
     @property
     def title(self) -> str:

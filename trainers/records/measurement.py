@@ -75,6 +75,8 @@ class Measurement:
 
     reason: str = ""
     """Reason why it is not `ok`, in one sentence; empty where it is."""
+    remark: str = ""
+    """Reason to doubt the figures of a command's run, as a clause; empty where there is none."""
     phase: str = ""
     """The phase in which it ended: "init", "forward_backward", "optimizer"."""
     rank: int | None = None
@@ -238,7 +240,7 @@ class Measurement:
     @property
     def miniature(self) -> bool:
         """Whether a miniature ran in place of the requested model."""
-        return self.recipe.model.miniature_of is not None
+        return self.recipe.miniature_of is not None
 
 
 def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:

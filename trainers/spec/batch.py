@@ -6,6 +6,7 @@ from trainers.spec.codec import shortened
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import LARGEST_BATCH, Recipe
 from trainers.spec.stages import schedule_refusal
+from trainers.spec.workload import flags_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,3 +58,9 @@ def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
     """
     grad_accum, remainder = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
     return not remainder and not schedule_refusal(layout, grad_accum)
+
+
+def values_of(layout: Layout, batch: BatchPoint) -> dict[str, object]:
+    """Returns the values of a command's holes at that point, but for the one of its output folder."""
+    point = {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, "gpus": layout.world_size}
+    return {**flags_of(layout.flags), **point}

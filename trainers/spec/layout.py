@@ -36,6 +36,10 @@ class Layout(LayoutAxes):
                 raise ValueError(f"{name} must {bound}, got {value}")
             if value > LARGEST:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
+        if self.flags and not self.rules.runs_commands:
+            raise ValueError(
+                f"flags are the axes of a user's command, got flags {shortened(self.flags)} with {self.engine}"
+            )
         for sentence in (*self.rules.contradictions(self), *self._missing_axes(), *schedule_contradictions(self)):
             raise ValueError(sentence)
 
@@ -61,6 +65,11 @@ class Layout(LayoutAxes):
         return rules_of(self.engine)
 
     @property
+    def unknown(self) -> frozenset[str]:
+        """Axes whose value is not known, since a command decides it; no view shows them."""
+        return _UNKNOWN if self.rules.runs_commands else frozenset()
+
+    @property
     def complexity_rank(self) -> tuple[int, ...]:
         """The layout's distance from a plain training loop as ranks, the most important part first."""
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
@@ -72,11 +81,20 @@ class Layout(LayoutAxes):
         """
         return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
 
+    @property
+    def degrees(self) -> str:
+        """The degrees of the mesh as text, as those of the axes; empty where a command decides."""
+        return "" if self.unknown else super().degrees
+
     @functools.cached_property
     def label(self) -> str:
         """One short line of text, without fields at their plain value."""
         parts = [self.rules.label(self), self.replicas, *self.axis_labels().values()]
         return ", ".join(part for part in parts if part)
+
+    def axis_labels(self, *columns: str) -> dict[str, str]:
+        labels = super().axis_labels(*columns)
+        return {name: words for name, words in labels.items() if name not in self.unknown}
 
     def _is_shown(self, axis: str) -> bool:
         """Returns whether the value of `axis` tells layouts apart: `grad_sync` only where the engine has both and there
@@ -85,5 +103,6 @@ class Layout(LayoutAxes):
         return self.rules.chooses_sync(self) if axis == "grad_sync" else super()._is_shown(axis)
 
 
+_UNKNOWN = frozenset(axes_of(Layout)) - {"engine", "flags"}
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.
 _identity = functools.lru_cache(maxsize=1 << 16)(identity)

@@ -237,6 +237,14 @@ class LayoutAxes:
         of_some_engines=True,
         about="Micro-steps launched kernel by kernel, or each as one CUDA graph.",
     )
+    flags: str = axis(
+        "",
+        later=True,
+        label="{}",
+        column="options",
+        note="{}",
+        about="Values of the axes that a user's command names itself; of no engine of this project.",
+    )
 
     def is_set(self, axis: str) -> bool:
         """Returns whether that axis is not at its default."""

@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from trainers.spec.axis import axes_of, axis, choices_of, defaults_of
 from trainers.spec.codec import identity, shortened
 from trainers.spec.model import ModelSpec
+from trainers.spec.workload import Workload
 
 Optimizer = Literal["adamw", "adafactor"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise"]
@@ -20,6 +21,13 @@ AttentionMask = Literal["causal", "document", "prefix"]
 Decay = Literal["all", "matrices"]
 Routing = Literal["learned", "balanced"]
 
+# A command's recipe has none. What asks for a model (engines, kernels, the cost model) is given recipes that have one,
+# so that checkers see one there.
+if TYPE_CHECKING:
+    Model: TypeAlias = ModelSpec
+else:
+    Model = ModelSpec | None
+
 LARGEST_BATCH = 10**12
 """Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
 STREAM = "stream"
@@ -30,13 +38,15 @@ INCLUDED = "included"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Recipe:
-    """Model, batch, optimizer, precisions and data of one training run.
+    """Model, batch, optimizer, precisions and data of one training run; of a user's command the lengths alone.
 
     Raises:
-        ValueError: a size or rate out of range, a sequence longer than the model's positions, an unknown name.
+        ValueError: a size or rate out of range, a sequence longer than the model's positions, an unknown name, not one
+            of a model and a workload.
     """
 
-    model: ModelSpec
+    model: Model
+    """The model; None where a `workload` trains."""
     seq_len: int = axis(label="length {}", always_shown=True, about="Tokens in one sequence.")
     global_batch: int = axis(
         about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation."
@@ -110,6 +120,8 @@ class Recipe:
         label="decay of {}",
         about="Parameters that decay: all, norms and biases too, or matrices alone, embeddings among them.",
     )
+    workload: Workload | None = dataclasses.field(default=None, metadata={"later": True})
+    """The user's command that trains in place of a model of this project."""
 
     routing: Routing = axis(
         "learned",
@@ -149,11 +161,13 @@ class Recipe:
                 f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
                 f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
             )
-        if self.routing != "learned" and not self.model.num_experts:
+        if self.has_model == (self.workload is not None):
+            raise ValueError("a recipe trains either a model or a workload, got both or neither")
+        if self.routing != "learned" and not (self.has_model and self.model.num_experts):
             raise ValueError(
-                f"routing {self.routing} is of a model with experts, {self.model.name} has none: set routing to learned"
+                f"routing {self.routing} is of a model with experts, {self.name} has none: set routing to learned"
             )
-        if self.model.position == "learned" and self.seq_len > self.model.max_positions:
+        if self.has_model and self.model.position == "learned" and self.seq_len > self.model.max_positions:
             raise ValueError(
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
             )
@@ -164,9 +178,29 @@ class Recipe:
         return _identity(self)
 
     @property
+    def has_model(self) -> bool:
+        """Whether this project trains its model; else a user's command does, of which only lengths are known."""
+        return self.model is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+    @property
+    def name(self) -> str:
+        """The name of the model or of the workload."""
+        return self.workload.name if self.workload else self.model.name
+
+    @property
+    def miniature_of(self) -> str | None:
+        """The model that a miniature stands in for; None for others."""
+        return self.model.miniature_of if self.has_model else None
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Fields whose value is not known, since a command decides it; no view shows them."""
+        return _UNKNOWN if self.workload else frozenset()
+
+    @property
     def length_remark(self) -> str:
         """The sentence on a length beyond the one that the model's positions are made for; empty within it."""
-        length = self.model.made_for
+        length = self.model.made_for if self.has_model else 0
         if not length or self.seq_len <= length:
             return ""
         return (
@@ -180,7 +214,9 @@ class Recipe:
 
     @property
     def regularization(self) -> str:
-        """The sentence on dropout and weight decay."""
+        """The sentence on dropout and weight decay; empty where a command decides."""
+        if self.workload:
+            return ""
         decayed = {"all": "every parameter, norms and biases too", "matrices": "matrices alone, embeddings among them"}
         decay = f"a weight decay of {self.weight_decay:g} takes {decayed[self.decay]}"
         return f"There is no dropout, and {decay if self.weight_decay else 'nothing decays'}."
@@ -238,6 +274,8 @@ class Recipe:
     @property
     def label(self) -> str:
         """One line of text: model, length, batch, optimizer and precisions."""
+        if self.workload:
+            return f"{self.name}, length {self.seq_len}, global batch {self.global_batch}"
         words = {
             name: declared.words(getattr(self, name))
             for name, declared in axes_of(Recipe).items()
@@ -247,5 +285,6 @@ class Recipe:
         return ", ".join([self.model.name, words.pop("seq_len"), batch, *words.values()])
 
 
+_UNKNOWN = frozenset(axes_of(Recipe)) - {"seq_len", "global_batch", "grad_accum"} | {"model"}
 # A search of many layouts asks for the one recipe's hash once for each.
 _identity = functools.lru_cache(maxsize=64)(identity)

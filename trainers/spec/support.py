@@ -27,6 +27,8 @@ _CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     """Returns why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
+    if not recipe.has_model:
+        return standing_refusal(recipe, layout, cluster.num_devices)
     reasons = (*_of_cluster(recipe, layout, cluster), *_of_engine(recipe, layout), *_of_model(recipe.model))
     return reasons[0] if reasons else None
 
@@ -96,6 +98,9 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Yields what runs on no devices at all, by the engine and by what engines share."""
+    if not recipe.has_model:
+        yield from layout.rules.refusals(recipe, layout)
+        return
     if recipe.state_precision == "bf16" and recipe.activation_precision != "bf16":
         yield (
             f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"

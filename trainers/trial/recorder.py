@@ -118,6 +118,12 @@ class Recorder:
             (Path(self._path).parent / entry.trace).write_bytes(trace)
         self._record(entry)
 
+    def output(self, trial_id: str, text: str) -> str:
+        """Stores the end of what a trial's command printed beside the journal; returns the file's name."""
+        path = Path(self._path).parent / f"output-{trial_id}.txt"
+        path.write_text(text)
+        return path.name
+
     def set_status(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Sets a trial's phase; its next report is due within `allowed_s`."""
         with self._lock:

@@ -24,8 +24,8 @@ from trainers.records.measurement import Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.codec import from_json, to_json
 from trainers.startup import prestart
+from trainers.trial import command_trial, worker
 from trainers.trial import recorder as recorders
-from trainers.trial import worker
 from trainers.trial.recorder import RecorderError, RecorderGoneError
 
 START_S = 300.0
@@ -48,8 +48,10 @@ def run_trial(config: Mapping[str, Any]) -> None:
     threading.Thread(target=_watch, args=(job, recorder, started_s, is_over), daemon=True).start()
     state, reason, rank = "done", "", None
     try:
-        if _trainer(job, config["storage"]).fit().return_value:
-            state, reason = "interrupted", "the time budget ended before the ladder did"
+        if job.recipe.workload:
+            state, reason = command_trial.run(job)
+        elif _trainer(job, config["storage"]).fit().return_value:
+            state, reason = "interrupted", command_trial.OUT_OF_TIME
     except Exception as error:
         raised, dead = by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))

@@ -37,7 +37,7 @@ def _of_study(
     header = result.header
     yield "devices", header.cluster.label_under(header.cap_gib)
     yield "begun", header.at
-    for words in dict.fromkeys(of_recipe.regularization for of_recipe in header.recipes):
+    for words in filter(None, dict.fromkeys(of_recipe.regularization for of_recipe in header.recipes)):
         yield "dropout and decay", words
     yield "command", " ".join(("python -m platform.search", *header.arguments))
     yield "commit", header.commit

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from platform.cluster.connection import users_environment
 from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
@@ -102,6 +103,7 @@ def make_job(
         probe_s=settings.probe_s if history.probe is None and final is None else None,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
+        environment=users_environment() if candidate.recipe.workload else {},
         stop_at_s=stop_at_s,
         commit=settings.commit,
         timing=settings.timing if held is None or (final and final.is_winner_run) else _long(settings.timing),
@@ -168,7 +170,7 @@ def predicted_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None)
     """Returns the candidate's micro-batches with their predicted peak memory; none for a GPU the cost model does not
     know.
     """
-    columns = known_columns([candidate], cluster, cap_gib)
+    columns = known_columns([candidate], cluster, cap_gib) if candidate.recipe.has_model else None
     if columns is None:
         return ()
     return tuple(zip(candidate.micro_batches, predict(columns).memory.allocated_gib.tolist(), strict=True))

@@ -55,7 +55,7 @@ def _engines_of(setup: StudySetup) -> dict[str, str]:
 
 def _content_of(setup: StudySetup) -> dict[str, DataContent]:
     """Returns what the recipes' token files hold, by their path; nothing of the stream and the included text."""
-    by_path = {recipe.data: recipe for recipe in setup.recipes if recipe.data != INCLUDED}
+    by_path = {recipe.data: recipe for recipe in setup.recipes if recipe.has_model and recipe.data != INCLUDED}
     sources = {path: data.plain_source(recipe) for path, recipe in by_path.items()}
     return {
         path: content_of(source, verify=False) for path, source in sources.items() if isinstance(source, ParquetTokens)

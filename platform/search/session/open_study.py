@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.output import print_line
+from platform.search.session import own_commands
 from platform.search.session.header import check_engines, check_space_file
 from platform.search.setup.options import SearchOptions, options_of
 from platform.search.setup.request import SearchRequest, read_request, resumed
@@ -82,6 +83,7 @@ def _new(options: SearchOptions) -> OpenStudy:
     if options.name is not None:
         check_name(options.name)
     request = read_request(options)
+    own_commands.remember(request)
     if options.dry_run:
         return OpenStudy(options=options, request=request, study=None)
     name = options.name or fresh_name(options.studies, request.space.name)
@@ -109,13 +111,14 @@ def _resumed(options: SearchOptions, name: str) -> OpenStudy:
             print_line(remark)
         assert history.header is not None
         check_engines(history.header)
-        begun_with = options_of(history.header)
+        begun_with, typed = options_of(history.header), options.study.command
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)
         check_space_file(history.header, begun_with.files(), trusted=options.trust)
         if begun_with.learn_from is not None and options.study.learn_from is None:
             print_line("The study that it learned from is gone: it goes on with what it measured itself.")
         request = read_request(options)
+        own_commands.check(request, is_typed=bool(typed), trusted=options.trust)
         return OpenStudy(options=options, request=request, study=study, history=history, leftover=leftover, copy=copy)
     except BaseException:
         study.close()

@@ -19,7 +19,7 @@ from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.report.endings import verdict
 from platform.search.loop.budget import Budget
-from platform.search.session import finished, output
+from platform.search.session import finished, first_run, output
 from platform.search.session.dry_run import show_dry_run
 from platform.search.session.header import check_same, header_of
 from platform.search.session.open_study import OpenStudy, opened
@@ -65,13 +65,15 @@ def search(options: SearchOptions, *, handle: ClusterHandle | None = None, is_pr
             if study:
                 preflight.check(handle.nodes, study.path)
             handle = without_slow_nodes(options, request, handle)
+            opening = first_run.with_learned_length(opening, handle)
+            request, options = opening.request, opening.options
             setup = _setup(opening, handle)
             budget = _budget(options, setup.space)
             if study is None or options.dry_run:
                 show_dry_run(setup, budget, opening.history, as_object=options.json)
                 return 0 if setup.plan.candidates else 1
             _record_beginning(study, opening, setup, uri)
-            if not finished.finished_reason(study, request):
+            if request.space.recipe.has_model and not finished.finished_reason(study, request):
                 _start_workers(setup, handle)
             mirror, end = _ending(opening, study, uri, options, is_printed=is_printed)
             code, fault = SessionRun(
@@ -127,10 +129,10 @@ def _setup(opening: OpenStudy, handle: ClusterHandle) -> StudySetup:
     if setup.miniature and setup.space.name != request.space.name:
         print_line(_of_miniature(request.space, setup.space))
     elif setup.space.summary != request.space.summary:
-        print_line(f"No node has a GPU: {setup.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
+        print_line(f"No node has a GPU: {setup.recipes[0].name} is small enough to be measured on CPUs, in fp32.")
     for sentence in (*setup.space.sentences, *setup.space.not_in_full):
         print_line(f"{sentence[0].upper()}{sentence[1:]}.")
-    points = [(candidate.recipe, candidate.layout) for candidate in setup.plan.candidates]
+    points = [(entry.recipe, entry.layout) for entry in setup.plan.candidates if entry.recipe.has_model]
     if sentence := not_installed(points, setup.space.optional_axes, setup.cluster):
         print_line(sentence)
     for sentence in setup.knowledge.sentences:

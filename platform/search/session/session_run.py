@@ -134,7 +134,7 @@ class SessionRun:
         """
         setup, handle = self._setup, self._handle
         has_links = setup.cluster.num_devices > 1 and (handle.has_gpus or len(handle.nodes) > 1)
-        return PROBE_S if has_links and setup.probe is None else None
+        return PROBE_S if has_links and setup.probe is None and setup.recipes[0].has_model else None
 
     def _relearn(self, probe: Probe) -> searchers.Searcher[Candidate]:
         """Keeps for the cluster what the first trial measured; returns a searcher whose predictions have it."""

@@ -115,7 +115,7 @@ def read_old(path: Path, space: Space, *, trusted: bool = False) -> Old:
         raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
     models = {identity(recipe.model) for variant in (space, space.miniature) if variant for recipe in variant.recipes}
     if not models & {identity(recipe.model) for recipe in header.recipes}:
-        theirs = ", ".join(dict.fromkeys(recipe.model.name for recipe in header.recipes))
+        theirs = ", ".join(dict.fromkeys(recipe.name for recipe in header.recipes))
         keys = next((keys for recipe in header.recipes if (keys := nearest_difference(recipe, space.recipes))), "")
         raise InputError(
             f"space {space.name} trains {space.recipe.model.name}, got --learn-from a study of another model"

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from platform.common.quantities import amount, duration, positive, whole_number
 from platform.study.folder import is_path, located, studies_field, user_path
 from trainers.records.journal import StudyHeader
 from trainers.spec.codec import from_json
+from trainers.spec.workload import HOLE
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
 _SUBJECT, _TRIALS, _PLACES = "what is searched", "trials", "cluster and study"
@@ -60,6 +61,30 @@ class StudyOptions:
         group=_SUBJECT,
         about="values of an axis (docs/reference/axes.md)",
     )
+    command: tuple[str, ...] = ()
+    """The user's own training behind `--`, whose holes are the axes; empty where a space is searched."""
+    folder: str = ""
+    """Folder in which the command runs."""
+    tokens_per_step: int | None = option(
+        None,
+        read=whole_number(1),
+        metavar="N",
+        group=_SUBJECT,
+        about="tokens of an optimizer step of the command behind --",
+    )
+    seq_len: int | None = option(
+        None,
+        read=whole_number(1),
+        metavar="N",
+        group=_SUBJECT,
+        about="tokens of its sequences",
+    )
+    step_line: str | None = option(
+        None,
+        metavar="REGEX",
+        group=_SUBJECT,
+        about="pattern of the lines of its steps (docs/your-training.md)",
+    )
     layout: str | None = option(None, metavar="FILE", group=_SUBJECT, about="measure the one layout of a layout.json")
     data: str | None = option(
         None, metavar="PATH", group=_SUBJECT, about="Parquet file or folder of token ids (default: the space's data)"
@@ -76,7 +101,7 @@ class StudyOptions:
         read=positive,
         metavar="P",
         group=_SUBJECT,
-        about="price of a device hour, in any currency: reports the cost of the token budget",
+        about="price of a device hour, to report the cost of the token budget",
     )
     searcher: str = option(
         "guided", choices=searchers.NAMES, group=_TRIALS, about="how layouts are picked (default: %(default)s)"
@@ -85,8 +110,7 @@ class StudyOptions:
         None,
         metavar="STUDY|FOLDER/",
         group=_TRIALS,
-        about="begin with what an old study of the same model taught: its name, the path of its folder, or of one of"
-        " studies",
+        about="begin with what an old study of the same model taught: its name, its folder, or a folder of studies",
     )
     seed: int = option(0, read=_seed, metavar="N", group=_TRIALS, about="seed of the searcher (default: %(default)s)")
     repeats: int | None = option(
@@ -107,14 +131,14 @@ class StudyOptions:
     all: bool = option(
         False,
         group=_TRIALS,
-        about="measure the space's named points exactly as they stand, each with its --repeats, cutting none short",
+        about="measure the space's named points as they stand, each with its --repeats, none cut short",
     )
     gpus: tuple[int, ...] = option(
         (),
         read=_counts,
         metavar="N[,N]",
         group=_PLACES,
-        about="measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them",
+        about="measure on N devices, or (1,2,4) on each of these numbers and draw days against them",
     )
     device_memory_gib: float | None = option(
         None, read=positive, metavar="N", group=_PLACES, about="let each device have no more than N GiB"
@@ -144,7 +168,8 @@ class StudyOptions:
         # Where no revision is asked for, the stored one is kept.
         if "space" in changed and str(stored.space).partition("@")[0] == self.space:
             changed.remove("space")
-        return ["the space" if name == "space" else "--" + name.replace("_", "-") for name in changed]
+        words = {"space": "the space", "command": "the command", "folder": "the folder of the command"}
+        return [words.get(name, "--" + name.replace("_", "-")) for name in changed]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +181,7 @@ class SearchOptions:
     profile: bool = option(
         False,
         group=_TRIALS,
-        about="profile the winner at the end: print the parts of its step, and save a trace",
+        about="profile the winner at the end: the parts of its step, and a trace",
     )
     safe: bool = option(
         False,
@@ -168,7 +193,7 @@ class SearchOptions:
         read=whole_number(1),
         metavar="N",
         group=_TRIALS,
-        about="search with at most N trials; the final runs come after",
+        about="at most N trials before the final runs",
     )
     time_budget_s: float | None = option(
         None,
@@ -176,10 +201,10 @@ class SearchOptions:
         read=duration,
         metavar="T",
         group=_TRIALS,
-        about="stop after T seconds, or as in 10m or 2h",
+        about="stop after T seconds, or as in 10m",
     )
     gpu_s: float | None = option(
-        None, read=duration, metavar="T", group=_TRIALS, about="stop after T device seconds, or as in 10m or 2h"
+        None, read=duration, metavar="T", group=_TRIALS, about="stop after T device seconds, or as in 10m"
     )
     address: str | None = address_field(group=_PLACES)
     wait_for_gpus: float = option(
@@ -187,12 +212,12 @@ class SearchOptions:
         read=duration,
         metavar="T",
         group=_PLACES,
-        about="time for GPU nodes that the cluster is still starting to join (default: %(default)g)",
+        about="time for GPU nodes that are still starting to join (default: %(default)g)",
     )
     exclude_slow: bool = option(
         False,
         group=_PLACES,
-        about="probe all devices first (under a minute) and search without the nodes that lag",
+        about="probe all devices first and leave out nodes that lag",
     )
     studies: Path = studies_field(read=_folder, then=user_path, group=_PLACES)
     name: str | None = option(None, group=_PLACES, about="name of the study (default: the space's, with a number)")
@@ -205,17 +230,17 @@ class SearchOptions:
     auto_resume: bool = option(
         False,
         group=_PLACES,
-        about="with --name: resume that study where it exists, else begin it, so that one command does both",
+        about="with --name: resume that study where it exists, else begin it",
     )
     copy_to: str | None = option(
         None,
         read=_folder,
         metavar="PLACE",
         group=_PLACES,
-        about="copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX",
+        about="copy the journal there as it grows, and --resume from there: a folder or s3://BUCKET/PREFIX",
     )
-    trust: bool = option(False, group=_PLACES, about="use others' studies, whose space file runs as you")
-    dry_run: bool = option(False, group=_PLACES, about="print what would run and what it would cost, and end")
+    trust: bool = option(False, group=_PLACES, about="use others' studies, whose space file or command runs as you")
+    dry_run: bool = option(False, group=_PLACES, about="print what would run and its cost, and end")
     json: bool = json_field(group=_PLACES)
 
     def located(self) -> "SearchOptions":
@@ -225,6 +250,25 @@ class SearchOptions:
             studies, resume = located(studies, resume)
         study = self.study.with_absolute_paths()
         return dataclasses.replace(self, study=study, studies=studies.absolute(), resume=resume)
+
+
+def with_command(options: SearchOptions, command: Sequence[str]) -> SearchOptions:
+    """Returns the options with the words behind `--`, a command that runs in the working folder; unchanged without
+    words.
+
+    Raises:
+        InputError: several numbers of devices are asked for, and the command has no hole for their number.
+    """
+    if not command:
+        return options
+    gpus = options.study.gpus
+    if len(gpus) > 1 and not any(match[1] == "gpus" for word in command for match in HOLE.finditer(word)):
+        raise InputError(
+            f"--gpus {','.join(map(str, gpus))} changes the number of devices, and the command has no hole {{gpus}}"
+            " for it, as in --nproc-per-node '{gpus}'"
+        )
+    study = dataclasses.replace(options.study, command=tuple(command), folder=str(Path.cwd()))
+    return dataclasses.replace(options, study=study)
 
 
 def options_of(header: StudyHeader) -> StudyOptions:

@@ -109,6 +109,9 @@ def make_plan(
             skipped.append(_skip(recipe, layout, candidate.micro_batches[0], reason, cap_gib))
             continue
         fits: list[int] = []
+        if not recipe.has_model:  # nothing is known of its memory or its speed
+            planned.append(candidate)
+            continue
         for batch in candidate.batch_points():
             bound = lower_bound(recipe, layout, batch)
             if bound.total_gib > limit_gib:  # all larger ones need more
@@ -118,6 +121,8 @@ def make_plan(
             fits.append(batch.micro_batch)
         if fits:
             planned.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
+    if not all(candidate.recipe.has_model for candidate in planned):
+        return SearchPlan(candidates=tuple(planned), skipped=tuple(skipped))
     ordered, columns = likely_best_first(planned, cluster, cap_gib, probe)
     return SearchPlan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 

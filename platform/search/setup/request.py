@@ -9,6 +9,7 @@ import search_spaces.changes as changes
 from platform.common.builder import BuildQuestion
 from platform.common.errors import InputError
 from platform.search.setup import old_studies
+from platform.search.setup.command_options import ONLY_OF_COMMANDS, check_options, option_name, space_of
 from platform.search.setup.options import SearchOptions, StudyOptions
 from platform.study.layout_file import LayoutFile, read_layout
 from platform.study.model_difference import nearest_difference
@@ -95,6 +96,8 @@ def read_request(options: SearchOptions) -> SearchRequest:
     study = options.study
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
+    if study.command:
+        check_options(options)
     fixed = read_layout(Path(study.layout)) if study.layout else None
     try:
         space = _space(study, fixed)
@@ -102,7 +105,8 @@ def read_request(options: SearchOptions) -> SearchRequest:
         raise InputError(str(error)) from error
     if study.space is not None:
         study = dataclasses.replace(study, space=search_spaces.pinned(study.space))
-    models = [recipe.model for variant in (space, space.miniature) if variant for recipe in variant.recipes]
+    recipes = [recipe for variant in (space, space.miniature) if variant for recipe in variant.recipes]
+    models = [recipe.model for recipe in recipes if recipe.has_model]
     with BuildQuestion(models, study.space or str(study.layout)) as builder:
         request = _request(dataclasses.replace(options, study=study), space, fixed)
         builder.check()
@@ -113,7 +117,8 @@ def _request(options: SearchOptions, space: Space, fixed: LayoutFile | None) -> 
     study = options.study
     try:
         for recipe in space.recipes:
-            data.source(recipe)
+            if recipe.has_model:
+                data.source(recipe)
     except ValueError as error:
         raise InputError(str(error)) from error
     except OSError as error:
@@ -148,6 +153,10 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
     Raises:
         ValueError: there is no such space, axis, value or point.
     """
+    if study.command:
+        return space_of(study)
+    if options := [name for name in ONLY_OF_COMMANDS if getattr(study, name) is not None]:
+        raise InputError(f"{option_name(options[0])} is of a command behind --, which is not there: leave it out")
     space = None if study.space is None else search_spaces.load(study.space)
     if fixed is not None:
         _check_changes(fixed, study)

@@ -26,6 +26,11 @@ TIMINGS = {
     # Small models on cores that others use too: many short windows say more than few long ones.
     "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
 }
+COMMAND_TIMINGS = {
+    # A command's start takes longer than its steps: these may take a while too.
+    "cuda": Timing(rung_s=10.0),
+    "cpu": Timing(window_s=0.2, rung_s=3.0, winner_s=6.0),
+}
 GATES = {"cuda": GateSize(), "cpu": GateSize(sequences=8)}
 """Size of the gate by kind of device. Two steps show what a step does, and what the first leaves to the second."""
 FLOAT8_STEPS = 20
@@ -72,7 +77,7 @@ class StudySetup:
             earlier=self.knowledge.earlier,
         )
         columns = self.plan.columns
-        if problem.earlier:
+        if problem.earlier and self.recipes[0].has_model:
             columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
         return dataclasses.replace(problem, columns=columns)
 
@@ -80,7 +85,7 @@ class StudySetup:
         """Returns the seconds by which each candidate compiles longer than one of which a block is compiled: those are
         in the costs of a trial.
         """
-        if self.cluster.device_kind == "cpu":
+        if self.cluster.device_kind == "cpu" or not self.recipes[0].has_model:
             return []
         seconds = (compile_s(choice.layout, choice.recipe.model.num_layers) for choice in self.plan.candidates)
         return [max(0.0, number - COMPILE_S["block"]) for number in seconds]
@@ -94,14 +99,15 @@ class StudySetup:
     @property
     def miniature(self) -> bool:
         """Whether a miniature runs in place of the requested model."""
-        return self.recipes[0].model.miniature_of is not None
+        return self.recipes[0].miniature_of is not None
 
     @property
     def timing(self) -> Timing:
         """The timing of rungs on this kind of device."""
         request = self.request
+        timings = TIMINGS if self.recipes[0].has_model else COMMAND_TIMINGS
         return dataclasses.replace(
-            TIMINGS[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
+            timings[self.cluster.device_kind], steps=request.steps, whole_steps=request.whole_steps
         )
 
     @property
@@ -153,6 +159,11 @@ def setup_of(request: SearchRequest, handle: ClusterHandle, probe: Probe | None)
         cluster = part_of(handle.cluster, num_devices or handle.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
+    if not space.recipe.has_model and cluster.num_nodes > 1:
+        raise InputError(
+            f"a command runs on one node, {cluster.num_devices} devices are on {cluster.num_nodes}: give --gpus"
+            f" {cluster.devices_per_node} or less"
+        )
     space = space.with_shared_batch((cluster.num_devices,))
     candidates, rejected = request.on(space, cluster.num_devices)
     spans_nodes = request.fixed is not None or space.spans_nodes

@@ -1,6 +1,7 @@
 """The caveats of a recipe's result: what a reader must know beside its figure. One list, which every view shows."""
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from platform.study.result.beside_others import beside_others
@@ -12,6 +13,10 @@ from trainers.spec.recipe import Recipe
 
 _MOST_NAMED = 3
 _OPEN: Resolution = "not resolved"
+SAME_LOSS = 0.01
+"""Relative difference of first losses up to which points are taken to begin alike, on the same data and weights: that
+of unlike kernels and precisions.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +52,10 @@ def _not_resolved(evidence: Evidence) -> str:
 
 
 def _miniature(evidence: Evidence) -> str:
-    model = evidence.recipe.model
-    if model.miniature_of is None:
+    recipe = evidence.recipe
+    if recipe.miniature_of is None:
         return ""
-    return f"{model.name} stands in for {model.miniature_of}, its speed says nothing of the model itself"
+    return f"{recipe.name} stands in for {recipe.miniature_of}, its speed says nothing of the model itself"
 
 
 def _forced_balance(evidence: Evidence) -> str:
@@ -61,7 +66,8 @@ def _forced_balance(evidence: Evidence) -> str:
 def _predicted(evidence: Evidence) -> str:
     if any(measurement.outcome in TIMED for measurement in evidence.measurements) or evidence.coverage is None:
         return ""
-    return "no step was timed, so that all speeds are predictions" if evidence.coverage.not_tried else ""
+    is_predicted = any(layout.tokens_per_s is not None for layout in evidence.coverage.not_tried)
+    return "no step was timed, so that all speeds are predictions" if is_predicted else ""
 
 
 def _few_tried(evidence: Evidence) -> str:
@@ -79,7 +85,13 @@ def _not_repeated(evidence: Evidence) -> str:
 def _not_gated(evidence: Evidence) -> str:
     if evidence.winning_point is None or evidence.gate is not None:
         return ""
+    if evidence.recipe.workload:
+        return f"nothing inside of a command is compared; {first_losses(evidence.measurements)}"
     return "whether the winner trains as a plain layout does was not compared"
+
+
+def _remarked(evidence: Evidence) -> str:
+    return "" if evidence.winning_point is None else evidence.winning_point.main_run.remark
 
 
 def _disturbed(evidence: Evidence) -> str:
@@ -101,6 +113,7 @@ DECLARED: Mapping[str, Callable[[Evidence], str]] = {
     "few tried": _few_tried,
     "not repeated": _not_repeated,
     "not gated": _not_gated,
+    "as told": _remarked,
     "disturbed": _disturbed,
 }
 """Every caveat by its name: a function that returns why it holds, "" where it does not."""
@@ -111,6 +124,20 @@ def caveats_of(evidence: Evidence) -> tuple[Caveat, ...]:
     reasons = {name: reason_of(evidence) for name, reason_of in DECLARED.items()}
     return tuple(
         Caveat(name=name, sentence=f"{name.capitalize()}: {reason}.") for name, reason in reasons.items() if reason
+    )
+
+
+def first_losses(measurements: Sequence[Measurement]) -> str:
+    """Returns how the first losses of a command's points compare, as a clause."""
+    losses = [measurement.losses[0] for measurement in measurements if measurement.losses]
+    if len(losses) < 2:
+        return "its steps tell no losses to compare"
+    apart = (max(losses) - min(losses)) / max(abs(statistics.median(losses)), 1e-9)
+    if apart <= SAME_LOSS:
+        return f"the first losses of its {len(losses)} runs differ by {apart:.2g} at most, relatively"
+    return (
+        f"the first losses of its {len(losses)} runs differ by {apart:.1%}: the order of its data or its first weights"
+        " are not fixed, or a flag changes what is trained"
     )
 
 

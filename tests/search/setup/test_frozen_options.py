@@ -18,13 +18,13 @@ from platform.study.result.ranking import TIE_WIDTH
 from trainers.measuring import matmul_peak
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("search", "your-model", "measuring", "results")]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("search", "your-model", "your-training", "measuring", "results")]
 
 SEARCH = """
     --address --all --auto-resume --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json
     --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --safe --searcher
-    --seed --set --steps --studies --time-budget --tokens --trust --wait-for-gpus
-    --whole-steps
+    --seed --seq-len --set --step-line --steps --studies --time-budget --tokens --tokens-per-step --trust
+    --wait-for-gpus --whole-steps
 """
 REPORT = "--compare --csv --html --json --mlflow --no-mlflow --pictures --studies --trust"
 

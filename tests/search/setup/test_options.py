@@ -17,6 +17,11 @@ from trainers.spec.codec import to_json
 FULL = StudyOptions(
     space="bloom7b",
     set=("seq_len=128,256", "tp=1"),
+    command=("torchrun", "{gpus}", "train.py", "{micro_batch=1,2}"),
+    folder=str(Path.cwd()),
+    tokens_per_step=4096,
+    seq_len=64,
+    step_line="loss",
     layout="/made/up/layout.json",
     learn_from="old-1",
     searcher="optuna",
@@ -33,9 +38,10 @@ FULL = StudyOptions(
 )
 """Options of which none is at its default."""
 _ARGUMENTS = """
-    bloom7b --set seq_len=128,256 --set tp=1 --layout /made/up/layout.json --data /made/up/tokens.parquet
+    bloom7b --set seq_len=128,256 --set tp=1 --tokens-per-step 4096 --seq-len 64 --step-line loss
+    --layout /made/up/layout.json --data /made/up/tokens.parquet
     --tokens 100000000000.0 --price-per-gpu-h 2.5 --searcher optuna --learn-from old-1 --seed 7 --repeats 0 --steps 12
-    --whole-steps --all --gpus 1,2,4 --device-memory-gib 1.5
+    --whole-steps --all --gpus 1,2,4 --device-memory-gib 1.5 -- torchrun {gpus} train.py {micro_batch=1,2}
 """
 ARGUMENTS = tuple(_ARGUMENTS.split())
 """The same options as arguments of the command."""

@@ -1,0 +1,45 @@
+"""Remembers the commands that this user began to search: a study from elsewhere may name another one."""
+
+import contextlib
+
+from platform.common import user_cache
+from platform.common.errors import InputError
+from platform.search.setup.request import SearchRequest
+from trainers.spec.workload import Workload
+
+_KIND = "commands"
+
+
+def remember(request: SearchRequest) -> None:
+    """Notes that the user asked for the request's command; nothing where it has none, or the note cannot be written."""
+    if workload := request.space.recipe.workload:
+        with contextlib.suppress(OSError, RuntimeError):
+            folder = user_cache.folder_of(_KIND)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / workload.digest).touch()
+
+
+def check(request: SearchRequest, *, is_typed: bool, trusted: bool) -> None:
+    """Refuses to run the command of a resumed study that this user never began: whoever sent the study's folder chose
+    it. A command that is typed again beside `--resume`, or `--trust`, allows it.
+
+    Raises:
+        InputError: this user did not begin it here.
+    """
+    workload = request.space.recipe.workload
+    if workload is None:
+        return
+    if is_typed or trusted:
+        remember(request)
+    elif not _is_known(workload):
+        raise InputError(
+            f"the study runs the command {' '.join(workload.command)!r} in {workload.folder}, which this user did not"
+            " begin to search as it and its files are now: look at them, then give --trust"
+        )
+
+
+def _is_known(workload: Workload) -> bool:
+    try:
+        return (user_cache.folder_of(_KIND) / workload.digest).exists()
+    except (OSError, RuntimeError):
+        return False

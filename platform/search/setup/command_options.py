@@ -1,0 +1,92 @@
+"""The options of a search of the user's own command: what they need, and what they refuse."""
+
+import dataclasses
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.search.setup.options import SearchOptions, StudyOptions
+from search_spaces.command import GRAD_ACCUM, holes_of, space_of_command
+from search_spaces.space import Space
+
+ONLY_OF_COMMANDS = ("tokens_per_step", "seq_len", "step_line")
+"""Options that only a command has."""
+_OF_MODELS = {
+    "space": "names another subject",
+    "set": "sets axes of this project's models; those of a command are its holes",
+    "layout": "is of this project's models",
+    "data": "is of this project's models; a command reads its own",
+    "learn_from": "teaches predictions, and a command has none",
+    "whole_steps": "is how a command is timed anyway",
+    "all": "measures a space's named points",
+    "device_memory_gib": "limits this project's own allocator",
+}
+"""Options of a study that a command does not take, each with why."""
+_ENDINGS = {"profile": "profiles steps of this project's models", "safe": "trains a model of this project's"}
+
+
+def option_name(field: str) -> str:
+    """Returns an option as a user types it."""
+    return "the space" if field == "space" else f"--{field.replace('_', '-')}"
+
+
+def check_options(options: SearchOptions) -> None:
+    """Refuses options that a command does not have.
+
+    Raises:
+        InputError: one is given, or one that it needs is missing.
+    """
+    study, default = options.study, StudyOptions()
+    reasons = {name: why for name, why in _OF_MODELS.items() if getattr(study, name) != getattr(default, name)}
+    reasons |= {name: why for name, why in _ENDINGS.items() if getattr(options, name)}
+    for name, why in reasons.items():
+        raise InputError(f"{option_name(name)} {why}: leave it out beside a command")
+    if study.tokens_per_step is None:
+        raise InputError("a command needs --tokens-per-step N, the tokens of an optimizer step over all devices, which"
+                         " are the same for all of its points")  # fmt: skip
+    if study.seq_len is None:
+        _check_can_learn_length(options)
+
+
+def _check_can_learn_length(options: SearchOptions) -> None:
+    """Refuses a command whose length of a sequence nothing would tell.
+
+    Raises:
+        InputError: see the sentences.
+    """
+    study = options.study
+    if GRAD_ACCUM not in _holes(study):
+        raise InputError("the command has no hole {grad_accum}, so that its first step does not tell the length of a"
+                         " sequence: give --seq-len N, or the hole")  # fmt: skip
+    if study.step_line is not None and "(?P<tokens>" not in study.step_line:
+        raise InputError("the pattern of --step-line has no group (?P<tokens>...) to tell the length of a sequence:"
+                         " give --seq-len N, or the group")  # fmt: skip
+    if options.dry_run:
+        raise InputError("a first run tells the length of a sequence, and --dry-run runs nothing: give --seq-len N")
+
+
+def _holes(study: StudyOptions) -> dict[str, tuple[str, ...]]:
+    try:
+        return holes_of(study.command)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def space_of(study: StudyOptions) -> Space:
+    """Returns the space of the options' command. Until its length is known, a sequence is one token.
+
+    Raises:
+        ValueError: see `search_spaces.command.space_of_command`.
+    """
+    assert study.tokens_per_step is not None, "checked before"
+    return space_of_command(
+        study.command,
+        folder=Path(study.folder),
+        tokens_per_step=study.tokens_per_step,
+        seq_len=study.seq_len or 1,
+        step_line=study.step_line or "",
+    )
+
+
+def with_length(study: StudyOptions, seq_len: int) -> StudyOptions:
+    """Returns the options with the length that the command's first step told."""
+    return dataclasses.replace(study, seq_len=seq_len)

@@ -1,0 +1,165 @@
+"""The space of a user's own command: its holes are the axes."""
+
+import hashlib
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from search_spaces.space import Space
+from trainers.spec.codec import shortened
+from trainers.spec.recipe import Recipe
+from trainers.spec.workload import HOLE, Workload, flags_text
+
+MICRO_BATCH, GRAD_ACCUM = "micro_batch", "grad_accum"
+FILLED = {"gpus": "the devices of a trial", GRAD_ACCUM: "what makes up --tokens-per-step", "out": "an empty folder"}
+"""Holes that are filled by what they say, and have no values."""
+_LATER = ("nodes", "node_rank", "head")
+_MOST_HASHED = 10 * 2**20
+"""Bytes of a file up to which its content belongs to the command: a larger one is data."""
+FIRST_STEP_S = 900.0
+"""Seconds that a command may take to its first step: imports, data and compilation."""
+_MOST_LAYOUTS = 100_000
+
+
+def holes_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the values by hole of a command, in order; none for the holes of `FILLED`.
+
+    Raises:
+        ValueError: a hole without values, with two lists of them, with values that it must not have or that no word can
+            be, or no hole for the micro-batch.
+    """
+    values: dict[str, tuple[str, ...]] = {}
+    named: list[str] = []
+    for word in command:
+        for match in HOLE.finditer(word):
+            name, listed = match[1], match[2]
+            if name in _LATER:
+                raise ValueError(f"hole {{{name}}} is of commands on several nodes, which are not searched yet: leave"
+                                 " it out, a command runs on one node")  # fmt: skip
+            named.append(name)
+            if listed is not None:
+                if name in values:
+                    raise ValueError(f"hole {{{name}}} has its values twice: give them once, and write {{{name}}} where"
+                                     " they are repeated")  # fmt: skip
+                values[name] = _values(name, listed, alone=match[0] == word)
+    for name in named:
+        if name not in values and name not in FILLED:
+            raise ValueError(f"hole {{{name}}} has no values: write {{{name}=a,b}}, or {{{{{name}}}}} for the braces"
+                             " themselves")  # fmt: skip
+    if MICRO_BATCH not in values:
+        taken_apart = any(word.partition("=")[0].endswith(MICRO_BATCH) for word in command)
+        quote = ("; the shell took the braces apart" if taken_apart else "") + ": quote each hole"
+        raise ValueError("the command has no hole for the sequences of a device's micro-step, as in"
+                         f" --batch_size '{{micro_batch=1,2,4,8}}'{quote}")  # fmt: skip
+    if GRAD_ACCUM not in named and len(values[MICRO_BATCH]) > 1:
+        raise ValueError("with several values of {micro_batch} all points train on equal tokens a step only where the"
+                         " accumulation follows: write it as {grad_accum}, as in --gradient_accumulation_steps"
+                         " {grad_accum}")  # fmt: skip
+    return {name: values.get(name, ()) for name in dict.fromkeys(named)}
+
+
+def _values(name: str, listed: str, *, alone: bool) -> tuple[str, ...]:
+    if name in FILLED:
+        raise ValueError(f"hole {{{name}}} is {FILLED[name]} and takes no values, got {shortened(listed)}")
+    values = tuple(listed.split(","))
+    if name == MICRO_BATCH:
+        if "max" in values:
+            raise ValueError("{micro_batch=max} is not found by itself yet: list the micro-batches to try, as in"
+                             " {micro_batch=1,2,4,8}")  # fmt: skip
+        if wrong := [value for value in values if not value.isascii() or not value.isdecimal() or int(value) < 1]:
+            raise ValueError(f"micro-batches are whole numbers of at least 1, got {shortened(wrong[0])}")
+    if len(set(values)) < len(values):
+        raise ValueError(f"hole {{{name}}} has a value twice: {listed}")
+    if "" in values and not alone:
+        raise ValueError(f"an empty value of {{{name}}} leaves its word out, which must then be the hole alone, as in"
+                         f" {{{name}=--flag,}}")  # fmt: skip
+    return values
+
+
+def space_of_command(
+    command: Sequence[str], *, folder: Path, tokens_per_step: int, seq_len: int, step_line: str = ""
+) -> Space:
+    """Returns the space of a command that runs in `folder`, at sequences of `seq_len` tokens.
+
+    Raises:
+        ValueError: see `holes_of`; a pattern that is none, or a length that does not divide the tokens.
+    """
+    holes = holes_of(command)
+    if tokens_per_step % seq_len:
+        raise ValueError(f"--tokens-per-step {tokens_per_step} is no multiple of the {seq_len} tokens of a sequence:"
+                         " a step holds whole sequences")  # fmt: skip
+    try:
+        re.compile(step_line)
+    except re.error as error:
+        raise ValueError(f"--step-line {step_line!r} is no regular expression: {error}") from error
+    axes = {name: values for name, values in holes.items() if values and name != MICRO_BATCH}
+    words = tuple(HOLE.sub(lambda match: f"{{{match[1]}}}", word) for word in command)
+    files = tuple(named_files(words, folder))
+    workload = Workload(
+        name=files[0].name if files else Path(words[0]).name,
+        command=words,
+        digest=digest_of(words, files),
+        folder=str(folder),
+        step_line=step_line,
+    )
+    return Space(
+        name=re.sub(r"[^A-Za-z0-9._-]", "-", Path(workload.name).stem).strip("-._") or "command",
+        summary=f"the command {' '.join(words)}",
+        recipe=Recipe(
+            model=None,  # pyright: ignore[reportArgumentType]
+            workload=workload,
+            seq_len=seq_len,
+            global_batch=tokens_per_step // seq_len,
+        ),
+        axes={"engine": ("command",), "flags": tuple(_flags(axes))},
+        micro_batches=tuple(sorted(map(int, holes[MICRO_BATCH]))),
+        refine=False,
+        chosen=(MICRO_BATCH,),
+        first_step_s=FIRST_STEP_S,
+    )
+
+
+def _flags(axes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields every combination of the axes' values as a layout's text."""
+    combinations = itertools.product(*axes.values())
+    for number, values in enumerate(combinations):
+        if number == _MOST_LAYOUTS:
+            raise ValueError(f"the command's holes have more than {_MOST_LAYOUTS:,} combinations: list fewer values")
+        yield flags_text(dict(zip(axes, values, strict=True)))
+
+
+def named_files(words: Sequence[str], folder: Path) -> Iterator[Path]:
+    """Yields the files of text that the words of a command name: by a path, behind `=`, or as a module after `-m`."""
+    paths: set[Path] = set()
+    for before, word in zip(("", *words), words, strict=False):
+        names = [word, word.partition("=")[2]]
+        if before == "-m":
+            module = word.replace(".", "/")
+            names = [f"{module}.py", f"{module}/__main__.py"]
+        for path in (folder / name for name in names if name):
+            if _is_text(path) and path not in paths:
+                paths.add(path)
+                yield path
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_HASHED:
+            return False
+        with path.open("rb") as file:
+            return b"\0" not in file.read(4096)
+    except OSError:  # a word too long for a name, or a file that may not be read
+        return False
+
+
+def digest_of(words: Sequence[str], files: Sequence[Path]) -> str:
+    """Returns 12 hex digits of SHA-256 over a command's words and the content of its files."""
+    digest = hashlib.sha256("\0".join(words).encode(*_AS_BYTES))
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_AS_BYTES = (sys.getfilesystemencoding(), "surrogateescape")

@@ -1,0 +1,94 @@
+"""The options of a search of a user's command: what it needs, refuses, keeps and says before anything starts."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from platform.common.errors import InputError
+from platform.search.__main__ import main, parse
+from platform.search.session import own_commands
+from platform.search.setup.options import options_of
+from platform.search.setup.request import read_request, resumed
+from tests.samples import header
+from trainers.spec.codec import to_json
+
+COMMAND = ("--", "python", "train.py", "--batch", "{micro_batch=1,2}", "--accum", "{grad_accum}", "{mode=a,b}")
+NEEDED = ("--tokens-per-step", "64", "--seq-len", "16")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("train()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+BAD: dict[tuple[str, ...], str] = {
+    (*NEEDED, "--"): "behind -- stands the command to search, as in -- torchrun train.py, got nothing",
+    ("--seq-len", "16", *COMMAND): "a command needs --tokens-per-step N",
+    ("gpt2", "--tokens-per-step", "64"): "--tokens-per-step is of a command behind --, which is not there",
+    ("gpt2", *NEEDED, *COMMAND): "the space names another subject: leave it out beside a command",
+    (*NEEDED, "--set", "zero_stage=1", *COMMAND): "--set sets axes of this project's models",
+    (*NEEDED, "--data", "tokens", *COMMAND): "--data is of this project's models",
+    (*NEEDED, "--layout", "layout.json", *COMMAND): "--layout is of this project's models",
+    (*NEEDED, "--learn-from", "old", *COMMAND): "--learn-from teaches predictions",
+    (*NEEDED, "--profile", *COMMAND): "--profile profiles steps of this project's models",
+    (*NEEDED, "--safe", *COMMAND): "--safe trains a model of this project's",
+    (*NEEDED, "--all", *COMMAND): "--all measures a space's named points",
+    (*NEEDED, "--device-memory-gib", "8", *COMMAND): "--device-memory-gib limits this project's own allocator",
+    (*NEEDED, "--gpus", "1,2", *COMMAND): "has no hole {gpus} for it",
+    ("--tokens-per-step", "64", "--dry-run", *COMMAND): "--dry-run runs nothing: give --seq-len N",
+    ("--tokens-per-step", "64", "--", "python", "train.py", "{micro_batch=1}"): "the command has no hole {grad_accum}",
+    ("--tokens-per-step", "64", "--step-line", "loss", *COMMAND): "has no group (?P<tokens>...)",
+    ("--tokens-per-step", "60", "--seq-len", "16", *COMMAND): "is no multiple of the 16 tokens of a sequence",
+    (*NEEDED, "--gpus", "3", *COMMAND): "global batch 4 is not a multiple of micro_batch 1 x 3",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=BAD.values())
+def test_what_a_command_does_not_have_is_refused(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert BAD[arguments] in text and text.count("\n") == 1
+
+
+def test_a_dry_run_lists_the_points(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*NEEDED, "--gpus", "2", "--dry-run", "--address", "local", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    assert "train.py, length 16, global batch 4" in text
+    assert "would run  mode=a, micro-batch 1, 2" in text and "would run  mode=b, micro-batch 1, 2" in text
+
+
+def test_a_study_keeps_its_command() -> None:
+    options = parse([*NEEDED, *COMMAND])
+    request = read_request(options)
+    begun = header(options=to_json(request.options))
+    assert begun.arguments[-len(COMMAND) :] == COMMAND and "--folder" not in begun.arguments
+    stored = options_of(begun)
+    assert stored == options.study and stored.folder == str(Path.cwd())
+    again = resumed(parse(["--resume", "one"]), stored)
+    assert read_request(again).space.recipe == request.space.recipe
+    with pytest.raises(InputError, match="a resumed study keeps the command"):
+        resumed(parse(["--resume", "one", *COMMAND, "--more"]), stored)
+
+
+def test_a_command_that_this_user_did_not_begin_needs_trust() -> None:
+    """Checks a journal that came from elsewhere: whoever wrote it chose the command that a resumption runs."""
+    request = read_request(parse([*NEEDED, *COMMAND]))
+    with pytest.raises(InputError, match="which this user did not begin to search as it and its files are now"):
+        own_commands.check(request, is_typed=False, trusted=False)
+    own_commands.check(request, is_typed=True, trusted=False)
+    own_commands.check(request, is_typed=False, trusted=False)
+    Path("train.py").write_text("other()")
+    changed = read_request(parse([*NEEDED, *COMMAND]))
+    with pytest.raises(InputError, match="look at them, then give --trust"):
+        own_commands.check(changed, is_typed=False, trusted=False)
+    own_commands.check(changed, is_typed=False, trusted=True)
+
+
+def test_a_model_has_no_command_to_check() -> None:
+    request = read_request(parse(["gpt2"]))
+    own_commands.check(dataclasses.replace(request), is_typed=False, trusted=False)

@@ -1,0 +1,125 @@
+"""The space of a user's command: its holes, what they refuse, and what identifies it."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from search_spaces.command import holes_of, space_of_command
+from search_spaces.space import Space
+from trainers.spec.batch import BatchPoint, values_of
+from trainers.spec.codec import from_json, to_json
+from trainers.spec.layout import Layout
+from trainers.spec.recipe import Recipe
+from trainers.spec.workload import flags_of
+
+COMMAND = (
+    *("torchrun", "--nproc-per-node", "{gpus}", "train.py", "--batch={micro_batch=8,1,2}", "--accum", "{grad_accum}"),
+    *("{ckpt=--checkpoint,}", "--fsdp", "{fsdp=full shard,no}", "--again", "{fsdp}", "--json", '{{"a": 1}}'),
+)
+
+
+def _space(folder: Path, *, command: tuple[str, ...] = COMMAND, tokens: int = 1024, length: int = 16) -> Space:
+    (folder / "train.py").touch()
+    return space_of_command(command, folder=folder, tokens_per_step=tokens, seq_len=length)
+
+
+def test_the_holes_are_axes_and_the_accumulation_follows(tmp_path: Path) -> None:
+    space = _space(tmp_path)
+    candidates, rejected = space.candidates(4)
+    assert (space.name, len(candidates), rejected) == ("train", 4, ())
+    rungs = tuple(BatchPoint(micro_batch=size, grad_accum=accum) for size, accum in ((1, 16), (2, 8), (8, 2)))
+    assert [candidate.batch_points() for candidate in candidates] == [rungs] * 4
+    assert {candidate.tokens_per_step for candidate in candidates} == {1024}
+    assert candidates[0].layout.label == "ckpt=--checkpoint 'fsdp=full shard'"
+    assert flags_of(candidates[0].layout.flags) == {"ckpt": "--checkpoint", "fsdp": "full shard"}
+    assert candidates[3].axes == {"recipe": candidates[3].recipe.id, "ckpt": "", "fsdp": "no"}
+
+
+def test_a_filled_command_has_its_values_and_lacks_the_words_of_empty_ones(tmp_path: Path) -> None:
+    candidates, _ = _space(tmp_path).candidates(4)
+    first, last = candidates[0], candidates[3]
+    workload = first.recipe.workload
+    assert workload is not None
+    batch = BatchPoint(micro_batch=2, grad_accum=8)
+    assert workload.filled(values_of(first.layout, batch)) == (
+        *("torchrun", "--nproc-per-node", "4", "train.py", "--batch=2", "--accum", "8", "--checkpoint"),
+        *("--fsdp", "full shard", "--again", "full shard", "--json", '{"a": 1}'),
+    )
+    assert "--checkpoint" not in workload.filled(values_of(last.layout, batch))
+
+
+def test_a_micro_batch_that_does_not_divide_the_step_is_left_out(tmp_path: Path) -> None:
+    (candidate, *_), _ = _space(tmp_path, tokens=16 * 4 * 12).candidates(4)
+    assert candidate.micro_batches == (1, 2)
+    with pytest.raises(ValueError, match=r"global batch 3 is not a multiple of micro_batch 1 x 4"):
+        _space(tmp_path, tokens=16 * 3).candidates(4)
+
+
+def test_recipe_and_layout_survive_their_json(tmp_path: Path) -> None:
+    (candidate, *_), _ = _space(tmp_path).candidates(4)
+    assert from_json(Recipe, to_json(candidate.recipe)) == candidate.recipe
+    assert from_json(Layout, to_json(candidate.layout)) == candidate.layout
+    assert candidate.recipe.label == "train.py, length 16, global batch 64"
+    assert not candidate.recipe.has_model and candidate.recipe.miniature_of is None
+
+
+def test_the_identity_is_that_of_words_and_files(tmp_path: Path) -> None:
+    """Checks script, a file behind `=` and a module; not the folder, the values of holes, or programs."""
+    words = (sys.executable, "-m", "package.train", "--config=train.yaml", "{micro_batch=1}", "{grad_accum}")
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        (folder / "package").mkdir(parents=True)
+        (folder / "package" / "train.py").write_text("train()")
+        (folder / "train.yaml").write_text("rate: 1")
+    first, second = (_space(folder, command=words).recipe for folder in folders)
+    assert first.id == second.id
+    assert (first.name, first.workload and first.workload.folder) == ("train.py", str(folders[0]))
+    more_values = (*words[:-2], "{micro_batch=1,2}", "{grad_accum}")
+    assert _space(folders[0], command=more_values).recipe.id == first.id
+    for changed in ("package/train.py", "train.yaml"):
+        path = folders[1] / changed
+        before = path.read_text()
+        path.write_text("other")
+        assert _space(folders[1], command=words).recipe.id != first.id
+        path.write_text(before)
+    assert _space(folders[1], command=(*words, "--more")).recipe.id != first.id
+    assert dataclasses.replace(first, seq_len=32).id != first.id
+
+
+BAD: dict[tuple[str, ...], str] = {
+    ("train.py",): "the command has no hole for the sequences of a device's micro-step",
+    ("train.py", "micro_batch=1", "2"): "the shell took the braces apart: quote each hole",
+    ("{micro_batch}", "{grad_accum}"): "hole {micro_batch} has no values: write {micro_batch=a,b}, or {{micro_batch}}",
+    ("{micro_batch=1}", "{fsdp}"): "hole {fsdp} has no values",
+    ("{micro_batch=1}", "{fsdp=a,b}", "{fsdp=a,b}"): "hole {fsdp} has its values twice",
+    ("{micro_batch=1,2}",): "with several values of {micro_batch} all points train on equal tokens",
+    ("{micro_batch=max}", "{grad_accum}"): "{micro_batch=max} is not found by itself yet",
+    ("{micro_batch=1,x}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got 'x'",
+    ("{micro_batch=0}", "{grad_accum}"): "micro-batches are whole numbers of at least 1, got '0'",
+    ("{micro_batch=1,1}", "{grad_accum}"): "hole {micro_batch} has a value twice: 1,1",
+    ("{micro_batch=1}", "{grad_accum=2}"): "hole {grad_accum} is what makes up --tokens-per-step and takes no values",
+    ("{micro_batch=1}", "{gpus=2}"): "hole {gpus} is the devices of a trial and takes no values",
+    ("{micro_batch=1}", "{node_rank}"): "hole {node_rank} is of commands on several nodes",
+    ("{micro_batch=1}", "--x={x=a,}"): "an empty value of {x} leaves its word out",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_holes_that_mean_nothing_are_refused(command: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError) as refused:
+        holes_of(command)
+    assert BAD[command] in str(refused.value)
+
+
+def test_lengths_and_patterns_that_fit_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--tokens-per-step 1000 is no multiple of the 16 tokens of a sequence"):
+        _space(tmp_path, tokens=1000)
+    with pytest.raises(ValueError, match=r"--step-line '\(' is no regular expression"):
+        space_of_command(COMMAND, folder=tmp_path, tokens_per_step=64, seq_len=16, step_line="(")
+
+
+def test_flags_are_of_a_command_alone() -> None:
+    with pytest.raises(ValueError, match="flags are the axes of a user's command, got flags 'a=b' with ddp"):
+        Layout(engine="ddp", flags="a=b")

@@ -1,0 +1,120 @@
+"""A user's own command is searched to a confirmed answer, resumed, reported and mirrored: a loop of twenty lines, and
+transformers' Trainer.
+"""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import platform.report.__main__ as report  # pyright takes `from platform import` for the standard module
+from platform.study.result.result import StudyResult
+from platform.study.study import read
+from tests.whole_searches.studies import ANSWERED, RAN, WITHOUT_MLFLOW, Run, nothing_twice, start
+from trainers.commands import step_lines
+from trainers.records.measurement import Outcome
+
+HF = Path(__file__).parent / "hf_training.py"
+LOOP = """
+import argparse, json, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+parser.add_argument("--accum", type=int)
+parser.add_argument("--mode")
+parser.add_argument("--out")
+options = parser.parse_args()
+assert os.listdir(options.out) == []
+with open(os.path.dirname(__file__) + "/out", "a") as file:
+    file.write(options.out + "\\n")
+if options.mode == "broken":
+    raise ValueError("no such mode")
+for number in range(10**6):
+    began = time.perf_counter()
+    for _ in range(options.accum):
+        time.sleep(0.02 + 0.002 * options.batch)
+    line = {"tokens": options.batch * options.accum * 2 * 16, "s": time.perf_counter() - began, "loss": 3.0}
+    with open(os.environ["LAYOUT_SEARCH_STEPS"], "a") as file:
+        file.write(json.dumps(line) + "\\n")
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.search
+def test_a_loop_that_tells_its_steps_is_searched_and_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Checks the length that the first step tells, a broken value, the winner's command, a second session, trust, and
+    that nothing of a run is left.
+    """
+    (tmp_path / "loop.py").write_text(LOOP)
+    words = ("--batch", "{micro_batch=1,2}", "--accum", "{grad_accum}", "--out", "{out}")
+    command = ("--", sys.executable, str(tmp_path / "loop.py"), *words, "--mode", "{mode=plain,broken}")
+    options = ("--name", "own", "--searcher", "sweep", "--steps", "5", "--repeats", "1", "--tokens-per-step", "128")
+    environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with start(tmp_path, "own", 1, *options, "--max-trials", "1", *command, environment=environment) as session:
+        first = session.end()
+    assert "tells the length of a sequence" in first.err
+    shutil.rmtree(tmp_path / "cache")
+    with start(tmp_path, "own", 2, "--resume", "own", environment=environment) as session:
+        refused = session.end()
+    assert refused.code == 2 and "which this user did not begin to search" in refused.err
+    with start(tmp_path, "own", 3, "--resume", "own", "--trust", environment=environment) as session:
+        resumed = session.end()
+    run = Run(path=tmp_path / "studies" / "own", sessions=(first, refused, resumed))
+    assert resumed.code in ANSWERED, resumed.err
+    nothing_twice(run)
+    header, by_mode = run.history.header, _outcomes(run)
+    assert header is not None and (header.recipes[0].seq_len, header.recipes[0].global_batch) == (16, 8)
+    assert by_mode["mode=broken"] == {Outcome.FAILED} and by_mode["mode=plain"] <= RAN
+    (broken,) = [measured for measured in run.measured if measured.outcome is Outcome.FAILED]
+    assert "ValueError: no such mode" in broken.reason
+    assert "raise ValueError" in (run.path / f"output-{broken.trial_id}.txt").read_text()
+    best = StudyResult.of(run.history).of_study[0].winner
+    if best is not None:  # on a busy machine it may not be resolved
+        assert best.layout.label == "mode=plain" and best.repeat
+        line = (run.path / "command.txt").read_text()
+        assert shlex.split(line)[-2:] == ["--mode", "plain"] and line.strip() in resumed.out
+        assert "not gated" in resumed.out and "first losses" in resumed.out
+    assert report.main(["own", "--studies", str(run.path.parent), "--no-mlflow"]) in ANSWERED
+    assert "mode=plain" in capsys.readouterr().out
+    folders = (tmp_path / "out").read_text().split()
+    assert len(set(folders)) == len(folders) > len(run.measured)
+    assert not [folder for folder in folders if Path(folder).parent.exists()]
+
+
+def _outcomes(run: Run) -> dict[str, set[Outcome]]:
+    labels = {measured.layout.label for measured in run.measured}
+    return {label: {m.outcome for m in run.measured if m.layout.label == label} for label in labels}
+
+
+@pytest.mark.ray
+@pytest.mark.heavy
+def test_transformers_trainer_is_searched_on_two_workers_to_a_confirmed_answer(tmp_path: Path) -> None:
+    """Checks the page's whole example (docs/your-training.md), under torchrun, with the callback as it is copied."""
+    shutil.copy(HF, tmp_path / "train.py")
+    shutil.copy(step_lines.__file__, tmp_path)
+    torchrun = str(Path(sys.executable).parent / "torchrun")
+    flags = (
+        *("--output_dir", "{out}", "--max_steps", "1000", "--logging_steps", "1", "--use_cpu", "--report_to", "none"),
+        *("--save_strategy", "no", "--per_device_train_batch_size", "{micro_batch=2,8}"),
+        *("--gradient_accumulation_steps", "{grad_accum}", "--gradient_checkpointing", "{ckpt=true,false}"),
+    )
+    command = ("--", torchrun, "--nproc-per-node", "{gpus}", str(tmp_path / "train.py"), *flags)
+    options = ("--name", "hf", "--repeats", "2", "--tokens-per-step", "2048")
+    environment = {**WITHOUT_MLFLOW, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with start(tmp_path, "hf", 1, *options, *command, environment=environment) as session:
+        ended = session.end()
+    run = Run(path=tmp_path / "studies" / "hf", sessions=(ended,))
+    assert ended.code in ANSWERED, ended.err
+    history, _ = read(run.path)
+    assert history.header is not None and history.header.recipes[0].seq_len == 64
+    assert {measured.outcome for measured in run.measured} <= RAN and len(_outcomes(run)) == 2
+    assert all(measured.losses for measured in run.measured)
+    firsts = {round(measured.losses[0], 4) for measured in run.measured}
+    assert len(firsts) == 1, "the same data and weights at every point"
+    (result,) = StudyResult.of(history).of_study
+    assert result.leader is not None and len(result.leader.runs) >= 2
+    assert result.leader.main_run.peak_device_gib is not None and 0.2 < result.leader.main_run.peak_device_gib < 4
+    assert "not gated" in ended.out

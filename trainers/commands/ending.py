@@ -1,0 +1,56 @@
+"""Reads the cause of a command's end from its exit code and from its output. Pure."""
+
+import re
+
+from trainers.host.failures import GIB, requested_bytes, size
+from trainers.records.measurement import Outcome
+
+NUM_LINES = 20
+"""Lines of a failed command's output that are shown."""
+LONGEST = 200
+"""Characters of a line in a sentence."""
+_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|can(?:'|no)t allocate memory|not enough memory|^MemoryError|: MemoryError"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED",
+    re.IGNORECASE | re.MULTILINE,
+)
+_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
+"""Text of torchrun on a process that was killed."""
+_KILL_CODES = (137, -9)
+_ERROR = re.compile(r"^(?:\[[^\]]*\]:?\s*)*(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$")
+"""A line that names an exception, behind the marks of ranks."""
+_LAUNCHER = "ChildFailedError"
+
+
+def outcome_of(code: int, text: str) -> tuple[Outcome, str]:
+    """Returns the outcome of a command that ended with an exit code other than 0, and the line that says why.
+
+    Lack of memory counts wherever it stands: under torchrun the cause is printed above the launcher's own error.
+    """
+    if match := _MEMORY.search(text):
+        line = _line_at(text, match.start())
+        num_bytes = requested_bytes(RuntimeError(line))
+        return Outcome.OOM, f"{line} ({size(num_bytes / GIB)})" if num_bytes and "iB" not in line else line
+    if code in _KILL_CODES or _KILLED.search(text):
+        return Outcome.OOM, "a process was killed by signal 9, as the system does where host memory runs out"
+    return Outcome.FAILED, cause(text)
+
+
+def cause(text: str) -> str:
+    """Returns the line of an output that names the cause best: the last exception that is no launcher's, else the last
+    line.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [match["error"] for line in lines if (match := _ERROR.match(line)) and _LAUNCHER not in line]
+    return (errors or lines or ["it printed nothing"])[-1][:LONGEST]
+
+
+def last_lines(text: str) -> str:
+    """Returns the end of an output, for people."""
+    return "\n".join(text.rstrip().splitlines()[-NUM_LINES:])
+
+
+def _line_at(text: str, place: int) -> str:
+    start = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", place)
+    return text[start : end if end >= 0 else None].strip()[:LONGEST]

@@ -1,0 +1,82 @@
+"""The steps that a command tells while it runs: lines of JSON in a file, or printed lines that match a pattern."""
+
+import dataclasses
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One optimizer step as the command told it."""
+
+    at_s: float
+    """Moment at which its line was seen, by the monotonic clock."""
+    tokens: int | None = None
+    """Tokens over all devices; None where the line has no number of them."""
+    seconds: float | None = None
+    loss: float | None = None
+
+
+class StepLineError(ValueError):
+    """A line that is no step; the text states why."""
+
+
+class StepReader:
+    """Reads the lines of a run's steps as they appear."""
+
+    def __init__(self, *, file: Path, log: Path, step_line: str) -> None:
+        self._path, self._pattern = (log, re.compile(step_line)) if step_line else (file, None)
+        self._place, self._unfinished = 0, b""
+
+    def new(self) -> list[Step]:
+        """Returns the steps whose lines were completed since the last call.
+
+        Raises:
+            StepLineError: a line of the file is not a step.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            data = file.read()
+        at_s = time.monotonic()
+        self._place += len(data)
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        return list(self._steps(lines, at_s))
+
+    def _steps(self, lines: list[bytes], at_s: float) -> Iterator[Step]:
+        for raw in lines:
+            text = raw.decode(errors="replace")
+            if self._pattern is None:
+                if text.strip():
+                    yield _of_json(text, at_s)
+            elif match := self._pattern.search(text):
+                groups = {name: value for name, value in match.groupdict().items() if value is not None}
+                yield _of(groups, at_s, text)
+
+
+def _of_json(text: str, at_s: float) -> Step:
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or "tokens" not in fields:
+        raise StepLineError(f'a step is told as {{"tokens": 4096, "s": 0.25, "loss": 3.1}}, got the line {text[:80]!r}')
+    return _of(fields, at_s, text)
+
+
+def _of(fields: dict[str, Any], at_s: float, text: str) -> Step:
+    try:
+        tokens = None if fields.get("tokens") is None else float(str(fields["tokens"]).replace(",", ""))
+        seconds = None if fields.get("s") is None else float(fields["s"])
+        loss = None if fields.get("loss") is None else float(fields["loss"])
+    except (TypeError, ValueError) as error:
+        raise StepLineError(f"tokens, s and loss of a step are numbers, got the line {text[:80]!r}") from error
+    if tokens is not None and not (tokens > 0 and tokens.is_integer()):
+        raise StepLineError(f"the tokens of a step are a whole number above 0, got the line {text[:80]!r}")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise StepLineError(f"the seconds of a step are a number above 0, got the line {text[:80]!r}")
+    return Step(at_s=at_s, tokens=None if tokens is None else int(tokens), seconds=seconds, loss=loss)

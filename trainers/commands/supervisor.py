@@ -1,0 +1,70 @@
+"""Runs a command and ends all of its processes when it is over or when whoever started this process is gone.
+
+    python supervisor.py MARK FOLDER WORD...
+
+Each process of the command has MARK in its environment, so that those which left its session are found too. The
+standard input of this process is a pipe from its starter: at its end the command is over, and FOLDER, which holds its
+files, is removed. It imports the standard
+library alone, since it starts with every run.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+GRACE_S = 3.0
+"""Seconds between asking processes to end and killing them."""
+_POLL_S = 0.05
+
+
+def marked(mark: str) -> list[int]:
+    """Returns the ids of the running processes that have the mark in their environment."""
+    pids: list[int] = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdecimal() and mark.encode() in (process / "environ").read_bytes():
+                pids.append(int(process.name))
+    return pids
+
+
+def end(mark: str) -> None:
+    """Ends every process with the mark but this one."""
+    until_s, number = time.monotonic() + GRACE_S, signal.SIGTERM
+    while others := [pid for pid in marked(mark) if pid != os.getpid()]:
+        if time.monotonic() > until_s:
+            number = signal.SIGKILL
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        time.sleep(_POLL_S)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code, or 128 and the number of the signal that ended it."""
+    mark, folder, *words = arguments
+    # The end of the pipe ends it, once the others are gone. A signal that is ignored would be so in the command too.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"{words[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    is_left = False
+    while process.poll() is None and not is_left:
+        is_left = bool(select.select([0], [], [], _POLL_S)[0])
+    end(mark)
+    code = process.wait()
+    if is_left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
