@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LISTS = ("gpus", "sweep", "batch_rampup", "max_model", "points")
 """Names of the rows of the answers but that by layout; an answer has one of them."""
-PARSER = CommandParser(PlanOptions, prog="layout_search.plan", description=None)
+_PARSER = CommandParser(PlanOptions, prog="layout_search.plan", description=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def plan(space: str | os.PathLike[str], cluster: str | None = None, *, verbose: 
         InputError: a mistake in the arguments; `NothingFits` where no layout fits.
         ClusterError: Ray fails, where it is asked for its cluster.
     """
-    read = PARSER.read(arguments(Path(space) if isinstance(space, os.PathLike) else space, cluster=cluster, **options))
+    read = _PARSER.read(arguments(Path(space) if isinstance(space, os.PathLike) else space, cluster=cluster, **options))
     with contextlib.ExitStack() as stack:
         nowhere = None if verbose else stack.enter_context(Path(os.devnull).open("w"))
         if nowhere is not None:

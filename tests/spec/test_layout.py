@@ -79,6 +79,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "reshard": 2,
         "attention": "sdpa",
         "mlp": "quack",
+        "experts": "grouped",
         "loss": "chunked",
         "compile": "block",
     }

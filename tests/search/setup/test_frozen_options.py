@@ -26,7 +26,7 @@ SEARCH = """
     --seed --seq-len --set --step-line --steps --studies --time-budget --tokens --tokens-per-step --trust
     --wait-for-gpus --whole-steps
 """
-REPORT = "--compare --csv --html --json --mlflow --no-mlflow --pictures --studies --trust"
+REPORT = "--compare --csv --html --json --markdown --mlflow --no-mlflow --pictures --studies --trust"
 
 COMMANDS_OF_ROOMS = ("search", "plan", "validate", "report")
 """Commands that are packages."""
