@@ -82,7 +82,7 @@ def spelling_hint(word: str, candidates: Iterable[str]) -> str:
     it.
     """
     options = list(candidates)
-    names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.5)
+    names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.55)
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 

@@ -126,11 +126,14 @@ def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[
     assert read.num_parameters / 1e9 == large["params_b"], "what search would measure"
 
 
+_SIZES = {"ffn_size": 200, "max_positions": 64, "num_experts": 8, "experts_per_token": 2}
+
+
 @pytest.mark.parametrize("architecture", architectures.names())
 def test_a_spec_s_config_is_read_as_the_spec(architecture: str) -> None:
     sizes = {"num_layers": 3, "hidden_size": 96, "num_heads": 4, "vocab_size": 1000}
     keys = architecture_of(architecture).config_keys
-    more = {field: size for field, size in {"ffn_size": 200, "max_positions": 64}.items() if field in keys}
+    more = {field: size for field, size in _SIZES.items() if field in keys}
     spec = ModelSpec(name="own", architecture=architecture, **sizes, **more)  # type: ignore[arg-type]
     assert dataclasses.replace(ModelSpec.from_config(spec.to_config(), name="own"), config="") == spec
 

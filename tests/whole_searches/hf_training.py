@@ -1,5 +1,7 @@
 """A training as users have it: transformers' Trainer with its own flags, and one line for a search."""
 
+# pyright: basic, reportMissingImports=false, reportArgumentType=false
+
 import torch
 from step_lines import StepLines
 from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments

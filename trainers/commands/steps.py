@@ -1,13 +1,14 @@
 """The steps that a command tells while it runs: lines of JSON in a file, or printed lines that match a pattern."""
 
 import dataclasses
-import json
 import math
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from trainers.spec.codec import json_object
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +61,10 @@ class StepReader:
 
 def _of_json(text: str, at_s: float) -> Step:
     try:
-        fields = json.loads(text)
+        fields = json_object(text)
     except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or "tokens" not in fields:
+        fields = {}
+    if "tokens" not in fields:
         raise StepLineError(f'a step is told as {{"tokens": 4096, "s": 0.25, "loss": 3.1}}, got the line {text[:80]!r}')
     return _of(fields, at_s, text)
 
