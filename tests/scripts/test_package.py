@@ -94,8 +94,8 @@ def test_it_is_imported_without_packages_and_beside_the_user_s_own_names(site: P
 
 def test_the_command_says_its_version_and_refuses_what_it_does_not_know(site: Path, tmp_path: Path) -> None:
     assert _python(site, tmp_path, "-m", "layout_search", "--version").stdout.startswith("layout-search 0.")
-    refused = _python(site, tmp_path, "-m", "layout_search", "serach")
-    assert refused.returncode == 2 and "knows search, plan," in refused.stderr and "got 'serach'" in refused.stderr
+    refused = _python(site, tmp_path, "-m", "layout_search", "seek")
+    assert refused.returncode == 2 and "knows search, plan," in refused.stderr and "got 'seek'" in refused.stderr
     wrong = _python(site, tmp_path, "-m", "layout_search", "plan", "gpt2", "--cluster", "8xH1000")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: "), wrong.stderr
 
