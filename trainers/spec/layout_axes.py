@@ -243,6 +243,7 @@ class LayoutAxes:
         label="{}",
         column="options",
         note="{}",
+        read_back="if known",
         about="Values of the axes that a user's command names itself; of no engine of this project.",
     )
 
