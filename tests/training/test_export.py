@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from tests.contract.family_cases import FAMILIES
 from tests.contract.group import run_group
 from tests.training.engines_group import FP_RECIPES, manifest, recipe, train
 from trainers.engines.create import create_engine
+from trainers.models.model import build
 from trainers.records import checkpoints
 from trainers.spec import architectures
 from trainers.spec.layout import Layout
@@ -105,7 +107,36 @@ def test_a_training_begins_with_the_weights_of_a_folder(name: str, logits_by_mod
 def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], logits_by_model: dict[str, dict[str, Any]]):
     files = initial_weights.WeightFiles(folders["bloom"] / "model")
     with pytest.raises(ValueError, match=r"has no weight transformer\.wte\.weight: it is of another model"):
-        files.stored_name("transformer.wte.weight", "transformer", "gpt2")
+        files.find("transformer.wte.weight", "transformer", "gpt2")
+
+
+def test_experts_that_a_folder_lacks_or_has_beside_are_named(tmp_path: Path) -> None:
+    spec = FAMILIES["mixtral"]
+    module = build(spec, attention="eager").module
+    end = "block_sparse_moe.experts.{}.w{}.weight"
+    tensors = {
+        f"model.layers.{layer}.{end.format(expert, matrix)}": torch.zeros(
+            (spec.hidden_size, spec.ffn_size) if matrix == 2 else (spec.ffn_size, spec.hidden_size)
+        )
+        for layer in range(spec.num_layers)
+        for expert in range(spec.num_experts)
+        for matrix in (1, 2, 3)
+    } | {
+        name.replace("mlp.gate", "block_sparse_moe.gate"): torch.zeros(parameter.shape)
+        for name, parameter in module.named_parameters()
+        if ".experts." not in name
+    }
+    file = tmp_path / "model.safetensors"
+    save_file(tensors, file)
+    initial_weights.WeightFiles(tmp_path).check(module)
+    last = f"model.layers.0.{end.format(spec.num_experts - 1, 2)}"
+    save_file({name: tensor for name, tensor in tensors.items() if name != last}, file)
+    with pytest.raises(ValueError, match=rf"experts\.down_proj has shape \[{spec.num_experts - 1}, "):
+        initial_weights.WeightFiles(tmp_path).check(module)
+    more = f"model.layers.0.{end.format(spec.num_experts, 2)}"
+    save_file({**tensors, more: tensors[last].clone()}, file)
+    with pytest.raises(ValueError, match=rf"experts\.down_proj has shape \[{spec.num_experts + 1}, "):
+        initial_weights.WeightFiles(tmp_path).check(module)
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path):

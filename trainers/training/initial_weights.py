@@ -1,8 +1,10 @@
 """The weights of a transformers folder as the first ones: each rank reads its own parts, nothing is downloaded."""
 
 import contextlib
+import dataclasses
+import itertools
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,16 @@ _MOST_NAMED = 3
 _BLOCK_ROWS = 4096
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """The tensors of a folder that are one parameter."""
+
+    names: tuple[tuple[str, ...], ...]
+    """The tensors of each expert, joined by rows; of another parameter a single one."""
+    is_stacked: bool = False
+    """Whether the parameter has the experts as its first dimension."""
+
+
 class WeightFiles:
     """The safetensors files of a transformers folder.
 
@@ -45,35 +57,58 @@ class WeightFiles:
         else:
             raise ValueError(f"{folder} holds neither {_SINGLE} nor {_INDEX}: save the model there as safetensors")
 
-    def stored_name(self, name: str, base: str, architecture: str) -> str:
-        """Returns the file's name of a parameter: its own, one without the model's `base` prefix in files of the bare
-        model, or another one that files of the `architecture` have.
+    def find(self, name: str, base: str, architecture: str) -> Stored:
+        """Returns the tensors of a parameter: that of its own name, of one without the model's `base` prefix as in
+        files of the bare model, or others that files of the `architecture` have, as its experts one by one.
 
         Raises:
             ValueError: the folder has no such parameter.
         """
-        for candidate in (name, name.removeprefix(f"{base}."), architecture_of(architecture).stored_as.get(name, "")):
+        family = architecture_of(architecture)
+        for candidate in (name, name.removeprefix(f"{base}."), family.stored_as.get(name, "")):
             if candidate in self._file_of:
-                return candidate
+                return Stored(names=((candidate,),))
+        for end, parts in family.stored_in_parts.items():
+            if name.endswith(f".{end}"):
+                first = name.removesuffix(end)
+                for prefix in (first, first.removeprefix(f"{base}.")):
+                    if names := tuple(self._experts([prefix + part for part in parts])):
+                        return Stored(names=names, is_stacked="{expert}" in parts[0])
         raise ValueError(f"{self._folder} has no weight {name}: it is of another model")
 
-    def check_tensor(self, stored: str, name: str, shape: tuple[int, ...]) -> None:
-        """Checks that a stored tensor can be the parameter `name`, of that shape.
+    def _experts(self, parts: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Yields the tensors of each expert; those of a parameter without experts once."""
+        for expert in itertools.count():
+            names = tuple(part.format(expert=expert) for part in parts)
+            if not self._file_of.keys() >= set(names):
+                return
+            yield names
+            if names == tuple(parts):
+                return
+
+    def check_tensor(self, stored: Stored, name: str, shape: tuple[int, ...]) -> None:
+        """Checks that stored tensors can be the parameter `name`, of that shape.
 
         Raises:
-            ValueError: it has another shape, or numbers that are no weights.
+            ValueError: they have another shape, or numbers that are no weights.
         """
+        shapes = set[tuple[int, ...]]()
+        for names in stored.names:
+            of_expert = [self._shape(tensor_name, name) for tensor_name in names]
+            shapes.add((sum(rows for rows, *_ in of_expert), *of_expert[0][1:]) if stored.is_stacked else of_expert[0])
+        held = [len(stored.names), *min(shapes)] if stored.is_stacked else list(min(shapes))
+        if len(shapes) > 1 or tuple(held) != shape:
+            raise ValueError(f"{name} has shape {held} in {self._folder}, {list(shape)} in the recipe's model")
+
+    def _shape(self, stored: str, name: str) -> tuple[int, ...]:
         with _opened(self._folder / self._file_of[stored]) as file:
             tensor = file.get_slice(stored)
-            stored_shape, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
-        if stored_shape != shape:
-            raise ValueError(
-                f"{name} has shape {list(stored_shape)} in {self._folder}, {list(shape)} in the recipe's model"
-            )
+            shape, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
         if dtype not in _DTYPES:
             raise ValueError(
                 f"{name} is stored as {dtype} in {self._folder}: give a folder with fp32, bf16 or fp16 weights"
             )
+        return shape
 
     def check(self, model: "PreTrainedModel") -> None:
         """Checks that the folder's tensors are the model's parameters, all of them and none besides.
@@ -83,20 +118,20 @@ class WeightFiles:
         Raises:
             ValueError: they are not; the first ones that are not are named.
         """
-        base, kind, used = model.base_model_prefix, model.config.model_type, dict[torch.nn.Parameter, str]()
+        base, kind, used = model.base_model_prefix, model.config.model_type, dict[torch.nn.Parameter, Stored]()
         unused = self._names()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             if parameter not in used:
-                used[parameter] = self.stored_name(name, base, kind)
+                used[parameter] = self.find(name, base, kind)
                 self.check_tensor(used[parameter], name, tuple(parameter.shape))
             elif {name, name.removeprefix(f"{base}.")} & unused:
-                copy = self.stored_name(name, base, kind)
-                if self._are_equal(copy, used[parameter]):
+                ((copy,),) = self.find(name, base, kind).names
+                ((first_copy,),) = used[parameter].names
+                if self._are_equal(copy, first_copy):
                     unused.discard(copy)
+        tensors = {name for stored in used.values() for names in stored.names for name in names}
         left_out = (*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), _ROTARY)
-        named = sorted(
-            name for name in unused - set(used.values()) if not any(re.search(pattern, name) for pattern in left_out)
-        )
+        named = sorted(name for name in unused - tensors if not any(re.search(pattern, name) for pattern in left_out))
         if named:
             more = f" and {len(named) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
             raise ValueError(
@@ -124,10 +159,18 @@ class WeightFiles:
             rows = range(0, first.get_shape()[0], _BLOCK_ROWS)
             return all(torch.equal(first[i : i + _BLOCK_ROWS], second[i : i + _BLOCK_ROWS]) for i in rows)
 
-    def read(self, stored: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-        """Returns a box of a stored tensor."""
+    def read(self, stored: Stored, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+        """Returns a box of a parameter."""
+        box = tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))
+        if not stored.is_stacked:
+            ((name,),) = stored.names
+            return self._slice(name, box)
+        whole = (slice(None),)
+        experts = [torch.cat([self._slice(name, whole) for name in names]) for names in stored.names[box[0]]]
+        return torch.stack(experts)[(slice(None), *box[1:])]
+
+    def _slice(self, stored: str, box: tuple[slice, ...]) -> torch.Tensor:
         with _opened(self._folder / self._file_of[stored]) as file:
-            box = tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))
             return file.get_slice(stored)[box]
 
 
@@ -156,7 +199,7 @@ def load(engine: Engine, folder: Path) -> None:
         kind, _, name = key.partition("/")
         if kind != WEIGHT:
             continue
-        stored = files.stored_name(name, model.module.base_model_prefix, model.spec.architecture)
+        stored = files.find(name, model.module.base_model_prefix, model.spec.architecture)
         files.check_tensor(stored, name, tensor.shape)
         for part in tensor.parts:
             part.tensor.copy_(files.read(stored, part.offsets, tuple(part.tensor.shape)))

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from trainers.spec.architectures.architecture import Cutting
 from trainers.spec.architectures.llama_like import ATTENTION_CUT, LlamaLike
 
+_EXPERT = "mlp.experts.{expert}."
+STORED_EXPERTS: Mapping[str, tuple[str, ...]] = {
+    "mlp.experts.gate_up_proj": (f"{_EXPERT}gate_proj.weight", f"{_EXPERT}up_proj.weight"),
+    "mlp.experts.down_proj": (f"{_EXPERT}down_proj.weight",),
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithExperts(LlamaLike):
@@ -15,6 +21,7 @@ class WithExperts(LlamaLike):
 
     router: str = "mlp.gate"
     """Path of the router in a block."""
+    stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: STORED_EXPERTS)
     tensor_parallel: Mapping[str, Cutting] = dataclasses.field(default_factory=lambda: ATTENTION_CUT)
     tensor_parallel_refusal: str = "tensor parallelism cuts linear layers, and experts are none"
     float8_refusal: str = "FP8 is for linear layers, and experts are none"
