@@ -165,8 +165,8 @@ class WeightFiles:
         if not stored.is_stacked:
             ((name,),) = stored.names
             return self._slice(name, box)
-        whole = (slice(None),)
-        experts = [torch.cat([self._slice(name, whole) for name in names]) for names in stored.names[box[0]]]
+        everything = (slice(None),)
+        experts = [torch.cat([self._slice(name, everything) for name in names]) for names in stored.names[box[0]]]
         return torch.stack(experts)[(slice(None), *box[1:])]
 
     def _slice(self, stored: str, box: tuple[slice, ...]) -> torch.Tensor:

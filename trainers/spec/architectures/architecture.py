@@ -91,8 +91,8 @@ class Architecture:
     """Path of the layer that gives the logits."""
     stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     stored_in_parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict[str, tuple[str, ...]])
-    """By the end of a parameter's name: the ends of the tensors that its files have instead, joined by rows, with
-    `{expert}` in those of one expert."""
+    """The ends of the tensors that files have instead of a parameter, joined by rows, by the end of its name; with
+    `{expert}` those of one expert."""
     """Names that files of weights have for parameters which transformers renames as it reads and writes them."""
 
     tensor_parallel: Mapping[str, Cutting]
