@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from platform.cost_model.columns import Columns
-from platform.cost_model.features import Workload, features
+from platform.cost_model.features import TrainingWork, features
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.layout_arrays import LayoutArrays, Words, words
 from platform.cost_model.predict import predict
@@ -127,7 +127,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
         }
     )
     columns = features(
-        Workload.of(recipe),
+        TrainingWork.of(recipe),
         layouts,
         cluster,
         micro_batch=micro_batch,

@@ -35,7 +35,7 @@ _ENDS = frozenset({*ANSWERED, 3})
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Study:
+class SoakedStudy:
     """A study of the soak, with its observations so far."""
 
     name: str
@@ -98,7 +98,7 @@ class SearchSoak:
         axes = {"engine": ("ddp",), "bucket_mib": (0, 8), "checkpointing": ("none", "full")}
         space = write_space(folder / "space.py", axes=axes, repeats=1, hang_floor_s=15.0, **SLOW)
         argv = (str(space), "--name", name, "--searcher", self._rng.choice(("sweep", "guided")))
-        study = Study(name=name, folder=folder, until_s=until_s)
+        study = SoakedStudy(name=name, folder=folder, until_s=until_s)
         with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
             while study.num_faultless < _ALONE:
                 session_end = self._session(study, ("--resume", name) if study.journal.exists() else argv)
@@ -110,7 +110,7 @@ class SearchSoak:
             self._take_journal(name, study.lines, study.seen_ids, planned)
             self._take_remains(name, study.held_resources, study.journal.parent, temporary)
 
-    def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
+    def _session(self, study: "SoakedStudy", argv: Sequence[str]) -> Ended | None:
         """Runs a session with faults; returns how it ended, None where it left processes behind."""
         environment = {"TMPDIR": str(study.folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
         environment |= self._clock.environment if self._clock else {}
@@ -142,7 +142,7 @@ class SearchSoak:
             self.tally.judge(session_text, session_end.code, {*_ENDS, *killed}, session_end.err)
         return session_end
 
-    def _inject_faults(self, scene: Scene, study: "Study") -> list[str]:
+    def _inject_faults(self, scene: Scene, study: "SoakedStudy") -> list[str]:
         """Injects faults while the session runs, at random moments of its rungs, or first of Ray's start; returns the
         faults.
         """

@@ -14,7 +14,7 @@ Options are those of the commands, `_` for `-`. Nothing is printed unless `verbo
 
 from platform.api.plans import Plan, plan
 from platform.api.searches import Search, search
-from platform.api.studies import Study, open
+from platform.api.studies import MeasuredStudy, open
 from platform.common.errors import ClusterError, InputError
 
-__all__ = ["ClusterError", "InputError", "Plan", "Search", "Study", "open", "plan", "search"]
+__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "open", "plan", "search"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import platform.search as command  # pyright takes `from platform import` for the standard module
 from platform.api.arguments import arguments
-from platform.api.studies import Study, open
+from platform.api.studies import MeasuredStudy, open
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, NothingFits
 from platform.common.signals import INTERRUPTED
 from trainers.spec.codec import json_object
@@ -46,7 +46,7 @@ class Search:
             if verbose:
                 print(line, end="", file=sys.stderr, flush=True)
 
-    def wait(self) -> Study:
+    def wait(self) -> MeasuredStudy:
         """Returns the study when the search has ended; `best` is None where nothing fits, or nothing is resolved.
 
         An interrupt, such as a notebook's, ends the search in order; what was measured is kept.
@@ -82,7 +82,7 @@ class Search:
 
 def search(
     space: str | os.PathLike[str] | None = None, *, wait: bool = True, verbose: bool = False, **options: Any
-) -> Study | Search:
+) -> MeasuredStudy | Search:
     """Measures which layout trains a model fastest; returns its study, or without `wait` the search that runs.
 
     `options` are those of `python -m platform.search`: `gpus=4`, `set={"engine": ["fsdp", "ddp"]}`, `resume="NAME"`.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
+class MeasuredStudy:
     """The measurements and the result of a study when it was opened; `open` reads it anew."""
 
     path: Path
@@ -57,11 +57,11 @@ class Study:
         return "".join(f"<p>{sentence}</p>" for sentence in verdicts(self.result)) + self.frame().to_html(max_rows=20)
 
 
-def open(study: str | Path, studies: str | Path | None = None) -> Study:
+def open(study: str | Path, studies: str | Path | None = None) -> MeasuredStudy:
     """Returns the study of a name in the folder `studies` (default: that of the commands), or at a path.
 
     Raises:
         InputError: there is none, or its journal cannot be read.
     """
     folder = find(*located(user_path(studies or default_folder()).absolute(), str(study)))
-    return Study(path=folder, result=StudyResult.of(read(folder, last=not is_locked(folder))[0]))
+    return MeasuredStudy(path=folder, result=StudyResult.of(read(folder, last=not is_locked(folder))[0]))

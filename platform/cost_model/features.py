@@ -58,8 +58,8 @@ _OURS = {name: getattr(Software(), name) for name in SOFTWARE_COLUMNS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
-    """The workload of a recipe or a published run, apart from layout and batch."""
+class TrainingWork:
+    """The work of a recipe or a published run, apart from layout and batch."""
 
     model: ModelSpec
     modules: Architecture | None
@@ -77,8 +77,8 @@ class Workload:
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Workload":
-        """Returns the workload of `recipe`."""
+    def of(cls, recipe: Recipe) -> "TrainingWork":
+        """Returns the work of `recipe`."""
         return cls(
             model=recipe.model,
             modules=architecture_of(recipe.model.architecture),
@@ -98,7 +98,7 @@ class Workload:
 
 
 def features(
-    work: Workload,
+    work: TrainingWork,
     layouts: LayoutArrays,
     cluster: ClusterSpec,
     *,
@@ -143,7 +143,7 @@ def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: Cl
         rows.setdefault(recipe, []).append(row)
     parts = [
         features(
-            Workload.of(recipe),
+            TrainingWork.of(recipe),
             LayoutArrays.of([dict(zip(AXES, _values_of(points[row][1]), strict=True)) for row in members]),
             cluster,
             micro_batch=np.array([points[row][2].micro_batch for row in members], dtype=np.float64),
@@ -165,7 +165,7 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
 
-def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
+def _of_engine(work: TrainingWork, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
     """Returns the columns of degrees and of engines: parameters, gradients and states."""
     numbers, of_words = layouts.numbers, layouts.of_words
     buckets = numbers("bucket_mib")
@@ -191,7 +191,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
     }
 
 
-def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dict[str, Array | Mask | float]:
+def _of_kernels(work: TrainingWork, layouts: LayoutArrays, architecture: str) -> dict[str, Array | Mask | float]:
     """Returns the columns of recomputation and kernels on devices of `architecture`."""
     of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
@@ -244,7 +244,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays, architecture: str) -> dic
     }
 
 
-def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
+def _logit_bytes(work: TrainingWork, layouts: LayoutArrays) -> Array:
     unsplit, split = (
         layouts.of_words(
             lambda *words, split=split: logit_bytes(loss_kind(*words), work.compute_bytes, split=split),
@@ -256,7 +256,7 @@ def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
     return np.where(layouts.parts("width") > 1, split, unsplit)
 
 
-def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:
+def _mask_bytes(work: TrainingWork, layouts: LayoutArrays, *, biased: bool) -> Array:
     """Returns the bytes of one sequence's attention mask on a rank, where each sequence has its own: one value per
     score, and with a position bias in the mask one per score and head. FlexAttention's mask is a list of blocks.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.cost_model.columns import Columns
-from platform.cost_model.features import Workload, features, from_points, joined
+from platform.cost_model.features import TrainingWork, features, from_points, joined
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import STAGE_COLUMNS
@@ -67,7 +67,7 @@ def _row(recipe: Recipe, layout: Layout, software: str) -> Row:
 
 def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns:
     recipe, first, _ = points[0]
-    work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
+    work = dataclasses.replace(TrainingWork.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
     overrides = {"engine": engine, **_OF_THE_STACK}
     strategy, software = row["strategy"], cluster.software

@@ -5,7 +5,7 @@ from typing import Any
 
 from platform.cost_model import constants
 from platform.cost_model.column_groups import ROUNDING, SHARPNESS, STEP_HOST_S
-from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
+from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, TrainingWork
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.host import COUNTED_SIGMA, FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
@@ -54,7 +54,7 @@ def compile_of(row: Row) -> str:
     return "block" if stated.lower() == "yes" else stated or "none"
 
 
-def stack_features(row: Row, work: Workload, cluster: ClusterSpec, split: float) -> dict[str, float]:
+def stack_features(row: Row, work: TrainingWork, cluster: ClusterSpec, split: float) -> dict[str, float]:
     """Returns the features of a row's software, which replace those of this project's engines.
 
     Every engine of this project reduces and sums in the states' type. Stacks with fused attention are newer than
@@ -155,7 +155,7 @@ def _pieces(row: Row, split: float) -> str:
     return "late_blocks" if late else "transient_blocks"
 
 
-def _loss_bytes(row: Row, loss: str, work: Workload, split: float) -> dict[str, float]:
+def _loss_bytes(row: Row, loss: str, work: TrainingWork, split: float) -> dict[str, float]:
     """Returns the columns of the bytes that the loss holds and moves, per logit of this rank's share.
 
     Where a stack gathers logits over tensor parallelism, every rank also holds the other ranks' logits, as received and

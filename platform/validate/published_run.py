@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from platform.cost_model.columns import Columns, from_rows
-from platform.cost_model.features import Workload, features
+from platform.cost_model.features import TrainingWork, features
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import FRAGMENTATION, outside_gib
@@ -84,7 +84,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
     samples, split, stages = (layouts.parts(cut).item() for cut in ("samples", "width", "depth"))
     micro_batch, grad_accum = batch_of(row, samples)
     precision, state_bytes, _ = precision_of(row)
-    work = Workload(
+    work = TrainingWork(
         model=model,
         modules=modules_of(row),
         seq_len=positive_number(row, "seq_len"),

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from .platform.api import (  # pyright: ignore[reportMissingImports]
         ClusterError,
         InputError,
+        MeasuredStudy,
         Plan,
         Search,
-        Study,
         open,
         plan,
         search,
     )  # fmt: skip
 
 __version__ = importlib.metadata.version("layout-search")
-__all__ = ["ClusterError", "InputError", "Plan", "Search", "Study", "open", "plan", "search"]
+__all__ = ["ClusterError", "InputError", "MeasuredStudy", "Plan", "Search", "open", "plan", "search"]
 
 
 def __getattr__(name: str) -> Any:

@@ -136,7 +136,7 @@ class TestARealSearch:
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
         try:
             study = api.search("gpt2", max_trials=1, repeats=0, studies=tmp_path)
-            assert isinstance(study, api.Study) and len(study.frame())
+            assert isinstance(study, api.MeasuredStudy) and len(study.frame())
             assert ray.is_initialized() and ray.get(ray.remote(lambda: 7).remote()) == 7
         finally:
             ray.shutdown()

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
-from platform.cost_model.features import Workload, from_points
+from platform.cost_model.features import TrainingWork, from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import peak_memory
 from trainers import data
@@ -203,7 +203,7 @@ class TestCosts:
     def test_flex_skips_other_documents_and_sdpa_holds_a_mask(self) -> None:
         causal = Recipe(model=dataclasses.replace(LLAMA, num_layers=1), seq_len=2048, global_batch=8)
         document = dataclasses.replace(causal, attention_mask="document", document_tokens=128)
-        work = Workload.of(document)
+        work = TrainingWork.of(document)
         assert work.mask_density is not None
         layouts = [Layout(engine="ddp", attention=attention) for attention in ("flex", "sdpa")]
         points = [
