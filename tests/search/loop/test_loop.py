@@ -9,7 +9,7 @@ import pytest
 
 from platform.search.setup.confirmation_rules import ConfirmationRules
 from platform.study.journal import Tail
-from platform.study.result.result import StudyResult as StudyResult
+from platform.study.result.result import StudyResult
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.search.loop.backend import (

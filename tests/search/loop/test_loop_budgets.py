@@ -6,7 +6,6 @@ import datetime
 import pytest
 
 from platform.search.setup.confirmation_rules import ConfirmationRules
-from platform.study.result.result import StudyResult as StudyResult
 from platform.study.study import Study
 from tests.samples import header
 from tests.search.loop.backend import (

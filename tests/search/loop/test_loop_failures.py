@@ -7,7 +7,6 @@ import pytest
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.study.journal import Tail
 from platform.study.result.ranking import winner
-from platform.study.result.result import StudyResult as StudyResult
 from platform.study.study import Study
 from tests.search.loop.backend import (
     ALL_RUNGS,

@@ -8,7 +8,6 @@ import pytest
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.searchers.problem import Observation
 from platform.searchers.sweep import Sweep
-from platform.study.result.result import StudyResult as StudyResult
 from platform.study.study import Study
 from search_spaces.candidate import Candidate
 from tests.search.loop.backend import (
