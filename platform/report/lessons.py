@@ -244,8 +244,8 @@ def cost_saving(result: RecipeResult, header: StudyHeader) -> str:
     saved = f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
     if low <= middle:
         return f"{saved}, which the winner's runs do not resolve (--repeats 3)"
-    least, most = (figure(other_days - tokens / speed * devices / DAY_S) for speed in (low, high))
-    return f"{saved} (95 % interval of its runs {least} to {most})"
+    shortest, longest = (figure(other_days - tokens / speed * devices / DAY_S) for speed in (low, high))
+    return f"{saved} (95 % interval of its runs {shortest} to {longest})"
 
 
 def _axes(measurement: Measurement) -> tuple[Any, ...]:

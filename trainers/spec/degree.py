@@ -30,7 +30,7 @@ class Degree(Axis):
     """Whether its groups leave a node only where `--set`, a layout's file or a named point asks for it."""
     sizes: Callable[[Recipe], Iterable[tuple[int, str]]] = lambda _: ()
     """Returns (size, what it counts) of all in a model that it must divide, besides the tokens of a sequence."""
-    most: Callable[[Recipe], float] = lambda _: math.inf
+    largest: Callable[[Recipe], float] = lambda _: math.inf
     """Returns the largest degree that can cut the model."""
     pieces: int = 1
     """Pieces of a sequence that each of its ranks has."""
@@ -47,7 +47,7 @@ class Degree(Axis):
 
     def divides(self, recipe: Recipe, degree: int) -> bool:
         """Returns whether `recipe` can be cut by that degree, with no other beside it."""
-        return degree <= self.most(recipe) and not any(self.undivided(recipe, degree))
+        return degree <= self.largest(recipe) and not any(self.undivided(recipe, degree))
 
 
 def degree(**declared: Any) -> Any:

@@ -83,7 +83,7 @@ class LayoutAxes:
         read_back="if known",
         cuts="depth",
         place=4,
-        most=most_stages,
+        largest=most_stages,
         tried=(1, 2, 4, 8),
         about="Pipeline stages.",
     )

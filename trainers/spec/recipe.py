@@ -234,9 +234,9 @@ class Recipe:
         if self.routing == "learned":
             return ""
         rows, num_experts = self.seq_len * self.model.experts_per_token, self.model.num_experts
-        most, empty = -(-rows // num_experts), max(0, num_experts - rows)
+        fullest, empty = -(-rows // num_experts), max(0, num_experts - rows)
         mean = f"{rows / num_experts:g} tokens of a sequence for each of {num_experts} experts in every block"
-        return f"{mean}, {most} at most, {empty} experts without any"
+        return f"{mean}, {fullest} at most, {empty} experts without any"
 
     @property
     def powersgd_rank(self) -> int:

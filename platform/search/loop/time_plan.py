@@ -123,8 +123,8 @@ class TimePlan:
         lacking, budget = sum(self._num_lacking.values()), self._spending.budget
         more = int((whole_s - self._comparing_s(costs) - self.reserve_s) / costs.trial_s)
         untried = self.confirmation.plan.num_layouts.total() - self._num_timed.total()
-        most = untried if budget.max_trials is None else min(untried, budget.max_trials)
-        layouts = plural(min(most, max(0, more) + lacking), "layout")
+        limit = untried if budget.max_trials is None else min(untried, budget.max_trials)
+        layouts = plural(min(limit, max(0, more) + lacking), "layout")
         return (
             f"{duration(whole_s)} allow about {layouts} of one rung beside {last_run} and the numerics gate ({origin})."
         )

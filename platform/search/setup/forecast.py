@@ -82,8 +82,8 @@ def expected(recipe: Recipe, planned_layout: PlannedLayout, timing: Timing) -> M
     begins_s, timed_s = step_s * timed_accum(batch.grad_accum) / batch.grad_accum, step_s * share
     per_window = max(1, math.ceil(timing.window_s / timed_s))
     filled = timing.rung_s / (per_window * timed_s) if timing.steps is None else timing.steps / per_window
-    most = timing.max_windows if timing.steps is None else math.inf
-    num_windows = math.ceil(max(timing.min_windows, min(filled, most)))
+    limit = timing.max_windows if timing.steps is None else math.inf
+    num_windows = math.ceil(max(timing.min_windows, min(filled, limit)))
     compiling_s = compile_s(layout, recipe.model.num_layers)
     warm_up_s = (compiling_s + begins_s, *(begins_s,) * max(1, timing.warmup_steps - 1))
     return Measurement(

@@ -138,8 +138,8 @@ class Check:
     @property
     def words(self) -> str:
         """The comparison in words, with the parameter where it fails."""
-        at = f" in {self.where}" if self.where and not self.passed else ""
-        return f"{self.of} {self.error:.1e}{at} ({self.tolerance:.2g})"
+        place = f" in {self.where}" if self.where and not self.passed else ""
+        return f"{self.of} {self.error:.1e}{place} ({self.tolerance:.2g})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

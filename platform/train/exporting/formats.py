@@ -243,11 +243,11 @@ def _num_sequences(plan: TrainingPlan) -> int:
     number = source.num_sequences if isinstance(source, ParquetTokens) else number
     epochs = plan.tokens / (number * recipe.seq_len)
     if epochs > _MOST_EPOCHS:
-        most = _MOST_EPOCHS * number * recipe.seq_len
+        limit = _MOST_EPOCHS * number * recipe.seq_len
         raise InputError(
             f"{plan.tokens:,} tokens are {epochs:,.0f} times the {number:,} sequences of"
             f" {'the included text' if is_included else 'the stream'} that come with an export: give your own by"
-            f" --data, or --tokens of at most {most:,} to see that it runs"
+            f" --data, or --tokens of at most {limit:,} to see that it runs"
         )
     return number
 
