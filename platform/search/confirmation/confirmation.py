@@ -98,16 +98,18 @@ class Confirmation:
 
         For each recipe in turn: a point without head-room that was faster than the winner, with its allocator held; a
         finalist's run; the contenders' runs while it is open which point is the fastest; the winner's run at length
-        with its gate; the gate's reference. A finalist runs again only if `left_s` holds that run and the winners'
+        with its gate; the gate's reference. The first two run only if `left_s` holds that run and the winners'
         trials after it; `for_new_winner`, all trials of another winner. The first run of a round compares nothing
         alone: without time for a second one it comes after all else. The winner's run has its gate if `left_s` holds
         the reference's too.
         """
         for recipe in self._recipes:
-            if recipe.held is not None and left_s >= costs.cold_s + costs.held_s(recipe.held.point):
-                return recipe.held.trial(SearchState.CONFIRMING)
+            held = recipe.held
+            # At a winner's length: of a point that fills the memory only long windows tell whether it can run so.
+            if held and self._holds(recipe, costs.run_s(held.point), left_s, costs, for_new_winner=for_new_winner):
+                return held.trial(SearchState.CONFIRMING)
             runs = recipe.next_repeats()
-            if runs and self._holds(runs, left_s, costs, for_new_winner=for_new_winner):
+            if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
             # While ties are open, nobody knows whose run at length and gate are worth their time.
             if recipe.unresolved:
@@ -118,7 +120,7 @@ class Confirmation:
                 return trial
         for recipe in self._recipes:
             runs = recipe.repeats_left[:1]
-            if runs and self._holds(runs, left_s, costs, for_new_winner=for_new_winner):
+            if runs and self._holds(recipe, _repeats_s(runs, costs), left_s, costs, for_new_winner=for_new_winner):
                 return runs[0].trial(SearchState.CONFIRMING)
         return None
 
@@ -245,20 +247,25 @@ class Confirmation:
         ]
 
     def _holds(
-        self, runs: Sequence[ConfirmationRun], left_s: float, costs: ConfirmationCosts, *, for_new_winner: bool
+        self,
+        recipe: RecipeConfirmation,
+        runs_s: float,
+        left_s: float,
+        costs: ConfirmationCosts,
+        *,
+        for_new_winner: bool,
     ) -> bool:
-        """Returns whether there is time for these runs of finalists and what follows them, including gates where they
-        fit without the runs; `for_new_winner`, all that another winner needs.
+        """Returns whether there is time for `runs_s` seconds of this recipe's points and what follows them, including
+        gates where they fit without the runs; `for_new_winner`, all that another winner needs.
         """
         if math.isinf(left_s):
             return True
         profiles_s = self._profiles_s(costs)
         run_s, gate_s = self._need_s(costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profiles_s <= left_s
-        recipe = runs[0].point.recipe
-        run_s, gate_s = self._need_s(costs, [new for new in self._recipes if for_new_winner and new.recipe == recipe])
+        run_s, gate_s = self._need_s(costs, [recipe] if for_new_winner else ())
         after_s = run_s + (RESERVE_MARGIN * gate_s + profiles_s if gates_fit else 0.0)
-        return left_s >= costs.cold_s + sum(costs.repeat_s(run.point) for run in runs) + after_s
+        return left_s >= costs.cold_s + runs_s + after_s
 
     def _closing_trial(
         self, recipe: RecipeConfirmation, left_s: float, costs: ConfirmationCosts
@@ -292,6 +299,10 @@ class Confirmation:
         """Returns the sum of `need_s` over recipes; for another winner in those with `new_winners`."""
         needs = [recipe.need_s(costs, for_new_winner=recipe in new_winners) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
+
+
+def _repeats_s(runs: Sequence[ConfirmationRun], costs: ConfirmationCosts) -> float:
+    return sum(costs.repeat_s(run.point) for run in runs)
 
 
 def _words_of(closing: ConfirmationTrial, recipe: RecipeConfirmation, *, has_run: bool) -> str:

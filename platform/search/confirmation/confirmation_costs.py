@@ -34,10 +34,6 @@ class ConfirmationCosts:
         """
         return self.start_s + _compiled_anew_s(measurement) + sum(measurement.step_times_s)
 
-    def held_s(self, measurement: Measurement) -> float:
-        """Returns the seconds of a point's run with its allocator held, whose windows are as long as a winner's."""
-        return self.ready_s(measurement) + self.timing.winner_s
-
     def ready_s(self, measurement: Measurement) -> float:
         """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as
         `measurement` did.

@@ -17,7 +17,7 @@ from tests.wording import Wording
 from trainers.profiling import profiled_steps as profiling
 from trainers.records.job import GateSize, Timing
 from trainers.records.journal import GateCurves, Measured, TrialEnd, TrialStart
-from trainers.records.measurement import TRAINING_STATE, Measurement
+from trainers.records.measurement import TRAINING_STATE, Measurement, Outcome
 from trainers.spec.batch import BatchPoint
 from trainers.spec.layout import Layout
 from trainers.spec.recipe import Recipe
@@ -95,6 +95,26 @@ def kind(trial: ConfirmationTrial | None) -> str:
     if not trial.is_winner_run:
         return "a finalist's run" if trial.rungs else "the reference"
     return ("run" if trial.rungs else "") + (" with gate" if trial.gate else "")
+
+
+@pytest.mark.parametrize(
+    ("left_s", "expected"),
+    [
+        (RUN_S + ENOUGH_S + 50, "held"),  # the gates of another winner are counted with a larger margin
+        (ENOUGH_S, "run with gate"),
+        (2 * RUN_S, "held"),
+        (2 * RUN_S - 1, "run"),
+    ],
+)
+def test_a_point_is_held_only_beside_the_gate_that_would_fit_without_it(left_s: float, expected: str) -> None:
+    """Checks a point that filled its memory and was a little faster: its run takes as long as a winner's."""
+    thrash = dataclasses.replace(
+        ran(PLAIN, speed=1.002 * SPEED), outcome=Outcome.THRASH, reason="no head-room is left",
+        peak_allocated_gib=1.7, peak_reserved_gib=1.9,
+    )  # fmt: skip
+    trial = confirmation(after(ran(), thrash)).next(left_s, COSTS)
+    assert trial is not None
+    assert ("held" if trial.layout == PLAIN and trial.rungs else kind(trial)) == expected
 
 
 @pytest.mark.parametrize(
