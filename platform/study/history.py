@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import datetime
 import itertools
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -228,12 +229,12 @@ class History:
 
     @property
     def trial_s(self) -> float:
-        """Seconds of a short trial: the least time that a trial took beyond its steps plus the least time of a longest
-        rung, which may be another trial's, since a session's first trial starts slowest and a winner's last run has the
-        longest windows. Without measurements, the seconds of the shortest trial; 0 before the first.
+        """Seconds of a usual trial: the least time that a trial took beyond its steps, since a session's first trial
+        starts slowest, plus the median of the longest rungs, of which the lower one counts in an even number. Without
+        measurements, the seconds of the shortest trial; 0 before the first.
         """
         if rungs := self.longest_rungs:
-            return self.start_s + min(rung.seconds for rung in rungs)
+            return self.start_s + statistics.median_low(rung.seconds for rung in rungs)
         return min((end.wall_s for end in self._ends.values()), default=0.0)
 
     @property

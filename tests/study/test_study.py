@@ -274,6 +274,20 @@ def test_a_short_trial_starts_as_the_later_ones_do() -> None:
     assert history.trial_s == 5.0 + 8.0
 
 
+def test_a_usual_trial_is_no_shorter_because_slow_layouts_were_stopped_early() -> None:
+    """Checks trials that take 5 s to start, for rungs of 8, 20 and 22 s: the next one is expected to take 25 s."""
+    rungs = [
+        measurement(on=layout(prefetch=n), trial_id=f"t{n}", step_times_s=(seconds, 2.0, 2.0))
+        for n, seconds in ((1, 16.0), (2, 4.0), (3, 18.0))
+    ]
+    end = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=25.0, gpu_s=0.0)
+    ends = [
+        dataclasses.replace(end, trial_id=f"t{n}", wall_s=wall_s) for n, wall_s in ((1, 25.0), (2, 13.0), (3, 27.0))
+    ]
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=rung) for rung in rungs), *ends])
+    assert history.trial_s == 25.0
+
+
 @pytest.mark.parametrize(("kind", "start_s"), [("cuda", 10.0), ("cpu", 20.0)])
 def test_later_starts_are_shorter_than_the_first_one_on_gpus(kind: Literal["cuda", "cpu"], start_s: float) -> None:
     """Checks a first trial that took 20 s to start, alone and before one that took 5 s."""
